@@ -66,9 +66,12 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
         let offered = measured.sweeps.iter().find(|sweep| sweep.of == Swept::OfferedRate).unwrap();
         assert!(offered.points.iter().all(|point| point.x > 0.0 && point.rate > 0.0), "{offered:?}");
     }
-    for report in ["report.html", "report.md"] {
+    for report in ["report.html", "report.md", "headline.svg"] {
         assert!(dir.path().join(report).exists(), "{report}");
     }
+    let (_, verdict) = output.stdout.trim_end().rsplit_once("\n\n").unwrap();
+    assert!(verdict.starts_with("Verdict\n") && verdict.lines().count() <= 15, "{verdict}");
+    assert!(verdict.contains("No transport that bypasses the kernel ran"), "{verdict}");
     // The results can be rendered elsewhere, and compared with themselves.
     let (json, other) = (dir.path().join("results.json"), dir.path().join("other"));
     assert!(run(&format!("compare render {} --out {}", json.display(), other.display())).status.success());

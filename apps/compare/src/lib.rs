@@ -6,6 +6,7 @@
 
 pub mod host_checks;
 pub mod location;
+pub mod plot;
 pub mod priority;
 pub mod report;
 pub mod results;

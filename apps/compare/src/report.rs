@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  Results ── stats ── words ──┐
-//!                └──── charts ─┴─ pages (a Doc) ── html | markdown | terminal
+//!                └── charts ───┤
+//!                  verdict ────┴─ pages (a Doc) ── html | markdown | terminal
 //! ```
 
 mod chart;
@@ -18,23 +19,32 @@ mod read;
 mod stats;
 mod tables;
 mod terminal;
+mod verdict;
 mod view;
 mod words;
 
+use super::plot;
 use super::results::Results;
 use std::path::{Path, PathBuf};
 
 pub use read::{ReportError, read};
+use view::View;
 
-/// Writes `results.json`, `report.html` and `report.md` into `dir`, which is created if necessary. Returns their paths
-/// in this order. Each file is replaced atomically, so this may be called after every row.
+/// Title of reports.
+const TITLE: &str = "Linerate, side by side";
+/// File of the verdict's plot, beside the reports.
+const HEADLINE: &str = "headline.svg";
+
+/// Writes `results.json`, `report.html`, `report.md` and, if anything was measured, `headline.svg` into `dir`, which is
+/// created if necessary. Returns their paths in this order. Each file is replaced atomically, so this may be called
+/// after every row.
 pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError> {
     std::fs::create_dir_all(dir).map_err(|error| ReportError::Write { path: dir.to_owned(), error })?;
     let json = serde_json::to_string_pretty(results).expect("results are made of plain numbers and text");
     let mut paths = Vec::new();
-    for (name, contents) in
-        [("results.json", json + "\n"), ("report.html", html(results)), ("report.md", markdown(results))]
-    {
+    let files = [("results.json", json + "\n"), ("report.html", html(results)), ("report.md", markdown(results))];
+    let headline = headline(results).map(|svg| (HEADLINE, svg));
+    for (name, contents) in files.into_iter().chain(headline) {
         let path = dir.join(name);
         read::write(&path, &contents)?;
         paths.push(path);
@@ -42,18 +52,24 @@ pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
     Ok(paths)
 }
 
-/// Returns the HTML page: self-contained, without scripts or external resources.
-pub fn html(results: &Results) -> String {
-    html::page(&format!("Linerate, side by side: {}", results.began), &pages::full(results))
+/// Returns the plot of the verdict as a standalone SVG file; `None` if nothing was measured.
+pub fn headline(results: &Results) -> Option<String> {
+    let chart::Figure { panels, caption, .. } = chart::headline(&View::new(results))?;
+    Some(plot::picture(TITLE, &panels, &caption))
 }
 
-/// Returns the page as Markdown, without plots.
+/// Returns the HTML page: self-contained, without scripts or external resources.
+pub fn html(results: &Results) -> String {
+    html::page(&format!("{TITLE}: {}", results.began), &pages::full(results))
+}
+
+/// Returns the page as Markdown. Its only plot is that of the verdict, in the file beside it.
 pub fn markdown(results: &Results) -> String {
     markdown::page(&pages::full(results))
 }
 
-/// Returns the findings for a terminal: a table for each application and setting, and text. It does not end with a
-/// newline.
+/// Returns the findings for a terminal: a table for each application and setting, text, and at the end the verdict. It
+/// does not end with a newline.
 pub fn terminal(results: &Results) -> String {
     terminal::page(&pages::brief(results))
 }

@@ -1,75 +1,191 @@
-//! Plots, as standalone SVG elements.
-//!
-//! They are not drawn by a plotting library, because each row is identified by marker, dashes and colour together, and
-//! a dashed line must be a single path.
-
-mod dots;
-mod lines;
-mod scale;
-mod svg;
+//! Plots of a comparison.
 
 use super::names;
-use super::view::{View, distinct};
-use crate::results::{App, Swept};
+use super::stats::PointStats;
+use super::verdict;
+use super::view::{Seen, View, distinct};
+use crate::plot::{Bar, Bars, Dot, Lines, Panel, Series, si, three};
+use crate::results::{App, Point, Sweep, SweepPoint, Swept};
 
-pub use svg::escape;
-
-/// A plot and its caption.
+/// A plot of panels and its caption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
     /// Title; empty if a heading states it.
     pub title: String,
-    /// The `<svg>` element.
-    pub svg: String,
+    /// The panels.
+    pub panels: Vec<Panel>,
     /// Caption: contents and settings.
     pub caption: String,
 }
 
-/// Style of a row, the same in all plots and for both applications.
-#[derive(Debug, Clone, Copy)]
-struct Style {
-    colour: &'static str,
-    marker: svg::Marker,
-    dashes: &'static str,
+/// Returns the bars of rates, and of round trips at the settings `rates_at` and `trips_at`.
+fn bars<'v, 'a: 'v>(
+    groups: &[(String, Vec<&'v Seen<'a>>)],
+    rates_at: impl Fn(&Seen) -> Option<Point>,
+    trips_at: impl Fn(&Seen) -> Option<Point>,
+) -> [Vec<(String, Vec<Bar>)>; 2] {
+    let rate = |seen: &Seen| {
+        let stats = seen.at(rates_at(seen)?)?;
+        let rate = stats.rate.filter(|rate| rate.median > 0.0)?;
+        let dagger = if stats.is_limited_by_client() { " †" } else { "" };
+        Some(Bar {
+            text: format!("{}{dagger}", si(rate.median)),
+            value: rate.median,
+            range: Some((rate.min, rate.max)),
+            ..Bar::default()
+        })
+    };
+    let trip = |seen: &Seen| {
+        let [p50, _, p99, ..] = seen.at(trips_at(seen)?)?.rtt;
+        let (p50, p99) = (p50?, p99.map(|p99| p99.median));
+        let tail = p99.map_or(String::new(), |p99| format!(", p99 {}", three(p99)));
+        Some(Bar { text: format!("{}{tail}", three(p50.median)), value: p50.median, tail: p99, ..Bar::default() })
+    };
+    let of = |figure: &dyn Fn(&Seen) -> Option<Bar>| {
+        let bar = |seen: &&Seen| {
+            let missing = if seen.measured().is_some() { "not measured here" } else { "did not run" };
+            let bar = figure(seen).unwrap_or_else(|| Bar { text: missing.to_owned(), ..Bar::default() });
+            Bar { name: seen.name.clone(), is_baseline: seen.is_kernel(), ..bar }
+        };
+        groups.iter().map(|(group, rows)| (group.clone(), rows.iter().map(bar).collect())).collect()
+    };
+    [of(&rate), of(&trip)]
 }
 
-/// The palette of Okabe and Ito, which colour-blind readers can distinguish, without yellow, which is faint on white.
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// Lengths of dashes and gaps in pixels.
-const DASHES: [&str; 5] = ["none", "8 3", "2 3", "9 3 2 3", "14 4"];
-
-/// Styles of rows, by name.
-#[derive(Debug)]
-struct Styles(Vec<String>);
-
-impl Styles {
-    fn of(view: &View) -> Self {
-        Styles(distinct(view.rows.iter().map(|seen| seen.name.clone())))
-    }
-
-    fn style(&self, name: &str) -> Style {
-        let at = self.0.iter().position(|known| known == name).unwrap_or(0);
-        // The lengths are pairwise coprime: no two of 280 rows have the same style.
-        Style { colour: COLOURS[at % 7], marker: svg::Marker::ALL[at % 8], dashes: DASHES[at % 5] }
-    }
+/// Returns panels of rates and of round trips.
+fn panels([rates, trips]: [Vec<(String, Vec<Bar>)>; 2], rates_at: String, trips_at: String) -> Vec<Panel> {
+    let rates = Bars { title: "Requests/s: more is better".to_owned(), subtitle: rates_at, groups: rates };
+    let trips = Bars { title: "Round trip, µs: less is better".to_owned(), subtitle: trips_at, groups: trips };
+    [rates, trips].iter().filter_map(Bars::draw).collect()
 }
 
-/// Plots of an application's fixed settings.
-pub fn fixed(view: &View, app: App) -> Vec<Figure> {
-    let styles = Styles::of(view);
-    view.points(app).into_iter().filter_map(|point| dots::plot(view, app, point, &styles)).collect()
+/// Returns the plot of the verdict: the rows of [`verdict::shown`], with their rates at the heaviest setting and their
+/// round trips at the lightest.
+pub fn headline(view: &View) -> Option<Figure> {
+    let apps = view.apps();
+    let groups: Vec<_> = apps.iter().map(|&app| (app.title().to_owned(), verdict::shown(view, app))).collect();
+    let point = |seen: &Seen, heaviest: bool| {
+        let points = view.points(seen.row.app);
+        if heaviest { points.last().copied() } else { points.first().copied() }
+    };
+    let all = distinct(apps.iter().flat_map(|&app| view.points(app)));
+    let (most, least) = (view.points(*apps.first()?).last().copied()?, view.points(*apps.first()?).first().copied()?);
+    let bars = bars(&groups, |seen| point(seen, true), |seen| point(seen, false));
+    let panels = panels(bars, names::point(most), names::point(least));
+    let best = "The fastest row of each kind of transport, and the one with the shortest round trip if it is another.";
+    let rest = if all.len() > 2 { " The details have the other settings." } else { "" };
+    let shown = groups.iter().flat_map(|(_, rows)| rows).filter_map(|seen| seen.at(point(seen, true)?));
+    let caption = format!("{best}{rest} {}", spread_of(view, shown));
+    (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption: with_machine(view, &caption) })
+}
+
+/// Returns the plot of an application's rows at a fixed setting; `None` if no request was answered.
+pub fn fixed(view: &View, app: App, point: Point) -> Option<Figure> {
+    let groups = [(String::new(), view.of(app).collect::<Vec<_>>())];
+    let at = |_: &Seen| Some(point);
+    let panels = panels(bars(&groups, at, at), names::point(point), names::point(point));
+    let what = spread_of(view, view.of(app).filter_map(|seen| seen.at(point)));
+    let caption = with_machine(view, &format!("{}. {what}", app.title()));
+    (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption })
+}
+
+/// Describes sizes, spreads and marks.
+fn spread_of<'s>(view: &View, stats: impl Iterator<Item = &'s PointStats> + Clone) -> String {
+    let rounds = stats.clone().filter_map(|stats| Some(stats.rate?.rounds)).max().unwrap_or(0);
+    let spread = match rounds {
+        0..=1 => "It was measured once, so no spread is known.".to_owned(),
+        _ => format!("Medians of {rounds} rounds; the thin lines of rates go from the least to the most."),
+    };
+    let is_limited = stats.into_iter().any(PointStats::is_limited_by_client);
+    let dagger = if is_limited { " † limited by its client." } else { "" };
+    let trips = "Bars of round trips are p50, their lines end at p99.";
+    format!("{} bytes. {trips} {spread}{dagger}", view.results.settings.size)
 }
 
 /// Plots of an application's sweeps.
 pub fn sweeps(view: &View, app: App) -> Vec<Figure> {
-    let styles = Styles::of(view);
-    Swept::ALL.into_iter().filter_map(|of| lines::plot(view, app, of, &styles)).collect()
+    Swept::ALL.into_iter().filter_map(|of| sweep(view, app, of)).collect()
+}
+
+/// Accessor of a value of a sweep.
+type Value = fn(&SweepPoint) -> Option<f64>;
+
+fn sweep(view: &View, app: App, of: Swept) -> Option<Figure> {
+    let rows: Vec<(&Seen, &Sweep)> = view.of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
+    let p50: Value = |point| Some(point.rtt_us?.p50);
+    let p99: Value = |point| Some(point.rtt_us?.p99);
+    let is_rate = of == Swept::OfferedRate;
+    let (unit, scale) = of.rate();
+    let first = match is_rate {
+        true => lines("99th percentile (p99)", "round trip, µs", of, &rows, p99, 1.0, view),
+        false => lines("Throughput", unit, of, &rows, |point| Some(point.rate), scale, view),
+    };
+    let mut panels = [lines("Median round trip (p50)", "round trip, µs", of, &rows, p50, 1.0, view), first];
+    if is_rate {
+        // Percentiles of the same quantity share an axis, for comparison by eye.
+        let all = panels.iter().flat_map(|panel| &panel.series).flat_map(|series| &series.points);
+        let shared: Vec<f64> = all.map(|dot| dot.y).collect();
+        panels.iter_mut().for_each(|panel| panel.shared.clone_from(&shared));
+    } else {
+        panels.reverse();
+    }
+    let panels: Vec<Panel> = panels.iter().filter_map(Lines::draw).collect();
+    let caption = caption(view, app, of, &rows);
+    (!panels.is_empty()).then(|| Figure { title: of.title().to_owned(), panels, caption })
+}
+
+fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value, scale: f64, view: &View) -> Lines {
+    let is_rate = of == Swept::OfferedRate;
+    let x = |point: &SweepPoint| if is_rate { point.rate } else { point.x };
+    let names = distinct(view.rows.iter().map(|seen| seen.name.clone()));
+    let series = rows.iter().map(|(seen, sweep)| {
+        let is_alike = |other: &Seen| {
+            other.name != seen.name && other.row.design == seen.row.design && other.row.threading == seen.row.threading
+        };
+        let is_unique = !rows.iter().any(|(other, _)| is_alike(other));
+        let dot = |point: &SweepPoint| {
+            let y = value(point).unwrap_or_default() * scale;
+            Dot { x: x(point), y, is_ringed: point.saturated }
+        };
+        Series {
+            name: seen.name.clone(),
+            label: names::label(seen.row, is_unique),
+            // The style is the same in all plots and for both applications.
+            style: names.iter().position(|name| *name == seen.name).unwrap_or(0),
+            points: sweep.points.iter().map(dot).collect(),
+        }
+    });
+    let mut ticks = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(x)));
+    ticks.sort_by(f64::total_cmp);
+    if is_rate || ticks.len() > 12 {
+        ticks.clear();
+    }
+    let (title, x, y) = (title.to_owned(), of.axis().to_owned(), y.to_owned());
+    Lines { title, x, y, ticks, shared: Vec::new(), series: series.collect() }
+}
+
+fn caption(view: &View, app: App, of: Swept, rows: &[(&Seen, &Sweep)]) -> String {
+    let settings = distinct(rows.iter().map(|(_, sweep)| sweep.setting.trim()).filter(|setting| !setting.is_empty()));
+    let mut what = if settings.is_empty() { String::new() } else { format!("{}.", settings.join("; ")) };
+    if of == Swept::OfferedRate {
+        what += " Requests come by Poisson arrivals, and times count from when one was due.";
+    }
+    if rows.iter().any(|(_, sweep)| sweep.points.iter().any(|point| point.saturated)) {
+        what += " A ring marks where the server did not keep up with what was asked for.";
+    }
+    what += " Each value was measured once.";
+    for (seen, sweep) in rows {
+        if let Some(why) = &sweep.ended {
+            what += &format!(" {} ends early: {}.", seen.name, why.trim().trim_end_matches('.'));
+        }
+    }
+    with_machine(view, &format!("{}. {}", app.title(), what.trim()))
 }
 
 /// Returns the caption of a plot, with the origin of its data.
-fn under(view: &View, app: App, what: &str) -> String {
+fn with_machine(view: &View, what: &str) -> String {
     let machine = &view.results.machine;
-    format!("{}. {what} {}, {}.", app.title(), machine.cpu, names::cores(machine.cores))
+    format!("{what} {}, {}.", machine.cpu, names::cores(machine.cores))
 }
 
 #[cfg(test)]

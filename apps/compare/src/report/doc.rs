@@ -1,6 +1,7 @@
 //! Contents of a report, independent of its format (HTML, Markdown or text).
 
 use super::chart::Figure;
+use super::verdict::Verdict;
 use super::words::Finding;
 
 /// Block of a report.
@@ -8,6 +9,8 @@ use super::words::Finding;
 pub enum Block {
     /// Heading: level 1 for the page, 2 for a chapter.
     Heading(u8, String),
+    /// The verdict.
+    Verdict(Box<Verdict>),
     /// A paragraph.
     Text(String),
     /// Findings.

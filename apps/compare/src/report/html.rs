@@ -1,9 +1,11 @@
 //! Report as a self-contained HTML page, without scripts or external resources.
 
-use super::chart::{Figure, escape};
+use super::chart::Figure;
 use super::doc::{Block, Cell, Table};
+use super::verdict::Verdict;
+use crate::plot::{self, Panel, escape};
 
-/// Style sheet.
+/// Style sheet of the page, without that of the plots, whose colours it uses.
 const STYLE: &str = include_str!("style.css");
 
 /// Returns the page.
@@ -12,8 +14,9 @@ pub fn page(title: &str, blocks: &[Block]) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
-        escape(title)
+         <title>{}</title>\n<style>\n{}{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+        escape(title),
+        plot::STYLE
     )
 }
 
@@ -21,6 +24,13 @@ fn block(block: &Block) -> String {
     match block {
         Block::Heading(level, text) => format!("<h{level}>{}</h{level}>\n", escape(text)),
         Block::Text(text) => format!("<p>{}</p>\n", escape(text)),
+        Block::Verdict(verdict) => {
+            // The details have the table's figures.
+            let Verdict { sentences, figure: plot, .. } = &**verdict;
+            let said: String = sentences.iter().map(|sentence| format!("<p>{}</p>\n", escape(sentence))).collect();
+            let plot = plot.as_ref().map(figure).unwrap_or_default();
+            format!("<section class=\"verdict\">\n{said}{plot}</section>\n")
+        }
         Block::Findings(findings) => {
             let said = |sentence: &String| format!("<dd>{}</dd>", escape(sentence));
             let each = findings.iter().map(|found| {
@@ -38,10 +48,7 @@ fn block(block: &Block) -> String {
             format!("<ul>\n{}</ul>\n", each.collect::<String>())
         }
         Block::Table(of) => table(of),
-        Block::Figure(Figure { title, svg, caption }) => {
-            let title = if title.is_empty() { String::new() } else { format!("<h4>{}</h4>\n", escape(title)) };
-            format!("<figure>\n{title}{svg}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
-        }
+        Block::Figure(plot) => figure(plot),
         Block::Commands(commands) => commands
             .iter()
             .map(|(of, lines)| format!("<h4>{}</h4>\n<pre>{}</pre>\n", escape(of), escape(&lines.join("\n"))))
@@ -51,6 +58,15 @@ fn block(block: &Block) -> String {
             format!("<details>\n<summary>{}</summary>\n{inner}</details>\n", escape(title))
         }
     }
+}
+
+fn figure(Figure { title, panels, caption }: &Figure) -> String {
+    let title = if title.is_empty() { String::new() } else { format!("<h4>{}</h4>\n", escape(title)) };
+    let panels: Vec<String> = panels.iter().map(Panel::element).collect();
+    let (panels, caption) = (panels.join("\n"), escape(caption));
+    format!(
+        "<figure>\n{title}<div class=\"panels\">\n{panels}\n</div>\n<figcaption>{caption}</figcaption>\n</figure>\n"
+    )
 }
 
 fn table(table: &Table) -> String {
@@ -70,9 +86,13 @@ fn table(table: &Table) -> String {
         .iter()
         .map(|row| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>()))
         .collect();
-    let title =
-        if table.title.is_empty() { String::new() } else { format!("<caption>{}</caption>\n", escape(&table.title)) };
+    // Outside of the part that scrolls, so that it is not cut.
+    let title = if table.title.is_empty() {
+        String::new()
+    } else {
+        format!("<p class=\"caption\">{}</p>\n", escape(&table.title))
+    };
     format!(
-        "<div class=\"wide\"><table>\n{title}<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+        "{title}<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }

@@ -1,6 +1,8 @@
 //! Report as Markdown.
 
+use super::HEADLINE;
 use super::doc::{Block, Cell, Table};
+use super::verdict::Verdict;
 
 /// Returns the text.
 pub fn page(blocks: &[Block]) -> String {
@@ -28,6 +30,15 @@ fn block(block: &Block) -> String {
     match block {
         Block::Heading(level, text) => format!("{} {}", "#".repeat(usize::from(*level)), escape(text)),
         Block::Text(text) => escape(text),
+        Block::Verdict(verdict) => {
+            let Verdict { sentences, figure, table: of } = &**verdict;
+            let mut parts: Vec<String> = sentences.iter().map(|sentence| escape(sentence)).collect();
+            if figure.is_some() {
+                parts.push(format!("![Requests per second and round trips of each transport]({HEADLINE})"));
+                parts.push(table(of));
+            }
+            parts.join("\n\n")
+        }
         Block::Findings(findings) => {
             let each = findings
                 .iter()

@@ -1,5 +1,7 @@
 //! Names of rows, settings and figures.
 
+pub use crate::plot::{si, three};
+
 use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
 
 impl App {
@@ -8,6 +10,14 @@ impl App {
         match self {
             App::Echo => "Echo",
             App::Kv => "Key-value store",
+        }
+    }
+
+    /// Returns the name of the application in a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            App::Echo => "echo",
+            App::Kv => "the key-value store",
         }
     }
 }
@@ -64,6 +74,20 @@ pub fn row(row: &Row) -> String {
     let LinkInfo { kind, emulated_by } = &row.link;
     let emulated = emulated_by.as_ref().map_or(String::new(), |by| format!(" ({by})"));
     format!("{} · {}{emulated}", design(row), kind.name())
+}
+
+/// Returns a name of at most about 18 characters for the end of a line in a plot. It has the link only if `is_unique`
+/// is not set: if another row of the plot has the same design.
+pub fn label(of: &Row, is_unique: bool) -> String {
+    let design = design(of);
+    let design = design.strip_suffix(" inline").unwrap_or(&design);
+    let label = if is_unique { design.to_owned() } else { format!("{design} {}", of.link.kind.name()) };
+    match label.split_once(' ') {
+        Some((_, rest)) if label.chars().count() > 18 && !matches!(of.design, Design::Raw | Design::Datagrams) => {
+            if of.design == Design::Native { label } else { rest.to_owned() }
+        }
+        _ => label,
+    }
 }
 
 /// Returns the name of a row with its application.
@@ -132,27 +156,6 @@ impl Swept {
     }
 }
 
-/// Formats a figure with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
-pub fn si(value: f64) -> String {
-    let (scaled, prefix) = match value.abs() {
-        v if v >= 999.5e6 => (value / 1e9, " G"),
-        v if v >= 999.5e3 => (value / 1e6, " M"),
-        v if v >= 999.5 => (value / 1e3, " k"),
-        _ => (value, ""),
-    };
-    format!("{}{prefix}", three(scaled))
-}
-
-/// Formats a figure with three significant digits, and no decimals from 100 on.
-pub fn three(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
-        v if v >= 9.995 => format!("{value:.1}"),
-        v if v >= 0.9995 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 /// Formats a figure with `decimals` decimals and separated thousands.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
@@ -206,27 +209,24 @@ pub fn list(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_have_three_significant_digits() {
-        let cases = [
-            (5_112_096.0, "5.11 M"),
-            (15_643.0, "15.6 k"),
-            (999.7, "1.00 k"),
-            (64.0, "64.0"),
-            (0.25, "0.250"),
-            (0.0, "0"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(si(value), text);
-        }
-    }
+    use crate::report::fixture;
 
     #[test]
     fn thousands_are_separated_from_five_digits_on() {
         assert_eq!(grouped(5_112_096.04, 1), "5\u{202f}112\u{202f}096.0");
         assert_eq!(grouped(9999.0, 0), "9999");
         assert_eq!(grouped(-10_000.0, 0), "-10\u{202f}000");
+    }
+
+    #[test]
+    fn labels_name_the_link_only_where_necessary() {
+        let row = |design| fixture::row(App::Echo, design, LinkKind::Loopback, Some(Threading::Inline), 1.0, 1.0);
+        assert_eq!(label(&row(Design::Native), true), "native");
+        assert_eq!(label(&row(Design::Native), false), "native loopback");
+        assert_eq!(label(&row(Design::KernelSpinning), true), "kernel spinning");
+        assert_eq!(label(&row(Design::KernelSpinning), false), "spinning loopback");
+        let split = Row { threading: Some(Threading::Split), ..row(Design::Native) };
+        assert_eq!(label(&split, true), "native split");
     }
 
     #[test]

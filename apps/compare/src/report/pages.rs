@@ -2,51 +2,65 @@
 
 use super::doc::Block;
 use super::names::{self, grouped};
+use super::verdict::verdict;
 use super::view::View;
-use super::{chart, tables, words};
+use super::words::Weight;
+use super::{TITLE, chart, tables, words};
 use crate::results::{Machine, Results, Swept};
 use std::time::Duration;
 
-/// Returns the full report.
+/// Returns the full report: the verdict, its caveats, and the details.
 pub fn full(results: &Results) -> Vec<Block> {
     let view = View::new(results);
+    let findings = words::findings(&view);
+    let of = |weight| findings.iter().filter(|finding| finding.weight == weight).cloned().collect::<Vec<_>>();
     let mut blocks = vec![
-        Block::Heading(1, "Linerate, side by side".to_owned()),
+        Block::Heading(1, TITLE.to_owned()),
         Block::Text(subtitle(results)),
-        Block::Findings(words::findings(&view)),
+        Block::Verdict(verdict(&view, &findings).into()),
+        Block::Heading(2, "Caveats that could change the verdict".to_owned()),
     ];
+    let caveats = of(Weight::Caveat);
+    blocks.push(match caveats.is_empty() {
+        true => Block::Text("None.".to_owned()),
+        false => Block::Findings(caveats),
+    });
+    blocks.push(Block::Heading(2, "Details".to_owned()));
     for app in view.apps() {
-        blocks.push(Block::Heading(2, app.title().to_owned()));
-        let mut figures = chart::fixed(&view, app).into_iter();
+        let mut fold = |title: String, inner: Vec<Block>| {
+            if !inner.is_empty() {
+                blocks.push(Block::Folded(format!("{}: {title}", app.title()), inner));
+            }
+        };
+        let comparisons = of(Weight::Comparison(app));
+        if !comparisons.is_empty() {
+            fold("comparisons of rows".to_owned(), vec![Block::Findings(comparisons)]);
+        }
         for point in view.points(app) {
-            blocks.push(Block::Heading(3, upper(&names::point(point))));
-            blocks.extend(figures.next().map(Block::Figure));
-            blocks.push(Block::Table(tables::speeds(&view, app, point)));
-            blocks.push(Block::Table(tables::costs(&view, app, point)));
+            let mut inner: Vec<_> = chart::fixed(&view, app, point).map(Block::Figure).into_iter().collect();
+            inner.push(Block::Table(tables::speeds(&view, app, point)));
+            inner.push(Block::Table(tables::costs(&view, app, point)));
+            fold(names::point(point), inner);
         }
-        let sweeps = chart::sweeps(&view, app);
-        if !sweeps.is_empty() {
-            blocks.push(Block::Heading(3, "Sweeps".to_owned()));
-            blocks.extend(sweeps.into_iter().map(Block::Figure));
-        }
-        let values: Vec<_> =
-            Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of)).map(Block::Table).collect();
-        if !values.is_empty() {
-            blocks.push(Block::Folded(format!("{}: every value of the sweeps", app.title()), values));
-        }
+        fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Figure).collect());
+        let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
+        fold("every value of the sweeps".to_owned(), values.map(Block::Table).collect());
         if view.ran(app).next().is_some() {
             let all = vec![Block::Table(tables::everything(&view, app))];
-            blocks.push(Block::Folded(format!("{}: every figure with its spread", app.title()), all));
+            fold("every figure with its spread".to_owned(), all);
         }
     }
     if let Some(table) = tables::not_run(&view) {
-        blocks.extend([Block::Heading(2, "What did not run".to_owned()), Block::Table(table)]);
+        blocks.push(Block::Folded("What did not run".to_owned(), vec![Block::Table(table)]));
     }
-    blocks.push(Block::Heading(2, "How it was measured".to_owned()));
-    blocks.push(Block::List(method(&view)));
-    blocks.push(Block::Facts(settings(results)));
-    tuning(results, &mut blocks);
-    blocks.extend([Block::Heading(2, "Where it ran".to_owned()), Block::Facts(machine(results))]);
+    let mut measured = vec![Block::List(method(&view)), Block::Facts(settings(results))];
+    let remarks = of(Weight::Remark);
+    if !remarks.is_empty() {
+        measured.push(Block::Findings(remarks));
+    }
+    tuning(results, &mut measured);
+    blocks.push(Block::Folded("How it was measured".to_owned(), measured));
+    blocks.push(Block::Folded("Where it ran".to_owned(), vec![Block::Facts(machine(results))]));
     let commands = commands(&view);
     if !commands.is_empty() {
         blocks.push(Block::Folded("The commands of every row".to_owned(), vec![Block::Commands(commands)]));
@@ -54,7 +68,7 @@ pub fn full(results: &Results) -> Vec<Block> {
     blocks
 }
 
-/// Returns the report for a terminal.
+/// Returns the report for a terminal, which ends with the verdict.
 pub fn brief(results: &Results) -> Vec<Block> {
     let view = View::new(results);
     let mut blocks = Vec::new();
@@ -66,18 +80,15 @@ pub fn brief(results: &Results) -> Vec<Block> {
         blocks.push(Block::Table(table));
     }
     let mut findings = words::findings(&view);
-    // The table above has this content.
-    findings.retain(|finding| finding.topic != words::NOT_RUN);
+    let verdict = verdict(&view, &findings);
+    // The table above has the rows that did not run; the pages have the remarks.
+    findings.retain(|finding| finding.topic != words::NOT_RUN && finding.weight != Weight::Remark);
     blocks.push(Block::Findings(findings));
     if !results.notes.is_empty() {
         blocks.push(Block::List(results.notes.clone()));
     }
+    blocks.push(Block::Verdict(verdict.into()));
     blocks
-}
-
-fn upper(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn subtitle(results: &Results) -> String {

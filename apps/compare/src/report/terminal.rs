@@ -1,7 +1,11 @@
 //! A report for a terminal.
 
 use super::doc::{Block, Cell, Table};
+use super::verdict::Verdict;
 use comfy_table::{CellAlignment, presets};
+
+/// Most lines of the verdict, so that it is visible at once.
+const VERDICT_LINES: usize = 15;
 
 /// Line width in characters.
 const WIDTH: usize = 110;
@@ -37,6 +41,7 @@ fn block(block: &Block) -> String {
     match block {
         Block::Heading(_, text) => plain(text),
         Block::Text(text) => wrapped(text, 0),
+        Block::Verdict(of) => verdict(of),
         Block::Findings(findings) => {
             let each = findings
                 .iter()
@@ -63,6 +68,19 @@ fn block(block: &Block) -> String {
             .join("\n"),
         Block::Folded(title, blocks) => format!("{}\n\n{}", plain(title), page(blocks)),
     }
+}
+
+/// Returns the verdict, with as many rows of its table as there is room for.
+fn verdict(Verdict { sentences, table: of, .. }: &Verdict) -> String {
+    let said: Vec<String> = sentences.iter().map(|sentence| wrapped(sentence, 0)).collect();
+    let lines: Vec<&str> = std::iter::once("Verdict").chain(said.iter().flat_map(|text| text.lines())).collect();
+    let mut lines: Vec<String> = lines.into_iter().take(VERDICT_LINES).map(str::to_owned).collect();
+    if !of.rows.is_empty() {
+        let room = VERDICT_LINES - lines.len();
+        let shown = table(of);
+        lines.extend(shown.lines().take(room).map(|line| line.chars().take(WIDTH).collect()));
+    }
+    lines.join("\n")
 }
 
 fn table(of: &Table) -> String {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::results::{App, Design, FORMAT, LinkKind};
 use fixture::{measured, not_run, results};
-use view::View;
 
 #[test]
 #[ignore = "writes a report to look at into the directory that LINERATE_SAMPLE names"]
@@ -68,6 +67,7 @@ fn results_are_escaped() {
     assert!(!page.contains("<script") && !page.contains("alert(\"") && !page.contains('\u{1b}'));
     assert!(page.contains("&lt;script&gt;"));
     let text = markdown(&results);
+    assert_eq!(plot::unclosed(&headline(&results).unwrap()), [""; 0]);
     let commands = |line: &str| line.starts_with("    ");
     assert!(!text.lines().filter(|line| !commands(line)).any(|line| line.contains("<script")));
     assert!(!terminal(&results).contains('\u{1b}') && !diff(&results, &results).contains('\u{1b}'));
@@ -98,9 +98,9 @@ fn written_results_are_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let paths = write(&results(), &dir.path().join("new")).unwrap();
     let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, ["results.json", "report.html", "report.md"]);
+    assert_eq!(names, ["results.json", "report.html", "report.md", "headline.svg"]);
     assert!(read(&paths[0]).unwrap() == results());
-    assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 3, "nothing else is left");
+    assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 4, "nothing else is left");
 }
 
 #[test]

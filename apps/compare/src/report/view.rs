@@ -57,6 +57,11 @@ impl<'a> Seen<'a> {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)
     }
 
+    /// Returns whether the row uses kernel sockets, which the others are compared with.
+    pub fn is_kernel(&self) -> bool {
+        matches!(self.row.design, Design::KernelSleeping | Design::KernelSpinning)
+    }
+
     /// Returns whether the row has this design with its service on the worker's thread, or without a choice of threads.
     pub fn is_inline(&self, design: &Design) -> bool {
         self.row.design == *design && self.row.threading != Some(Threading::Split)

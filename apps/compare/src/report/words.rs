@@ -13,7 +13,18 @@ use std::cmp::Ordering;
 pub const NO_DIFFERENCE: &str = "no difference that this run can show";
 
 /// Topic of rows that did not run.
-pub const NOT_RUN: &str = "Did not run";
+pub const NOT_RUN: &str = "Missing rows";
+
+/// Relation of a finding to the verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weight {
+    /// Comparison of an application's rows.
+    Comparison(App),
+    /// Circumstance that could change the verdict.
+    Caveat,
+    /// Circumstance that does not change the verdict.
+    Remark,
+}
 
 /// Finding on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,39 +33,49 @@ pub struct Finding {
     pub topic: String,
     /// Text, a sentence or two each.
     pub sentences: Vec<String>,
+    /// Relation to the verdict.
+    pub weight: Weight,
 }
 
-/// Returns all findings, the most important first.
+/// Returns all findings: comparisons, then circumstances, the most important first.
 pub fn findings(view: &View) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut say = |topic: String, sentences: Vec<String>| {
+    let mut say = |topic: String, (weight, sentences): (Weight, Vec<String>)| {
         if !sentences.is_empty() {
-            findings.push(Finding { topic, sentences });
+            findings.push(Finding { topic, sentences, weight });
         }
     };
-    say("This run".to_owned(), caveats::run(view));
     for app in view.apps() {
-        say(format!("{}: throughput", app.title()), throughput(view, app));
-        say(format!("{}: latency", app.title()), latency(view, app));
-        say(format!("{}: native and kernel", app.title()), against::kernel(view, app));
-        say(format!("{}: inline and split", app.title()), against::split(view, app));
-        say(format!("{}: verbs", app.title()), against::verbs(view, app));
+        for (topic, sentences) in [
+            ("throughput", throughput(view, app)),
+            ("latency", latency(view, app)),
+            ("native and kernel", against::kernel(view, app)),
+            ("inline and split", against::split(view, app)),
+            ("verbs", against::verbs(view, app)),
+        ] {
+            say(format!("{}: {topic}", app.title()), (Weight::Comparison(app), sentences));
+        }
     }
-    say("Emulated devices".to_owned(), caveats::emulated(view));
-    say("Links".to_owned(), caveats::links(view));
-    say("Limited by the client".to_owned(), caveats::clients(view));
-    say("Shared cores".to_owned(), caveats::shared(view));
-    say("Core to core".to_owned(), caveats::distance(view));
-    say("Errors".to_owned(), caveats::errors(view));
-    say(NOT_RUN.to_owned(), caveats::not_run(view));
+    for (topic, said) in [
+        ("Extent of the run", caveats::run(view)),
+        ("Links", caveats::links(view)),
+        ("Emulated devices", caveats::emulated(view)),
+        ("Limits of clients", caveats::clients(view)),
+        ("Shared cores", caveats::shared(view)),
+        ("Core to core", caveats::distance(view)),
+        ("Errors", caveats::errors(view)),
+        (NOT_RUN, caveats::not_run(view)),
+    ] {
+        say(topic.to_owned(), said);
+    }
     findings
 }
 
 /// A row and one of its figures.
-type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
+pub type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
 
 /// Returns the rows that no row is better than, the best median first, and the best of the others.
-fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
+pub fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
     let mut sorted = rows.to_vec();
     sorted.sort_by(|(_, a), (_, b)| match better {
         Ordering::Greater => b.median.total_cmp(&a.median),

@@ -1,47 +1,48 @@
 //! Contents of plots.
 
 use super::*;
-use crate::report::fixture::{measured, only, results};
-use crate::results::App;
+use crate::plot::escape;
+use crate::report::fixture::{DEEP, MANY, ONE, measured, only, results};
+
+/// Returns the panels of a figure.
+fn svg(figure: &Figure) -> String {
+    figure.panels.iter().map(Panel::element).collect()
+}
 
 #[test]
-fn dots_name_every_row_and_both_units() {
+fn bars_name_every_row_and_both_units() {
     let results = results();
     let view = View::new(&results);
-    let figures = fixed(&view, App::Echo);
-    assert_eq!(figures.len(), 3);
-    for figure in figures {
+    for point in [ONE, MANY, DEEP] {
+        let figure = fixed(&view, App::Echo, point).unwrap();
+        let svg = svg(&figure);
         for seen in view.of(App::Echo) {
-            assert!(figure.svg.contains(&escape(&seen.name)), "{} is missing", seen.name);
+            assert!(svg.contains(&escape(&seen.name)), "{} is missing", seen.name);
         }
-        assert!(figure.svg.contains(">requests/s</text>") && figure.svg.contains(">µs</text>"));
-        assert!(figure.svg.contains("did not run") && figure.caption.contains("64 bytes"));
+        assert!(svg.contains(">Requests/s") && svg.contains(">Round trip, µs"));
+        assert!(svg.contains("did not run") && figure.caption.contains("64 bytes"));
+        assert_eq!(crate::plot::unclosed(&svg), [""; 0]);
     }
 }
 
 #[test]
-fn each_sweep_is_a_plot_with_units_and_all_rows() {
+fn each_sweep_is_a_plot_with_units_and_labels_of_all_rows() {
     let results = results();
     let view = View::new(&results);
     let figures = sweeps(&view, App::Echo);
     assert_eq!(figures.len(), Swept::ALL.len());
     for (figure, of) in figures.iter().zip(Swept::ALL) {
-        assert!(figure.svg.contains(&escape(of.axis())) && figure.svg.contains(&escape(of.rate().0)), "{of:?}");
+        let svg = svg(figure);
+        assert!(svg.contains(&escape(of.axis())) && svg.contains(&escape(of.rate().0)), "{of:?}");
         for seen in view.of(App::Echo).filter(|seen| seen.sweep(of).is_some()) {
-            assert!(figure.svg.contains(&format!("{}</text>", escape(&seen.name))), "{of:?}: {} is missing", seen.name);
+            assert!(svg.contains(&format!("{}</title>", escape(&seen.name))), "{of:?}: {} is missing", seen.name);
         }
+        for label in [">native memif<", ">native split<", ">smoltcp<", ">spinning loopback<", ">sleeping veth<"] {
+            assert!(svg.contains(label), "{of:?}: {label} is missing");
+        }
+        assert_eq!(crate::plot::unclosed(&svg), [""; 0]);
     }
-    assert!(figures[0].svg.contains("round trip, µs") && figures[0].caption.contains("A ring marks"));
-}
-
-#[test]
-fn row_styles_are_unique_and_shared_by_applications() {
-    let results = results();
-    let styles = Styles::of(&View::new(&results));
-    let drawn: Vec<_> =
-        styles.0.iter().map(|name| styles.style(name)).map(|s| (s.colour, s.marker, s.dashes)).collect();
-    assert_eq!(distinct(drawn.iter().copied()).len(), drawn.len());
-    assert!(styles.0.len() < results.rows.len(), "a name is shared by rows of two applications");
+    assert!(svg(&figures[0]).contains("round trip, µs") && figures[0].caption.contains("A ring marks"));
 }
 
 #[test]
@@ -52,7 +53,10 @@ fn zero_and_non_finite_figures_are_not_drawn() {
     first.sweeps[0].points.iter_mut().for_each(|point| point.rate = 0.0);
     first.sweeps[1].points[0].rate = f64::NAN;
     let view = View::new(&results);
-    for figure in fixed(&view, App::Echo).into_iter().chain(sweeps(&view, App::Echo)) {
-        assert!(!figure.svg.contains("NaN") && !figure.svg.contains("inf"), "{}", figure.title);
+    let points = [ONE, MANY, DEEP];
+    let fixed = points.into_iter().filter_map(|point| fixed(&view, App::Echo, point));
+    for figure in fixed.chain(sweeps(&view, App::Echo)) {
+        let svg = svg(&figure);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", figure.title);
     }
 }

@@ -1,12 +1,13 @@
 //! Caveats for reading the figures.
 
+use super::Weight::{self, Caveat, Remark};
 use crate::report::names::{self, list, three};
 use crate::report::stats::{NEAR_CEILING, PointStats};
 use crate::report::view::{View, distinct};
 use crate::results::Design;
 
 /// Caveats of the whole run.
-pub fn run(view: &View) -> Vec<String> {
+pub fn run(view: &View) -> (Weight, Vec<String>) {
     let results = view.results;
     let mut said = Vec::new();
     let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
@@ -34,11 +35,12 @@ pub fn run(view: &View) -> Vec<String> {
     if results.settings.quick {
         said.push("It was the short comparison.".to_owned());
     }
-    said
+    let matters = said.len() > 1 || ran < view.rows.len();
+    (if matters { Caveat } else { Remark }, said)
 }
 
 /// Caveats of emulated devices.
-pub fn emulated(view: &View) -> Vec<String> {
+pub fn emulated(view: &View) -> (Weight, Vec<String>) {
     let mut said = vec!["What an emulated device does says nothing of hardware.".to_owned()];
     let rows: Vec<_> =
         view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.emulated_by.is_some()).collect();
@@ -57,14 +59,15 @@ pub fn emulated(view: &View) -> Vec<String> {
     if !verbs {
         said.push("No verbs row ran, so nothing is said of RDMA.".to_owned());
     }
-    said
+    (if rows.is_empty() { Remark } else { Caveat }, said)
 }
 
 /// Kinds of links of the rows.
-pub fn links(view: &View) -> Vec<String> {
+pub fn links(view: &View) -> (Weight, Vec<String>) {
     let kinds = distinct(view.rows.iter().filter(|seen| seen.measured().is_some()).map(|seen| seen.row.link.kind));
-    let mut said = Vec::new();
+    let (mut said, mut weight) = (Vec::new(), Remark);
     if kinds.len() > 1 {
+        weight = Caveat;
         said.push(
             "Rows over different kinds of links are not alike: they differ in what is between the two processes, and not only in who \
              carries the requests."
@@ -76,11 +79,11 @@ pub fn links(view: &View) -> Vec<String> {
         let names = distinct(names.map(|seen| names::design(seen.row)));
         said.push(format!("Over {} ({}): {}.", kind.name(), kind.is(), names.join("; ")));
     }
-    said
+    (weight, said)
 }
 
 /// Rows limited by their clients.
-pub fn clients(view: &View) -> Vec<String> {
+pub fn clients(view: &View) -> (Weight, Vec<String>) {
     let mut known = false;
     let mut near = Vec::new();
     for seen in &view.rows {
@@ -97,50 +100,57 @@ pub fn clients(view: &View) -> Vec<String> {
     }
     let part = format!("{:.0}", NEAR_CEILING * 100.0);
     match (near.is_empty(), known) {
-        (false, _) => vec![format!(
-            "These reached {part} % and more of what their client can do against a server that does nearly nothing, and may be faster \
+        (false, _) => (
+            Caveat,
+            vec![format!(
+                "These reached {part} % and more of what their client can do against a server that does nearly nothing, and may be faster \
              than is shown (connections × requests on the way): {}.",
-            list(&near)
-        )],
-        (true, true) => vec![format!("No row came to {part} % of what its client can do.")],
+                list(&near)
+            )],
+        ),
+        (true, true) => (Remark, vec![format!("No row came to {part} % of what its client can do.")]),
         (true, false) if view.rows.iter().any(|seen| seen.measured().is_some()) => {
-            vec!["What the clients can do was not measured: any row may be limited by its client.".to_owned()]
+            (Caveat, vec!["What the clients can do was not measured: any row may be limited by its client.".to_owned()])
         }
-        (true, false) => Vec::new(),
+        (true, false) => (Remark, Vec::new()),
     }
 }
 
 /// Rows whose threads shared a core.
-pub fn shared(view: &View) -> Vec<String> {
+pub fn shared(view: &View) -> (Weight, Vec<String>) {
     let ran = || view.rows.iter().filter(|seen| seen.measured().is_some());
     let names: Vec<_> = ran().filter(|seen| seen.row.co_scheduled).map(|seen| names::whole(seen.row)).collect();
     match names.is_empty() {
-        false => vec![format!(
-            "For want of cores, polling threads of these took turns on one, which they would not with a core each: {}.",
-            list(&names)
-        )],
-        true if ran().next().is_some() => vec!["Every polling thread had a core of its own.".to_owned()],
-        true => Vec::new(),
+        false => (
+            Caveat,
+            vec![format!(
+                "For want of cores, polling threads of these took turns on one, which they would not with a core each: {}.",
+                list(&names)
+            )],
+        ),
+        true if ran().next().is_some() => (Remark, vec!["Every polling thread had a core of its own.".to_owned()]),
+        true => (Remark, Vec::new()),
     }
 }
 
 /// Distances between the cores.
-pub fn distance(view: &View) -> Vec<String> {
+pub fn distance(view: &View) -> (Weight, Vec<String>) {
     let all = view.rows.iter().flat_map(|seen| &seen.points).filter_map(|(_, stats)| stats.transfer_ns);
     let (least, most) = all.fold((f64::INFINITY, 0.0_f64), |(least, most), ns| (least.min(ns.min), most.max(ns.max)));
     if most < 2.0 * least || !least.is_finite() {
-        return Vec::new();
+        return (Remark, Vec::new());
     }
-    vec![format!(
+    let said = format!(
         "A cache line took between {} and {} ns from the server's core to the load's: the host moved them, and rows that were measured \
          at different distances are not alike. The table of all figures has the distance of each.",
         three(least),
         three(most)
-    )]
+    );
+    (Caveat, vec![said])
 }
 
 /// Errors.
-pub fn errors(view: &View) -> Vec<String> {
+pub fn errors(view: &View) -> (Weight, Vec<String>) {
     let wrong: Vec<_> = view
         .rows
         .iter()
@@ -164,13 +174,13 @@ pub fn errors(view: &View) -> Vec<String> {
     if !silent.is_empty() {
         said.push(format!("Nothing was answered at a setting at least: {}.", list(&silent)));
     }
-    said
+    (Caveat, said)
 }
 
 /// Rows that did not run, with their remedies.
-pub fn not_run(view: &View) -> Vec<String> {
+pub fn not_run(view: &View) -> (Weight, Vec<String>) {
     let all: Vec<_> = view.not_run().collect();
-    distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
+    let said = distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
         .into_iter()
         .map(|(why, remedy)| {
             let names =
@@ -178,7 +188,8 @@ pub fn not_run(view: &View) -> Vec<String> {
             let names = list(&names.collect::<Vec<_>>());
             format!("{names}: {} To run: {}", ended(why), ended(remedy))
         })
-        .collect()
+        .collect();
+    (Caveat, said)
 }
 
 /// Appends a full stop, if missing.

@@ -61,7 +61,7 @@ fn single_round_shows_differences_above_a_tenth_only() {
     let mut results = echo(rows);
     results.settings.rounds = 1;
     assert!(said(&results, "Echo: throughput").contains(NO_DIFFERENCE));
-    assert!(said(&results, "This run").contains("no spread is known"));
+    assert!(said(&results, "Extent of the run").contains("no spread is known"));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn emulated_devices_have_a_caveat() {
     real.rows.iter_mut().for_each(|row| row.link.emulated_by = None);
     assert!(!said(&real, "Echo: verbs").contains("emulated"));
     real.machine.emulated = true;
-    assert!(said(&real, "This run").contains("processor is emulated in software"));
+    assert!(said(&real, "Extent of the run").contains("processor is emulated in software"));
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn texts_use_the_lightest_and_the_heaviest_setting() {
 #[test]
 fn results_without_rows_that_ran_have_no_comparison() {
     let none = echo(vec![not_run(App::Echo, Design::Native, LinkKind::Memif, "no DPDK", "install it")]);
-    assert!(said(&none, "This run").contains("Nothing ran"));
+    assert!(said(&none, "Extent of the run").contains("Nothing ran"));
     assert_eq!(said(&none, "throughput"), "");
-    assert!(said(&echo(Vec::new()), "This run").contains("no rows"));
+    assert!(said(&echo(Vec::new()), "Extent of the run").contains("no rows"));
     let mut interrupted = results();
     interrupted.finished = false;
-    assert!(said(&interrupted, "This run").contains("It was interrupted"));
+    assert!(said(&interrupted, "Extent of the run").contains("It was interrupted"));
 }

@@ -1,5 +1,6 @@
 //! SVG elements.
 
+use super::Panel;
 use std::fmt::Write;
 
 /// Escapes arbitrary text for HTML and SVG content and attributes.
@@ -88,22 +89,23 @@ impl Anchor {
     }
 }
 
-/// SVG drawing.
-#[derive(Debug)]
+/// Contents of a panel.
+#[derive(Debug, Default)]
 pub struct Svg {
-    width: f64,
     body: String,
 }
 
 impl Svg {
-    /// Creates an empty drawing.
-    pub fn new(width: f64) -> Self {
-        Svg { width, body: String::new() }
-    }
-
     fn add(&mut self, element: std::fmt::Arguments) {
         self.body.write_fmt(element).expect("a string takes all");
         self.body.push('\n');
+    }
+
+    /// Adds the elements that `draw` adds, with a tooltip.
+    pub fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
+        self.add(format_args!("<g><title>{}</title>", escape(title)));
+        draw(self);
+        self.add(format_args!("</g>"));
     }
 
     /// Adds a straight line of a style class.
@@ -111,39 +113,33 @@ impl Svg {
         self.add(format_args!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#));
     }
 
-    /// Adds a straight line in a colour.
-    pub fn stroke(&mut self, colour: &str, width: f64, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    /// Adds a rectangle of a style class.
+    pub fn rect(&mut self, class: &str, (x, y): (f64, f64), (width, height): (f64, f64)) {
         self.add(format_args!(
-            r#"<line stroke="{colour}" stroke-width="{width}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#
+            r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"/>"#
         ));
     }
 
-    /// Adds a polyline.
-    pub fn path(&mut self, colour: &str, dashes: &str, points: &[(f64, f64)]) {
+    /// Adds a polyline of a style class.
+    pub fn path(&mut self, class: &str, dashes: &str, points: &[(f64, f64)]) {
         let at: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !at.is_empty() {
-            self.add(format_args!(
-                r#"<path fill="none" stroke="{colour}" stroke-width="1.6" stroke-dasharray="{dashes}" stroke-linejoin="round" d="M{}"/>"#,
-                at.join("L")
-            ));
+            self.add(format_args!(r#"<path class="{class}" stroke-dasharray="{dashes}" d="M{}"/>"#, at.join("L")));
         }
     }
 
-    /// Adds a marker with a tooltip.
-    pub fn marker(&mut self, marker: Marker, colour: &str, filled: bool, (x, y): (f64, f64), title: &str) {
-        let fill = if filled { colour } else { "#fff" };
+    /// Adds a marker of a style class, with a tooltip.
+    pub fn marker(&mut self, marker: Marker, class: &str, (x, y): (f64, f64), title: &str) {
         self.add(format_args!(
-            r#"<path fill="{fill}" stroke="{colour}" stroke-width="1.6" d="{}"><title>{}</title></path>"#,
+            r#"<path class="{class}" d="{}"><title>{}</title></path>"#,
             marker.path(x, y),
             escape(title)
         ));
     }
 
     /// Adds a ring around a marker.
-    pub fn ring(&mut self, colour: &str, (x, y): (f64, f64)) {
-        self.add(format_args!(
-            r#"<circle fill="none" stroke="{colour}" stroke-width="1" cx="{x:.1}" cy="{y:.1}" r="7.5"/>"#
-        ));
+    pub fn ring(&mut self, class: &str, (x, y): (f64, f64)) {
+        self.add(format_args!(r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="7.5"/>"#));
     }
 
     /// Adds a text with its baseline at `y`.
@@ -155,20 +151,8 @@ impl Svg {
         ));
     }
 
-    /// Adds a text that reads upwards.
-    pub fn upright(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
-        self.add(format_args!(
-            r#"<text class="{class}" text-anchor="middle" transform="translate({x:.1} {y:.1}) rotate(-90)">{}</text>"#,
-            escape(text)
-        ));
-    }
-
-    /// Returns the `<svg>` element with the given height.
-    pub fn end(self, height: f64, title: &str) -> String {
-        let Svg { width, body } = self;
-        let title = escape(title);
-        format!(
-            "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{title}\" xmlns=\"http://www.w3.org/2000/svg\">\n{body}</svg>"
-        )
+    /// Returns the panel with the given height.
+    pub fn panel(self, height: f64, label: &str) -> Panel {
+        Panel { label: label.to_owned(), body: self.body, height: height.ceil() as u32 }
     }
 }

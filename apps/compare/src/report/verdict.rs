@@ -1,0 +1,202 @@
+//! Verdict of a comparison: at most three sentences, a plot and a table, the same in every format.
+
+use super::chart::{self, Figure};
+use super::doc::{Cell, Table};
+use super::names::{self, list, si, three};
+use super::stats::{PointStats, Spread};
+use super::view::{Seen, View, distinct};
+use super::words::{self, Finding, NO_DIFFERENCE, Weight, best};
+use crate::results::{App, Design, Point};
+use std::cmp::Ordering;
+
+/// Verdict of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Sentences on throughput, latency and reliability, as far as there are any.
+    pub sentences: Vec<String>,
+    /// Plot of the rows that matter, for formats with plots.
+    pub figure: Option<Figure>,
+    /// Figures of the same rows, for formats without plots.
+    pub table: Table,
+}
+
+/// Returns the verdict on `view`. Its caveats are those of `findings`.
+pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
+    let mut sentences = match view.rows.iter().any(|seen| seen.measured().is_some()) {
+        true => vec![throughput(view), latency(view)].into_iter().flatten().collect(),
+        false => vec!["Nothing was measured, so there is no verdict.".to_owned()],
+    };
+    sentences.push(reliability(view, findings));
+    Verdict { sentences, figure: chart::headline(view), table: table(view) }
+}
+
+/// Returns the rows of an application that represent the kinds of transports: the one with the highest rate of each
+/// kind, and the one with the shortest round trip if it is another.
+pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
+    const KINDS: [fn(&Design) -> bool; 5] = [
+        |design| *design == Design::Native,
+        |design| *design == Design::Smoltcp,
+        |design| matches!(design, Design::Verbs(_)),
+        |design| *design == Design::KernelSpinning,
+        |design| *design == Design::KernelSleeping,
+    ];
+    let points = view.points(app);
+    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return Vec::new() };
+    let mut shown: Vec<&Seen> = Vec::new();
+    for is_kind in KINDS {
+        let rows = || view.ran(app).filter(move |seen| is_kind(&seen.row.design));
+        let rates: Vec<_> = rows().filter_map(|seen| Some((seen, seen.rate(most)?))).collect();
+        let trips: Vec<_> = rows().filter_map(|seen| Some((seen, seen.p50(least)?))).collect();
+        for (rows, better) in [(rates, Ordering::Greater), (trips, Ordering::Less)] {
+            if let Some((seen, _)) = best(&rows, better).0.first()
+                && !shown.iter().any(|other| other.name == seen.name)
+            {
+                shown.push(seen);
+            }
+        }
+    }
+    shown
+}
+
+/// Returns the best of the shown rows that bypass the kernel, and of those that do not.
+fn sides<'v, 'a>(
+    view: &'v View<'a>,
+    app: App,
+    better: Ordering,
+    of: impl Fn(&Seen) -> Option<Spread>,
+) -> [Option<words::Figure<'v, 'a>>; 2] {
+    [false, true].map(|is_kernel| {
+        let rows = shown(view, app).into_iter().filter(|seen| seen.is_kernel() == is_kernel);
+        let rows: Vec<_> = rows.filter_map(|seen| Some((seen, of(seen)?))).collect();
+        best(&rows, better).0.first().copied()
+    })
+}
+
+/// Joins clauses of applications to a sentence. A setting precedes the clauses that it applies to.
+fn sentence(clauses: Vec<(Point, String)>) -> Option<String> {
+    let mut said = String::new();
+    let mut before = None;
+    for (point, clause) in clauses {
+        match (before, said.is_empty()) {
+            (_, true) => said = format!("On {}, {clause}", names::point(point)),
+            (Some(before), false) if before == point => said += &format!("; {clause}"),
+            _ => said += &format!("; on {}, {clause}", names::point(point)),
+        }
+        before = Some(point);
+    }
+    (!said.is_empty()).then(|| said + ".")
+}
+
+/// Names of a clause's rows. The next clause does not repeat them if they are the same.
+#[derive(Default)]
+struct Rows(Vec<String>);
+
+impl Rows {
+    /// Returns a function that appends the name of a row, unless the preceding clause had the same rows.
+    fn naming(&mut self, sides: &[Option<words::Figure>; 2]) -> impl Fn(&Seen) -> String + use<> {
+        let names: Vec<String> = sides.iter().flatten().map(|(seen, _)| seen.name.clone()).collect();
+        let is_same = names == self.0;
+        self.0 = names;
+        move |seen| if is_same { String::new() } else { format!(" over {}", seen.name) }
+    }
+}
+
+fn throughput(view: &View) -> Option<String> {
+    let (mut clauses, mut rows) = (Vec::new(), Rows::default());
+    for app in view.apps() {
+        let Some(&most) = view.points(app).last() else { continue };
+        let sides = sides(view, app, Ordering::Greater, |seen| seen.rate(most));
+        let over = rows.naming(&sides);
+        let figure = |(seen, rate): &words::Figure| format!("{} requests/s{}", si(rate.median), over(seen));
+        let said = match sides {
+            [None, None] => continue,
+            [Some(only), None] | [None, Some(only)] => figure(&only),
+            [Some(own), Some(base)] => match (own.1.against(&base.1), own.1.times(&base.1)) {
+                (Some(_), Some((ratio, ..))) => {
+                    format!("{}, {} times the {}{}", figure(&own), three(ratio), si(base.1.median), over(base.0))
+                }
+                _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
+            },
+        };
+        clauses.push((most, format!("{} reached {said}", app.name())));
+    }
+    sentence(clauses)
+}
+
+fn latency(view: &View) -> Option<String> {
+    let (mut clauses, mut rows) = (Vec::new(), Rows::default());
+    for app in view.apps() {
+        let Some(&least) = view.points(app).first() else { continue };
+        let sides = sides(view, app, Ordering::Less, |seen| seen.p50(least));
+        let over = rows.naming(&sides);
+        let figure = |(seen, p50): &words::Figure| {
+            let p99 = seen.at(least).and_then(|stats| stats.rtt[2]);
+            let p99 = p99.map_or(String::new(), |p99| format!(" (p99 {})", three(p99.median)));
+            format!("{} µs{p99}{}", three(p50.median), over(seen))
+        };
+        let said = match sides {
+            [None, None] => continue,
+            [Some(only), None] | [None, Some(only)] => figure(&only),
+            [Some(own), Some(base)] => match (own.1.against(&base.1), base.1.times(&own.1), own.1.times(&base.1)) {
+                (Some(Ordering::Less), Some((shorter, ..)), _) => {
+                    format!("{}, {} times shorter than {}", figure(&own), three(shorter), figure(&base))
+                }
+                (Some(_), _, Some((longer, ..))) => {
+                    format!("{}, {} times as long as {}", figure(&own), three(longer), figure(&base))
+                }
+                _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
+            },
+        };
+        let what = if clauses.is_empty() { "the median round trip of " } else { "that of " };
+        clauses.push((least, format!("{what}{} was {said}", app.name())));
+    }
+    sentence(clauses)
+}
+
+fn reliability(view: &View, findings: &[Finding]) -> String {
+    let ran = |is_kernel| view.rows.iter().any(|seen| seen.measured().is_some() && seen.is_kernel() == is_kernel);
+    let basis = match (ran(false), ran(true), view.results.settings.rounds) {
+        (false, false, _) => "No row ran".to_owned(),
+        (false, true, _) => "No transport that bypasses the kernel ran, so its benefit is unknown".to_owned(),
+        (true, false, _) => "No row of kernel sockets ran, so there is no baseline".to_owned(),
+        (_, _, 0..3) => "With fewer than three rounds, differences below a tenth are not stated".to_owned(),
+        (_, _, rounds) => {
+            format!("Figures are medians of {rounds} rounds, and ratios are stated only where the ranges are apart")
+        }
+    };
+    let caveats = findings.iter().filter(|finding| finding.weight == Weight::Caveat);
+    let topics: Vec<_> = caveats.map(|finding| finding.topic.to_lowercase()).collect();
+    match topics.is_empty() {
+        true => format!("{basis}; no caveat applies."),
+        false => format!("{basis}; caveats that could change this: {}.", list(&topics)),
+    }
+}
+
+/// Returns the table of the shown rows: rates at the heaviest setting, and round trips at the lightest.
+fn table(view: &View) -> Table {
+    let apps = view.apps();
+    let mut heads = vec!["transport".to_owned()];
+    for app in &apps {
+        let name = if *app == App::Echo { "echo" } else { "kv" };
+        heads.extend([format!("#{name} requests/s"), "#p50 µs".to_owned(), "#p99 µs".to_owned()]);
+    }
+    let mut table = Table::new("", &heads.iter().map(String::as_str).collect::<Vec<_>>());
+    let shown: Vec<(App, Vec<&Seen>)> = apps.iter().map(|&app| (app, self::shown(view, app))).collect();
+    for name in distinct(shown.iter().flat_map(|(_, rows)| rows.iter().map(|seen| &seen.name))) {
+        let mut cells: Vec<Cell> = vec![name.as_str().into()];
+        for (app, rows) in &shown {
+            let points = view.points(*app);
+            let seen = rows.iter().find(|seen| seen.name == *name);
+            let at = |point: Option<&Point>| seen.and_then(|seen| seen.at(*point?));
+            let (light, heavy): (Option<&PointStats>, _) = (at(points.first()), at(points.last()));
+            let cell = |text: Option<String>| text.map(Cell::from).unwrap_or_default();
+            cells.push(cell(heavy.and_then(|stats| Some(si(stats.rate?.median)))));
+            cells.extend([0, 2].map(|at| cell(light.and_then(|stats| Some(three(stats.rtt[at]?.median))))));
+        }
+        table.rows.push(cells);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests;
