@@ -4,7 +4,7 @@ use super::client::{connect, random};
 use super::engine::{is_native, needs_native, on_engine};
 use super::wire::{Wire, servers};
 use linerate_harness::rerun::in_namespaces;
-use linerate_harness::{PATIENCE, tests, wait_for};
+use linerate_harness::{PATIENCE, tests};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -198,9 +198,6 @@ fn server(wire: Wire, ecn: bool) {
                 assert!(served.bytes >= bytes, "{} of {bytes} bytes were served", served.bytes);
                 assert_eq!(served.options, options.agreed(ecn), "{server}");
             }
-            wait_for("removal of the interface", || {
-                matches!(wire, Wire::AfXdp) || !std::path::Path::new("/sys/class/net/lr0").exists()
-            });
         }
     });
 }

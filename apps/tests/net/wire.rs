@@ -36,6 +36,12 @@ fn address(interface: &str) {
     ]);
 }
 
+/// Returns whether an interface exists and has the flag `IFF_UP`.
+fn is_up(interface: &str) -> bool {
+    let flags = std::fs::read_to_string(format!("/sys/class/net/{interface}/flags")).unwrap_or_default();
+    u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & 1 == 1)
+}
+
 /// Runs several commands of `ip` in one process.
 fn ip_batch(commands: &[&str]) {
     let mut command = Command::new("ip");
@@ -115,9 +121,12 @@ impl Wire {
                 &format!("{service} load --via af_xdp:lr1 {LOAD_ARGS} {NO_DAD} {more}"),
             )),
             Wire::Tap => {
+                wait_for("removal of the previous interface", || !Path::new("/sys/class/net/lr0").exists());
                 let load =
                     Program::start(linerate(&format!("{service} load --via tap:lr0 {LOAD_ARGS} {NO_DAD} {more}")));
-                wait_for("the interface", || Path::new("/sys/class/net/lr0").exists());
+                // The driver sets flags of the interface in two steps, and could so take back an earlier `up`, which
+                // would remove the IPv6 address.
+                wait_for("the interface to be up", || is_up("lr0"));
                 address("lr0");
                 load
             }
