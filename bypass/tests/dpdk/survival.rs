@@ -2,10 +2,11 @@
 
 use super::frames::{bounce, eal, echo, open, small};
 use super::process::{self, socket, wait_for};
-use linerate_bypass::dpdk::{OpenError, Port, PortConfig};
+use linerate_bypass::dpdk::{Eal, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{Nic, Packet};
 use linerate_harness::rerun::parts;
 use rustix::process::Signal;
+use std::ffi::{CString, c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -127,6 +128,78 @@ fn vhost_port_survives_a_peer_that_truncates_its_memory() {
                 received.clear();
                 queue.link_up()
             });
+            bounce(&mut queue, 1_000..1_500, 200);
+            drop((queue, port, peer));
+            let _ = std::fs::remove_file(&socket);
+        }
+    });
+}
+
+// `rte_vhost.h`.
+unsafe extern "C" {
+    fn rte_vhost_driver_disable_features(path: *const c_char, features: u64) -> c_int;
+}
+
+/// `VIRTIO_F_RING_PACKED` (virtio 1.1, section 6).
+const RING_PACKED: u64 = 1 << 34;
+
+/// Opens a vhost port at `path` that offers split virtqueues only. The socket appears at `path` once the features are
+/// set, so that no peer connects earlier.
+fn open_split_vhost(eal: &Eal, path: &str) -> Port {
+    let private = format!("{path}.private");
+    let port = open(eal, &format!("vhost:{private}"), small());
+    let c_path = CString::new(&*private).unwrap();
+    // SAFETY: the string is terminated, outlives the call, and is the path of a registered vhost driver: the port's.
+    let status = unsafe { rte_vhost_driver_disable_features(c_path.as_ptr(), RING_PACKED) };
+    assert_eq!(status, 0);
+    std::fs::rename(private, path).unwrap();
+    port
+}
+
+/// Polls `queue` until its link is up or down.
+fn wait_for_link(queue: &mut QueuePair, up: bool) {
+    let mut received = Vec::with_capacity(32);
+    wait_for(if up { "the link" } else { "the link's loss" }, || {
+        queue.rx_burst(&mut received);
+        received.clear();
+        queue.link_up() == up
+    });
+}
+
+#[test]
+fn peer_that_returns_with_packed_virtqueues_is_refused() {
+    parts(|role| match role {
+        "split" => {
+            let port = open_split_vhost(&eal(), &std::env::var(VIA).unwrap());
+            echo(&mut port.take_queues()[0]);
+        }
+        // Ends after it was connected and refused.
+        "packed" => {
+            let port = open(&eal(), &format!("vhost:{}", std::env::var(VIA).unwrap()), small());
+            let mut queue = port.take_queues().remove(0);
+            wait_for_link(&mut queue, true);
+            wait_for_link(&mut queue, false);
+        }
+        _ => {
+            let socket = socket("packed");
+            let mut peer = process::peer("split", &[(VIA, &socket)]);
+            let port = open(&eal(), &format!("virtio-user:{socket},packed_vq=1"), small());
+            let mut queue = port.take_queues().remove(0);
+            wait_for_link(&mut queue, true);
+            assert!(queue.masks_reference_counts(), "the virtqueues are packed");
+            bounce(&mut queue, 0..500, 200);
+            peer.kill();
+            wait_for_link(&mut queue, false);
+            std::fs::remove_file(&socket).unwrap();
+            peer = process::peer("packed", &[(VIA, &socket)]);
+            let mut received = Vec::with_capacity(32);
+            wait_for("the end of the refused peer", || {
+                queue.rx_burst(&mut received);
+                assert!(!queue.link_up(), "packed virtqueues are in use");
+                !peer.is_running()
+            });
+            peer = process::peer("split", &[(VIA, &socket)]);
+            wait_for_link(&mut queue, true);
             bounce(&mut queue, 1_000..1_500, 200);
             drop((queue, port, peer));
             let _ = std::fs::remove_file(&socket);
