@@ -5,6 +5,7 @@
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
 #   benches/instructions.sh kv --depth 16
+# FEATURES=LIST builds with these features of linerate-benches.
 # Prints one line: per echo, per connection, per message and per data segment (received and sent), or per request.
 # KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the instructions of one
 # operation by origin (needs addr2line): the called function, and the file of this project whose code was inlined there.
@@ -22,7 +23,7 @@ if [ "${1-}" = kv ]; then
     bench=kv mode=kv
     shift
 fi
-cargo build --quiet --release -p linerate-benches --bin "$bench"
+cargo build --quiet --release -p linerate-benches --bin "$bench" --features "${FEATURES-}"
 program=$(realpath "${CARGO_TARGET_DIR:-target}/release/$bench")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -7,7 +7,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use linerate_benches::client::echo::Acks;
-use linerate_benches::engine::{Bench, Echo};
+use linerate_benches::engine::{Bench, Echo, PairOptions};
 use linerate_bypass::mailbox::mailbox;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_bypass::time::Instant;
@@ -156,7 +156,7 @@ fn segments(criterion: &mut Criterion) {
         bencher.iter_custom(|bursts| (0..bursts).map(|_| stranger.burst(false)).sum());
     });
     type Native = Echo<NativeEngine<MemoryPacket>>;
-    let mut echo = Native::new(1000, 64, Acks::WithRequest, true, false).expect("connections");
+    let mut echo = Native::new(1000, 64, Acks::WithRequest, PairOptions::default()).expect("connections");
     criterion.bench_function(&format!("{BURST} echoes on 1 000 connections"), |bencher| {
         bencher.iter_custom(|bursts| echo.run(bursts as usize * BURST).expect("echoes"));
     });

@@ -1,6 +1,6 @@
 //! Connections that are opened for one request and closed, beside others that stay open.
 
-use super::{Bench, Pair, PairConfig};
+use super::{Bench, Pair, PairConfig, PairOptions};
 use crate::client::connections::{Connections, Course};
 use crate::client::{Agreed, BenchError};
 use linerate_bypass::memory_nic::MemoryNic;
@@ -45,11 +45,10 @@ pub struct Connect<E: Engine<MemoryNic>> {
 
 impl<E: Engine<MemoryNic>> Connect<E> {
     /// Opens the `flows` lasting connections, then some of the others, so that first-use allocations are done.
-    pub fn new(flows: usize, course: Course, timestamps: bool, software_checksum: bool) -> Result<Self, BenchError> {
+    pub fn new(flows: usize, course: Course, options: PairOptions) -> Result<Self, BenchError> {
         let tuples = flows + TUPLES;
         let connections = flows + 4 * BURST;
-        let config =
-            PairConfig { connections, tuples, packets_held: 0, timestamps, software_checksum, segmentation: false };
+        let config = PairConfig { connections, tuples, packets_held: 0, options, segmentation: false };
         let mut pair = Pair::new(&config, Answer { closes: course.server_closes })?;
         pair.open(0..flows)?;
         let mut bench = Connect { pair, connections: Connections::new(flows..tuples, course), course };
@@ -102,7 +101,8 @@ mod tests {
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     fn run<E: Engine<MemoryNic>>(flows: usize, course: Course, n: usize) -> (u64, u64) {
-        let mut bench = Connect::<E>::new(flows, course, true, true).unwrap();
+        let options = PairOptions { software_checksum: true, ..PairOptions::default() };
+        let mut bench = Connect::<E>::new(flows, course, options).unwrap();
         let before = bench.frames();
         bench.run(n).unwrap();
         let after = bench.frames();

@@ -1,6 +1,6 @@
 //! Echoes of one segment on open connections.
 
-use super::{Bench, Pair, PairConfig};
+use super::{Bench, Pair, PairConfig, PairOptions};
 use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, BenchError, MAX_SEGMENT};
 use linerate_bypass::memory_nic::MemoryNic;
@@ -49,19 +49,12 @@ pub struct Echo<E: Engine<MemoryNic>, S: Service = services::Echo> {
 
 impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
     /// Opens `flows` connections and sends one request of `size` bytes on each, so that first-use allocations are done.
-    pub fn new(
-        flows: usize,
-        size: usize,
-        acks: Acks,
-        timestamps: bool,
-        software_checksum: bool,
-    ) -> Result<Self, BenchError> {
+    pub fn new(flows: usize, size: usize, acks: Acks, options: PairOptions) -> Result<Self, BenchError> {
         let config = PairConfig {
             connections: flows,
             tuples: flows,
             packets_held: if acks == Acks::WithRequest { flows } else { 0 },
-            timestamps,
-            software_checksum,
+            options,
             segmentation: false,
         };
         let mut pair = Pair::new(&config, S::default())?;
@@ -110,7 +103,9 @@ mod tests {
     fn echoes_by<E: Engine<MemoryNic>, S: Service + Default>(
         (flows, size, acks, timestamps, software_checksum): (usize, usize, Acks, bool, bool),
     ) {
-        let mut bench = Echo::<E, S>::new(flows, size, acks, timestamps, software_checksum).unwrap();
+        #[allow(clippy::needless_update, reason = "fast paths are a field in builds with switches for them")]
+        let options = PairOptions { timestamps, software_checksum, ..PairOptions::default() };
+        let mut bench = Echo::<E, S>::new(flows, size, acks, options).unwrap();
         let before = bench.pair.summary();
         bench.run(1000).unwrap();
         let after = bench.pair.summary();
@@ -153,8 +148,7 @@ mod tests {
             connections: 64,
             tuples: 50_064,
             packets_held: 0,
-            timestamps: true,
-            software_checksum: false,
+            options: PairOptions::default(),
             segmentation: false,
         };
         let mut pair = Pair::<SmoltcpEngine, _>::new(&config, services::Echo).unwrap();
@@ -166,7 +160,7 @@ mod tests {
     #[test]
     fn request_above_segment_size_is_refused() {
         assert!(matches!(
-            Echo::<SmoltcpEngine>::new(1, 1461, Acks::Alone, true, false),
+            Echo::<SmoltcpEngine>::new(1, 1461, Acks::Alone, PairOptions::default()),
             Err(BenchError::TooLong { .. })
         ));
     }

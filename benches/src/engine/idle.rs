@@ -1,7 +1,7 @@
 //! Memory of established, idle connections.
 
 use super::memory::resident;
-use super::{Pair, PairConfig};
+use super::{Pair, PairConfig, PairOptions};
 use crate::client::echo::{Acks, Requests};
 use crate::client::{Agreed, BenchError};
 use linerate_bypass::BURST;
@@ -45,8 +45,7 @@ pub fn measure<E: Engine<MemoryNic>>(
         connections: all,
         tuples: all,
         packets_held: 0,
-        timestamps,
-        software_checksum: false,
+        options: PairOptions { timestamps, ..PairOptions::default() },
         segmentation: false,
     };
     let orders = [0..connections, connections..all].map(|half| (half.clone(), Requests::new(half, size, Acks::Alone)));

@@ -13,5 +13,5 @@ mod stream;
 pub use connect::Connect;
 pub use cost::{Bench, Cost, measure};
 pub use echo::{Echo, Write};
-pub use pair::{Pair, PairConfig};
+pub use pair::{Pair, PairConfig, PairOptions};
 pub use stream::Stream;

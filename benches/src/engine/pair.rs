@@ -4,6 +4,8 @@ use crate::client::{BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary};
+#[cfg(feature = "fast-path-switches")]
+use linerate_stack::FastPaths;
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
@@ -22,6 +24,29 @@ const TURN: Duration = Duration::from_micros(2);
 /// Turns without an answer after which the server counts as hanging.
 pub(super) const PATIENCE: usize = 8;
 
+/// Options of the two ends that all kinds of work share.
+#[derive(Debug, Clone, Copy)]
+pub struct PairOptions {
+    /// True if the client offers timestamps.
+    pub timestamps: bool,
+    /// True if the server computes and verifies checksums.
+    pub software_checksum: bool,
+    /// Fast paths of the server.
+    #[cfg(feature = "fast-path-switches")]
+    pub fast_paths: FastPaths,
+}
+
+impl Default for PairOptions {
+    fn default() -> Self {
+        PairOptions {
+            timestamps: true,
+            software_checksum: false,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: FastPaths::ALL,
+        }
+    }
+}
+
 /// Configuration of the link and the two ends.
 #[derive(Debug, Clone)]
 pub struct PairConfig {
@@ -31,10 +56,8 @@ pub struct PairConfig {
     pub tuples: usize,
     /// Packets that connections may hold for long, in addition to the usual pool.
     pub packets_held: usize,
-    /// True if the client offers timestamps.
-    pub timestamps: bool,
-    /// True if the server computes and verifies checksums.
-    pub software_checksum: bool,
+    /// Options of the two ends.
+    pub options: PairOptions,
     /// True if the ports have TSO and LRO, up to 64 KB.
     pub segmentation: bool,
 }
@@ -53,7 +76,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         let usual = LinkConfig::default();
         let link = LinkConfig {
             pool: usual.pool + 2 * config.packets_held,
-            checksum_offload: !config.software_checksum,
+            checksum_offload: !config.options.software_checksum,
             tso: config.segmentation.then_some(usize::from(u16::MAX)),
             ..usual
         };
@@ -61,8 +84,8 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         let settings = ClientConfig {
             endpoints: ENDPOINTS,
             flows: config.tuples,
-            timestamps: config.timestamps,
-            software_checksum: config.software_checksum,
+            timestamps: config.options.timestamps,
+            software_checksum: config.options.software_checksum,
         };
         let client = SyntheticClient::new(client, &settings);
         let stack = Config {
@@ -71,6 +94,8 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
             listen: vec![ENDPOINTS.server.into()],
             max_connections: config.connections,
             seed: 1,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: config.options.fast_paths,
             ..Config::default()
         };
         let mailboxes = Mailboxes::for_workers(1).remove(0);

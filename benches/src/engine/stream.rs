@@ -1,6 +1,6 @@
 //! Echoed messages of many segments.
 
-use super::{Bench, Pair, PairConfig};
+use super::{Bench, Pair, PairConfig, PairOptions};
 use crate::client::messages::{Messages, Segments};
 use crate::client::{Agreed, BenchError};
 use linerate_bypass::BURST;
@@ -20,21 +20,8 @@ pub struct Stream<E: Engine<MemoryNic>> {
 impl<E: Engine<MemoryNic>> Stream<E> {
     /// Opens `flows` connections and sends a message of `size` bytes on each. With `segmentation` the ports have TSO
     /// and LRO, so a message can be one frame in each direction.
-    pub fn new(
-        flows: usize,
-        size: usize,
-        timestamps: bool,
-        software_checksum: bool,
-        segmentation: bool,
-    ) -> Result<Self, BenchError> {
-        let config = PairConfig {
-            connections: flows,
-            tuples: flows,
-            packets_held: 0,
-            timestamps,
-            software_checksum,
-            segmentation,
-        };
+    pub fn new(flows: usize, size: usize, options: PairOptions, segmentation: bool) -> Result<Self, BenchError> {
+        let config = PairConfig { connections: flows, tuples: flows, packets_held: 0, options, segmentation };
         let mut pair = Pair::new(&config, services::Echo)?;
         pair.open(0..flows)?;
         let messages = Messages::new(flows, size, segmentation);
@@ -90,7 +77,8 @@ mod tests {
         segmentation: bool,
         n: usize,
     ) -> Segments {
-        let mut bench = Stream::<E>::new(flows, size, true, software_checksum, segmentation).unwrap();
+        let options = PairOptions { software_checksum, ..PairOptions::default() };
+        let mut bench = Stream::<E>::new(flows, size, options, segmentation).unwrap();
         let before = bench.segments();
         bench.run(n).unwrap();
         let after = bench.segments();

@@ -48,6 +48,8 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     if machine.has("valgrind") {
         parts.push(program("limits", "limits", ""));
         parts.push(program("instructions", "baseline", "--all"));
+        let by = "benches/fast-paths.sh".to_owned();
+        parts.push(Part { name: "fast-paths", source: Source::Program(command(&by, "")), by });
         parts.push(profile("profile-echo", "--engine native"));
         parts.push(profile("profile-connection", "--engine native --mode connect"));
     } else {

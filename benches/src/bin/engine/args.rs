@@ -5,6 +5,9 @@ use clap::{CommandFactory, Parser, ValueEnum};
 use linerate_benches::client::echo::Acks;
 use linerate_benches::client::messages::MAX_MESSAGE;
 use linerate_benches::client::{MAX_SEGMENT, TIMESTAMPS};
+use linerate_benches::engine::PairOptions;
+#[cfg(feature = "fast-path-switches")]
+use linerate_stack::{FastPath, FastPaths};
 use serde::Serialize;
 
 /// Measure the server side of the TCP stack alone: on the memory NIC, with one thread
@@ -59,6 +62,11 @@ pub struct Args {
     #[arg(long)]
     pub request_with_ack: bool,
 
+    /// Disable one fast path of the native engine
+    #[cfg(feature = "fast-path-switches")]
+    #[arg(long, value_name = "NAME", value_parser = parse_fast_path)]
+    without_fast_path: Option<FastPath>,
+
     /// Echo: measure several numbers of connections in one run, and fail if the cost grows too much
     #[arg(long, conflicts_with = "flows")]
     curve: bool,
@@ -98,6 +106,14 @@ pub enum Mode {
     Stream,
     /// Memory of idle connections
     Idle,
+}
+
+/// Parses the name of a fast path, as in its definition.
+#[cfg(feature = "fast-path-switches")]
+fn parse_fast_path(name: &str) -> Result<FastPath, String> {
+    let paths = || FastPath::EACH.iter().copied();
+    let names = || paths().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ");
+    paths().find(|path| format!("{path:?}") == name).ok_or_else(|| format!("the fast paths are {}", names()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -145,7 +161,7 @@ impl Args {
     }
 
     fn check(&self) -> Result<(), String> {
-        let most = MAX_SEGMENT - if self.timestamps() { TIMESTAMPS } else { 0 };
+        let most = MAX_SEGMENT - if self.options().timestamps { TIMESTAMPS } else { 0 };
         if self.mode != Mode::Stream && self.size() > most {
             return Err(format!("a request must fit into one segment: --size is {most} at most"));
         }
@@ -185,9 +201,14 @@ impl Args {
         self.echoes.unwrap_or(usual) as usize
     }
 
-    /// Returns true if the client offers timestamps.
-    pub fn timestamps(&self) -> bool {
-        self.timestamps == Switch::On
+    /// Returns the options of the two ends.
+    pub fn options(&self) -> PairOptions {
+        PairOptions {
+            timestamps: self.timestamps == Switch::On,
+            software_checksum: self.software_checksum,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: self.without_fast_path.map_or(FastPaths::ALL, |path| FastPaths::ALL.without(path)),
+        }
     }
 
     /// Returns the acknowledgement mode of echoes, the same for all numbers of connections.

@@ -32,14 +32,14 @@ fn main() -> ExitCode {
 }
 
 fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
-    let (size, timestamps, software) = (args.size(), args.timestamps(), args.software_checksum);
+    let (size, options) = (args.size(), args.options());
     let first = args.points()[0].flows;
     match args.mode {
         Mode::Echo if args.write => echo::<E, Write>(args),
         Mode::Echo => echo::<E, services::Echo>(args),
         Mode::Connect => {
             let course = Course { size, request_with_ack: args.request_with_ack, server_closes: args.server_closes };
-            let mut bench = Connect::<E>::new(first, course, timestamps, software)?;
+            let mut bench = Connect::<E>::new(first, course, options)?;
             let before = bench.frames();
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             let after = bench.frames();
@@ -48,7 +48,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
             Ok(report(args, bench.agreed(), vec![point.with(PerOperation::frames(frames, cost))]))
         }
         Mode::Stream => {
-            let mut bench = Stream::<E>::new(first, size, timestamps, software, !args.no_offload)?;
+            let mut bench = Stream::<E>::new(first, size, options, !args.no_offload)?;
             let (before, copied) = (bench.segments(), bench.copied_bytes());
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             let copied = bench.copied_bytes() - copied;
@@ -57,7 +57,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
             Ok(report(args, bench.agreed(), vec![point.with(segments)]))
         }
         Mode::Idle => {
-            let (idle, agreed) = idle::measure::<E>(first, size, timestamps)?;
+            let (idle, agreed) = idle::measure::<E>(first, size, options.timestamps)?;
             Ok(Report { idle: Some(idle), ..report(args, agreed, Vec::new()) })
         }
     }
@@ -65,9 +65,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
 
 fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Report, BenchError> {
     let points = args.points();
-    let bench = |point: &args::Flows| {
-        Echo::<E, S>::new(point.flows, args.size(), args.acks(), args.timestamps(), args.software_checksum)
-    };
+    let bench = |point: &args::Flows| Echo::<E, S>::new(point.flows, args.size(), args.acks(), args.options());
     let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
     let costs = timed(args, &mut benches)?;
     let points = points.iter().zip(&costs).map(|(flows, cost)| Point::new(*flows, *cost, costs[0].ns));
