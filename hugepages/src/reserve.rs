@@ -7,6 +7,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// Memory that is requested from the kernel at a time, so that progress can be reported.
+const STEP: u64 = 512 << 20;
+
 /// Pages to add to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
@@ -63,7 +66,19 @@ impl Host {
     /// effect; [`Error::NotPermitted`] without root; [`Error::BootOnly`] if the kernel cannot reserve such pages at run
     /// time.
     pub fn reserve(&self, reservation: &Reservation) -> Result<Reserved, Error> {
-        self.reserve_by(reservation, &mut write_number)
+        self.reserve_with_progress(reservation, &mut |_| ())
+    }
+
+    /// As [`reserve`](Self::reserve). `progress` receives the number of pages reserved so far.
+    ///
+    /// # Errors
+    /// Those of [`reserve`](Self::reserve).
+    pub fn reserve_with_progress(
+        &self,
+        reservation: &Reservation,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Reserved, Error> {
+        self.reserve_by(reservation, &mut write_number, progress)
     }
 
     /// Returns the kernel's estimate of memory available without swapping, in bytes, or `None` if it has none.
@@ -77,6 +92,7 @@ impl Host {
         &self,
         reservation: &Reservation,
         write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>,
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Reserved, Error> {
         let Reservation { size, pages, node, .. } = *reservation;
         let before = self.pool(size)?.persistent(node)?;
@@ -90,20 +106,25 @@ impl Host {
             return Err(Error::NotEnoughMemory { size, pages, most: available / size.bytes() });
         }
         let control = self.pool_control(size, node);
-        let ask = |write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>| {
-            write(&control, target).map_err(|error| match error {
-                Error::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
-                    Error::BootOnly { size, pages: target }
+        let step = (STEP / size.bytes()).max(1);
+        let mut ask = |write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>| {
+            let mut got = 0u64;
+            loop {
+                let wanted = got.saturating_add(step).min(pages);
+                write(&control, before + wanted).map_err(|error| match error {
+                    Error::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+                        Error::BootOnly { size, pages: target }
+                    }
+                    error => error,
+                })?;
+                let pool = self.pool(size)?;
+                got = pool.persistent(node)?.saturating_sub(before).min(pages);
+                progress(got);
+                if got < wanted || got == pages {
+                    let reserved = node.map_or(Ok(pool.reserved), |node| pool.node(node).map(|node| node.reserved))?;
+                    return Ok(Reserved { page_size: size, node, requested: pages, got, reserved, compacted: false });
                 }
-                error => error,
-            })?;
-            let pool = self.pool(size)?;
-            let reserved = match node {
-                None => pool.reserved,
-                Some(node) => pool.node(node)?.reserved,
-            };
-            let got = pool.persistent(node)?.saturating_sub(before).min(pages);
-            Ok(Reserved { page_size: size, node, requested: pages, got, reserved, compacted: false })
+            }
         };
         let first = ask(write)?;
         if first.got == pages || !reservation.compact {
@@ -134,14 +155,36 @@ mod tests {
     }
 
     #[test]
+    fn many_pages_are_requested_in_steps_until_the_kernel_has_no_more() {
+        let fake = Fake::new();
+        let run = |most: u64| {
+            fake.pool(PageSize::MB_2, [10, 10, 0, 0]);
+            let (mut written, mut seen) = (Vec::new(), Vec::new());
+            let give = &mut |_: &Path, number: u64| {
+                written.push(number);
+                fake.pool(PageSize::MB_2, [number.min(most), 0, 0, 0]);
+                Ok(())
+            };
+            let reserved = fake.host().reserve_by(&asking(600), give, &mut |got| seen.push(got)).unwrap();
+            (reserved.got, written, seen)
+        };
+        assert_eq!(run(u64::MAX), (600, vec![266, 522, 610], vec![256, 512, 600]));
+        assert_eq!(run(300), (290, vec![266, 522], vec![256, 290]));
+    }
+
+    #[test]
     fn surplus_pages_do_not_count_as_requested() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [10, 0, 0, 3]);
         let mut written = Vec::new();
-        let _ = fake.host().reserve_by(&asking(2), &mut |path, number| {
-            written.push((path.to_owned(), number));
-            Ok(())
-        });
+        let _ = fake.host().reserve_by(
+            &asking(2),
+            &mut |path, number| {
+                written.push((path.to_owned(), number));
+                Ok(())
+            },
+            &mut |_| (),
+        );
         assert_eq!(written, [(fake.host().pool_control(PageSize::MB_2, None), 9)]);
     }
 
@@ -161,10 +204,14 @@ mod tests {
         let fake = Fake::new();
         fake.pool(PageSize::GB_1, [1, 1, 0, 0]);
         let reservation = Reservation { size: PageSize::GB_1, ..asking(4) };
-        let reserved = fake.host().reserve_by(&reservation, &mut |_, _| {
-            fake.pool(PageSize::GB_1, [3, 3, 0, 0]);
-            Ok(())
-        });
+        let reserved = fake.host().reserve_by(
+            &reservation,
+            &mut |_, _| {
+                fake.pool(PageSize::GB_1, [3, 3, 0, 0]);
+                Ok(())
+            },
+            &mut |_| (),
+        );
         let reserved = reserved.unwrap();
         assert_eq!((reserved.requested, reserved.got, reserved.reserved), (4, 2, 3));
         let error = reserved.complete().unwrap_err().to_string();
@@ -179,13 +226,17 @@ mod tests {
             fake.pool(PageSize::MB_2, [0; 4]);
             let mut gives = gives.iter();
             let mut written = Vec::new();
-            let reserved = fake.host().reserve_by(&Reservation { compact, ..asking(4) }, &mut |path, number| {
-                written.push((path.strip_prefix(fake.path()).unwrap().display().to_string(), number));
-                if path.ends_with("nr_hugepages") {
-                    fake.pool(PageSize::MB_2, [*gives.next().unwrap(), 0, 0, 0]);
-                }
-                Ok(())
-            });
+            let reserved = fake.host().reserve_by(
+                &Reservation { compact, ..asking(4) },
+                &mut |path, number| {
+                    written.push((path.strip_prefix(fake.path()).unwrap().display().to_string(), number));
+                    if path.ends_with("nr_hugepages") {
+                        fake.pool(PageSize::MB_2, [*gives.next().unwrap(), 0, 0, 0]);
+                    }
+                    Ok(())
+                },
+                &mut |_| (),
+            );
             (reserved.unwrap(), written)
         };
         let control = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages".to_owned();
@@ -204,7 +255,8 @@ mod tests {
         fake.pool(PageSize::GB_1, [0; 4]);
         let reservation = Reservation { size: PageSize::GB_1, ..asking(2) };
         let refused = |kind: io::ErrorKind| {
-            let result = fake.host().reserve_by(&reservation, &mut |path, _| Err(Error::write(path, kind.into())));
+            let result =
+                fake.host().reserve_by(&reservation, &mut |path, _| Err(Error::write(path, kind.into())), &mut |_| ());
             result.unwrap_err().to_string()
         };
         assert!(refused(io::ErrorKind::PermissionDenied).contains("run this with sudo"));

@@ -3,6 +3,7 @@
 //! With `--json`, each subcommand prints one object with the fields of [`Status`], [`Reserved`] or [`Released`].
 
 use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_hugepages::{
     Amount, Error, Host, InvalidSize, PageSize, Process, Released, Reservation, Reserved, Status, parse_bytes,
 };
@@ -185,7 +186,14 @@ fn reserve(args: ReserveArgs, host: &Host, out: &mut dyn Write) -> Result<(), Hu
         let reserved = node.map_or(Ok(pool.reserved), |node| pool.node(node).map(|node| node.reserved))?;
         Reserved { page_size: size, node, requested: 0, got: 0, reserved, compacted: false }
     } else {
-        host.reserve(&Reservation { size, pages, node, compact: args.compact })?
+        let bar = ProgressBar::with_draw_target(Some(pages), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:30} {pos} of {len} pages");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.tick();
+        let reservation = Reservation { size, pages, node, compact: args.compact };
+        let reserved = host.reserve_with_progress(&reservation, &mut |got| bar.set_position(got));
+        bar.finish_and_clear();
+        reserved?
     };
     if as_json {
         json(out, &reserved)?;
