@@ -104,6 +104,17 @@ pub fn assert_nothing_left(pid: u32) {
     }
 }
 
+#[test]
+fn load_without_a_server_names_the_awaited_socket() {
+    for link in [Link::vhost(), Link::memif()] {
+        let _turn = turn();
+        let mut load = Program::start(link.load("1s"));
+        load.wait_for_log(&format!("WARN waiting for a process that serves the socket '{}'", link.socket));
+        let ended = load.stop();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    }
+}
+
 fn server_first(link: Link) {
     let _turn = turn();
     let server = Program::serve(link.server());

@@ -162,6 +162,8 @@ const TAP_QUEUE: u16 = 16_384;
 
 /// Interval between attempts to reach the other end of a link.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Time after which the wait for the other end of a link is reported.
+const NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// Time within which a peer must reply once it has been reached, in addition to the time within which it must be
 /// reached.
 const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -204,6 +206,7 @@ impl Port {
         }
         let began = Instant::now();
         let mut refusals = 0;
+        let mut noticed = false;
         let shared = loop {
             let error = match open_with_timeout(eal, &spec, &config, began) {
                 Ok(shared) => break shared,
@@ -232,6 +235,9 @@ impl Port {
             }
             if waited < RETRY_INTERVAL {
                 tracing::info!("{}: waiting for the other end ({peer})", spec.via);
+            }
+            if waited >= NOTICE_DELAY && !std::mem::replace(&mut noticed, true) {
+                tracing::warn!("waiting for a process that serves the socket '{}' ({peer})", socket.display());
             }
             std::thread::sleep(RETRY_INTERVAL);
         };
