@@ -3,7 +3,6 @@
 use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
-use crate::commands::shared::serve::OTHER_NETWORKS;
 use crate::commands::{chargen, conns, discard, echo, kv, raw, top};
 use crate::config;
 use crate::error::Error;
@@ -123,14 +122,13 @@ pub fn main() -> ExitCode {
         eprint_line(format_args!("linerate: --supervised: {error}"));
         return ExitCode::FAILURE;
     }
-    if let Some(line) = other_networks(&matches) {
-        OTHER_NETWORKS.get_or_init(|| line);
-    }
+    let other_networks = other_networks(&matches);
+    let other_networks = other_networks.as_deref();
     let result = match cli.command {
-        Command::Echo(command) => echo::run(command),
-        Command::Discard(command) => discard::run(command),
-        Command::Chargen(command) => chargen::run(command),
-        Command::Kv(command) => kv::run(command),
+        Command::Echo(command) => echo::run(command, other_networks),
+        Command::Discard(command) => discard::run(command, other_networks),
+        Command::Chargen(command) => chargen::run(command, other_networks),
+        Command::Kv(command) => kv::run(command, other_networks),
         Command::Compare(args) => compare::run(*args).map_err(Error::from),
         Command::Raw(command) => raw::run(command),
         Command::Top(args) => top::run(&args),

@@ -16,10 +16,10 @@ pub enum Command {
     Load(LoadArgs),
 }
 
-/// Runs `linerate chargen`.
-pub fn run(command: Command) -> Result<(), Error> {
+/// Runs `linerate chargen`. A server prints `other_networks`, if its network was not chosen.
+pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
-        Command::Serve(args) => shared::serve::serve("chargen", &args, false, |_| Chargen).map(|_| ()),
+        Command::Serve(args) => shared::serve::serve("chargen", &args, false, other_networks, |_| Chargen).map(|_| ()),
         Command::Load(args) => shared::load::run_bulk(&args, Direction::Down),
     }
 }

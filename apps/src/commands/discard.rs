@@ -16,11 +16,11 @@ pub enum Command {
     Load(LoadArgs),
 }
 
-/// Runs `linerate discard`.
-pub fn run(command: Command) -> Result<(), Error> {
+/// Runs `linerate discard`. A server prints `other_networks`, if its network was not chosen.
+pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
         Command::Serve(args) => {
-            let services = shared::serve::serve("discard", &args, false, |_| Discard::default())?;
+            let services = shared::serve::serve("discard", &args, false, other_networks, |_| Discard::default())?;
             tracing::info!("{} payload bytes discarded", services.iter().map(Discard::bytes).sum::<u64>());
             Ok(())
         }

@@ -66,14 +66,15 @@ pub struct EchoLoadArgs {
     udp: bool,
 }
 
-/// Runs `linerate echo`.
-pub fn run(command: Command) -> Result<(), Error> {
+/// Runs `linerate echo`. A server prints `other_networks`, if its network was not chosen.
+pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
         Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
             if service_time.is_zero() {
-                shared::serve::serve("echo", &serve, true, |_| Echo).map(|_| ())
+                shared::serve::serve("echo", &serve, true, other_networks, |_| Echo).map(|_| ())
             } else {
-                shared::serve::serve("echo", &serve, true, move |_| Busy::new(Echo, service_time)).map(|_| ())
+                let busy = move |_| Busy::new(Echo, service_time);
+                shared::serve::serve("echo", &serve, true, other_networks, busy).map(|_| ())
             }
         }
         Command::Load(args) if args.udp => udp::run(&args.load, &args.times, args.size, &args.open),

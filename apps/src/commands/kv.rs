@@ -15,10 +15,10 @@ pub enum Command {
     Load(Box<load::KvLoadArgs>),
 }
 
-/// Runs `linerate kv`.
-pub fn run(command: Command) -> Result<(), Error> {
+/// Runs `linerate kv`. A server prints `other_networks`, if its network was not chosen.
+pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args, other_networks),
         Command::Load(args) => load::run(&args),
     }
 }

@@ -137,8 +137,8 @@ pub struct KvServeArgs {
     net: NetConfig,
 }
 
-/// Runs `linerate kv serve`.
-pub fn run(args: &KvServeArgs) -> Result<(), Error> {
+/// Runs `linerate kv serve`, which prints `other_networks`.
+pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error> {
     check_password(args)?;
     check(args).map_err(|message| Error::Usage(message.to_owned()))?;
     let password = args.password_file.as_deref().map(read_password).transpose()?;
@@ -169,10 +169,10 @@ pub fn run(args: &KvServeArgs) -> Result<(), Error> {
     let time = args.work.service_time;
     if time.is_zero() {
         let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
-        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Kv>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ())
     } else {
         let make = |network: &_| open(network).map(|hub| move |ctx| Busy::new(Kv::new(hub.clone(), ctx), time));
-        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, make).map(|_: Vec<Busy<Kv>>| ())
+        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
     }
 }
 

@@ -11,11 +11,7 @@ use linerate_net::process::signals;
 use linerate_net::units::{parse_address, parse_duration_or_none};
 use linerate_net::{CorePlacement, Listen, NetConfig, Network};
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::time::Duration;
-
-/// Line that a server prints after its ready line, if its network was not chosen.
-pub static OTHER_NETWORKS: OnceLock<String> = OnceLock::new();
 
 /// Arguments of every serve command.
 #[derive(Debug, clap::Args)]
@@ -56,25 +52,27 @@ pub struct WorkArgs {
 }
 
 /// Serves `name` over TCP, and over UDP if `udp`, until a signal arrives, and prints the summary. Returns the service
-/// of each worker.
+/// of each worker. `other_networks` is a line printed after the ready line.
 pub fn serve<S: Service + Send + 'static>(
     name: &str,
     args: &ServeArgs,
     udp: bool,
+    other_networks: Option<&str>,
     make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
     let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
-    serve_on(name, &args.net, &listen, &args.inspect, &args.end, |_| Ok(make))
+    serve_on(name, &args.net, &listen, &args.inspect, &args.end, other_networks, |_| Ok(make))
 }
 
 /// Serves `name` on `listen` until a signal arrives, and prints the summary. `make` receives the opened network.
-/// Returns the service of each worker.
+/// Returns the service of each worker. `other_networks` is a line printed after the ready line.
 pub fn serve_on<S: Service + Send + 'static, M>(
     name: &str,
     net: &NetConfig,
     listen: &Listen,
     inspect: &InspectArgs,
     end: &EndArgs,
+    other_networks: Option<&str>,
     make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
@@ -99,7 +97,7 @@ where
     );
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
-        OTHER_NETWORKS.get().into_iter().for_each(eprint_line);
+        other_networks.into_iter().for_each(eprint_line);
         notify::ready();
     }
 
