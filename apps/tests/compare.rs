@@ -164,6 +164,72 @@ fn interrupted_comparison_leaves_no_process_on_other_machines() {
     }
 }
 
+/// Returns whether nothing is left of the comparison `process` whose temporary directory is in `scratch`.
+fn is_gone(process: u32, scratch: &Path) -> bool {
+    let names = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let variable = format!("TMPDIR={}", scratch.display());
+    // Programs inherit the environment. One that has ended and was not waited for has none.
+    let started = |pid: &std::ffi::OsString| {
+        let environ = fs::read(Path::new("/proc").join(pid).join("environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let own = format!("linerate-{process}-");
+    !names(Path::new("/proc")).any(|pid| started(&pid))
+        && !names(Path::new("/run/netns")).any(|name| name.to_string_lossy().starts_with(&own))
+        && names(scratch).next().is_none()
+}
+
+#[test]
+fn killed_or_repeatedly_interrupted_comparison_leaves_nothing() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: network namespaces need root");
+        return;
+    }
+    for (signals, via) in [(&[Signal::KILL][..], "veth,kernel"), (&[Signal::TERM, Signal::TERM], "kernel")] {
+        let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let args = format!("compare --apps echo --quick --via {via} --rounds 100 --round-time 50ms --out");
+        let mut command = linerate(&args);
+        command.arg(dir.path()).env("TMPDIR", scratch.path());
+        let mut program = Program::start(command);
+        let process = program.pid();
+        program.wait_for_log("round 2");
+        assert!(!is_gone(process, scratch.path()));
+        signals.iter().for_each(|signal| program.signal(*signal));
+        let output = program.wait_within(TIME_LIMIT);
+        wait_for("the removal of everything", || is_gone(process, scratch.path()));
+        if signals.len() > 1 {
+            // The second signal came too early to end the comparison before its report.
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            assert!(!results(dir.path()).finished);
+        }
+    }
+}
+
+#[test]
+fn unwritable_directory_is_reported_before_measuring() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for out in [file.path(), &file.path().join("inner"), Path::new("/proc/linerate")] {
+        let output = compare(out, "--via kernel").wait();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let line = format!("linerate: --out {}: ", out.display());
+        assert!(output.stderr.starts_with(&line) && output.stderr.lines().count() == 1, "{output:?}");
+    }
+}
+
+#[test]
+fn results_are_printed_if_they_cannot_be_written() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("out");
+    let mut program = compare(&dir, "--via kernel --rounds 3 --round-time 50ms --no-sweeps --no-kernel-tuning");
+    program.wait_for_log("round 1");
+    fs::remove_dir(&dir).unwrap();
+    fs::write(&dir, "").unwrap();
+    let output = program.wait_within(TIME_LIMIT);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.contains("requests/s"), "{output:?}");
+    assert!(output.stderr.contains(&format!("linerate: {}", dir.display())), "{output:?}");
+}
+
 #[test]
 fn unmeasured_rows_state_the_reason() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,10 +12,12 @@ use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
 use linerate_harness::interrupt;
+use linerate_harness::remover::Remover;
 use linerate_net::process::output::{eprint_line, print_line};
 use linerate_net::units::parse_duration;
 use linerate_net::{CoreList, TcpEngine};
 use machines::MachinesArgs;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -157,6 +159,14 @@ pub enum CompareError {
         /// Cause.
         error: io::Error,
     },
+    /// The directory for the reports cannot be written.
+    #[error("--out {}: {error}: name a directory that can be written", path.display())]
+    Out {
+        /// The directory.
+        path: PathBuf,
+        /// Cause.
+        error: io::Error,
+    },
     /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
     Process(#[from] linerate_harness::Error),
@@ -216,7 +226,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     };
     let schedule = Schedule::plan(&rows, request);
 
-    let out = args.out.clone().unwrap_or_else(|| format!("linerate-compare-{}", Utc::now().compact()).into());
+    let out = OutDir::create(args.out.clone())?;
     let measured = rows.iter().filter(|row| row.obstacle.is_none()).count();
     eprint_line(format_args!(
         "{measured} of {} rows can be measured here, {} rounds of {} ms each; about {}",
@@ -226,6 +236,8 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         time(schedule.takes())
     ));
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
+    // Works only if this process is killed.
+    let _remover = Remover::start(scratch.path())?;
     let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = raise_priority();
     let (machine, other) = machines.apart();
@@ -239,10 +251,40 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     };
     drop(first);
     results.notes.extend(notes(&results));
-    let paths = report::write(&results, &out)?;
-    print(report::terminal(&results).trim_end())?;
-    eprint_line(lines(&paths));
-    if results.finished { Ok(()) } else { Err(CompareError::Interrupted(out)) }
+    // Each is attempted, so that neither a full disk nor a closed pipe loses the results.
+    let written = report::write(&results, &out.path);
+    let printed = print(report::terminal(&results).trim_end());
+    eprint_line(lines(&written?));
+    printed?;
+    if results.finished { Ok(()) } else { Err(CompareError::Interrupted(out.path.clone())) }
+}
+
+/// Directory for the reports, removed again if nothing is written into it.
+struct OutDir {
+    path: PathBuf,
+    created: bool,
+}
+
+impl OutDir {
+    /// Creates the directory if necessary, and checks that files can be created in it: measurements take up to half an
+    /// hour and would be lost.
+    fn create(given: Option<PathBuf>) -> Result<OutDir, CompareError> {
+        let path = given.unwrap_or_else(|| format!("linerate-compare-{}", Utc::now().compact()).into());
+        let out = OutDir { created: !path.exists(), path };
+        match fs::create_dir_all(&out.path).and_then(|()| tempfile::NamedTempFile::new_in(&out.path)) {
+            Ok(_) => Ok(out),
+            Err(error) => Err(CompareError::Out { path: out.path.clone(), error }),
+        }
+    }
+}
+
+impl Drop for OutDir {
+    fn drop(&mut self) {
+        if self.created {
+            // Fails if the directory has reports.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
 }
 
 /// Returns remarks that a reader of the results needs.

@@ -1,55 +1,43 @@
 //! `linerate top` on a terminal.
 
 use super::RuntimeDir;
-use linerate_harness::child::wrapped;
 use linerate_harness::program::Program;
+use linerate_harness::terminal;
 use linerate_harness::wait_for;
-use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use rustix::termios::{Termios, tcgetattr};
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
 
 const ENTERED: &str = "\u{1b}[?1049h";
 const LEFT: &str = "\u{1b}[?1049l";
 const CURSOR: &str = "\u{1b}[?25h";
 
-/// Pseudo-terminal that records the output.
+/// Terminal with its modes before any program used it.
 struct Terminal {
-    keyboard: File,
-    screen: File,
-    /// Path of the screen.
-    name: String,
-    written: Arc<Mutex<Vec<u8>>>,
+    terminal: terminal::Terminal,
     before: Termios,
+}
+
+impl Deref for Terminal {
+    type Target = terminal::Terminal;
+
+    fn deref(&self) -> &terminal::Terminal {
+        &self.terminal
+    }
+}
+
+impl DerefMut for Terminal {
+    fn deref_mut(&mut self) -> &mut terminal::Terminal {
+        &mut self.terminal
+    }
 }
 
 impl Terminal {
     fn new(columns: u16, rows: u16) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let screen = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        tcsetwinsize(&screen, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let (before, keyboard) = (tcgetattr(&screen).unwrap(), File::from(master));
-        let written = Arc::new(Mutex::new(Vec::new()));
-        let (mut from, to) = (keyboard.try_clone().unwrap(), written.clone());
-        // The thread ends with the process: this end of the terminal stays open.
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(n @ 1..) = from.read(&mut bytes) {
-                to.lock().unwrap().extend_from_slice(&bytes[..n]);
-            }
-        });
-        Terminal { keyboard, screen: File::from(screen), name: name.into_string().unwrap(), written, before }
-    }
-
-    fn written(&self) -> String {
-        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
+        let terminal = terminal::Terminal::new(columns, rows);
+        let before = tcgetattr(&terminal.screen).unwrap();
+        Terminal { terminal, before }
     }
 
     /// Starts `linerate top` on the terminal and waits until it draws.
@@ -62,11 +50,7 @@ impl Terminal {
     }
 
     fn start(&self, dir: &RuntimeDir) -> Program {
-        let mut command = dir.command("top --interval 100ms");
-        command.env("TERM", "xterm");
-        // Without a new session, top would query the controlling terminal of the test run for its size.
-        let script = "terminal=$0; exec setsid \"$@\" <$terminal >$terminal";
-        Program::start(wrapped("sh", &["-c", script, &self.name], &command))
+        self.terminal.start(&mut dir.command("top --interval 100ms"), false)
     }
 
     #[track_caller]
@@ -125,7 +109,7 @@ fn top_handles_small_windows_and_resizing() {
     let mut terminal = Terminal::new(30, 5);
     let top = terminal.top(&dir);
     for (columns, rows) in [(1, 1), (200, 60), (10, 2), (80, 24)] {
-        tcsetwinsize(&terminal.screen, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        terminal.resize(columns, rows);
         // Without a controlling terminal, SIGWINCH must be sent explicitly.
         top.signal(Signal::WINCH);
         let had = terminal.written().len();

@@ -1,21 +1,36 @@
 //! Interruption by SIGINT and SIGTERM.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time after the first signal in which further ones have no effect. `timeout` of coreutils sends a signal to the
+/// process and then to its group.
+const REPETITION: Duration = Duration::from_secs(1);
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Makes the first SIGINT or SIGTERM interrupt all waits. The second ends this process at once.
+/// Makes the first SIGINT or SIGTERM interrupt all waits. Another one, at least a second later, ends this process at
+/// once.
 pub fn on_signals() -> io::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: at the first signal the flag must still be unset here.
-        flag::register_conditional_default(signal, INTERRUPTED.clone())?;
-        flag::register(signal, INTERRUPTED.clone())?;
-    }
-    Ok(())
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let watch = move || {
+        let mut first = None;
+        for signal in signals.forever() {
+            let first = *first.get_or_insert_with(Instant::now);
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            if first.elapsed() >= REPETITION {
+                // The default action of both signals is to end the process, so this does not return.
+                let _ = emulate_default_handler(signal);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
 /// Returns whether a signal was received.
@@ -31,4 +46,38 @@ pub fn flag() -> Arc<AtomicBool> {
 /// Interrupts all waits, as a signal does, for tests.
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Program;
+    use crate::{rerun, wait_for};
+    use rustix::process::Signal;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn second_signal_counts_only_after_a_second() {
+        rerun::parts(|role| {
+            if role != rerun::MAIN {
+                on_signals().unwrap();
+                println!("ready");
+                wait_for("the first signal", is_interrupted);
+                println!("interrupted");
+                thread::sleep(Duration::MAX);
+            }
+            let mut program = Program::start(rerun::command("interrupted"));
+            program.wait_for_line("ready");
+            let began = Instant::now();
+            program.signal(Signal::INT);
+            program.signal(Signal::TERM);
+            program.wait_for_line("interrupted");
+            wait_for("the end", || {
+                program.signal(Signal::INT);
+                !program.is_running()
+            });
+            assert!(began.elapsed() >= REPETITION);
+            assert_eq!(program.wait().status.signal(), Some(SIGINT));
+        });
+    }
 }

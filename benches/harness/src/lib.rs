@@ -3,8 +3,8 @@
 //! - [`process::Process`]: supervised program with its output by lines and a time limit on every wait.
 //! - [`namespace::Namespace`]: network namespace, and [`namespace::Host`]: namespace with one interface.
 //! - [`interrupt`]: SIGINT and SIGTERM end every wait with [`Error::Interrupted`]. Values are then dropped, which stops
-//!   programs and removes namespaces.
-//! - [`program`], [`rerun`] and [`wait_for`]: for tests; they panic instead of returning errors.
+//!   programs and removes namespaces. After SIGKILL, [`remover::Remover`] does so.
+//! - [`program`], [`terminal`], [`rerun`] and [`wait_for`]: for tests; they panic instead of returning errors.
 #![forbid(unsafe_code)]
 
 pub mod address;
@@ -16,7 +16,9 @@ pub mod metrics;
 pub mod namespace;
 pub mod process;
 pub mod program;
+pub mod remover;
 pub mod rerun;
+pub mod terminal;
 mod wait;
 
 pub use error::Error;

@@ -39,7 +39,7 @@ impl Namespace {
     pub fn all<const N: usize>(roles: [&str; N]) -> Result<[Namespace; N], Error> {
         sweep();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let begin = format!("{PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let begin = format!("{}{}", own_prefix(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let made: Vec<_> =
             roles.iter().map(|role| Namespace::create(format!("{begin}-{role}"))).collect::<Result<_, _>>()?;
         Ok(made.try_into().expect("one for each"))
@@ -127,6 +127,11 @@ impl Drop for Namespace {
             _ => eprintln!("cannot remove the network namespace {}", self.0),
         }
     }
+}
+
+/// Returns the prefix of the names of this process's namespaces.
+pub(crate) fn own_prefix() -> String {
+    format!("{PREFIX}{}-", std::process::id())
 }
 
 /// Removes namespaces of processes that were killed.

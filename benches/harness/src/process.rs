@@ -3,7 +3,7 @@
 //! A wait fails with [`Error::Failed`] at its time limit or if the program fails, and with [`Error::Interrupted`] after
 //! a signal to this process.
 
-use crate::child::{Child, Event, Target, words};
+use crate::child::{Child, Event, Target, ends_with_parent, words};
 use crate::error::Error;
 use crate::interrupt::is_interrupted;
 use rustix::process::Signal;
@@ -90,17 +90,23 @@ impl std::fmt::Debug for Process {
 impl Process {
     /// Starts `command` without standard input.
     pub fn start(command: Command) -> Result<Self, Error> {
-        Process::spawn(command, Stdio::null(), PATIENCE)
+        Process::spawn(words(&command), command, Stdio::null(), PATIENCE)
+    }
+
+    /// Starts `command` without standard input. It is killed when the calling thread ends, however it ends.
+    pub fn dependent(command: &Command) -> Result<Self, Error> {
+        Process::spawn(words(command), ends_with_parent(command), Stdio::null(), PATIENCE)
     }
 
     /// Starts a `linerate --supervised` on another machine, which ends when its standard input closes, with the timeout
     /// `patience` to be ready and to stop.
     pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
-        Process::spawn(command, Stdio::piped(), patience)
+        Process::spawn(words(&command), command, Stdio::piped(), patience)
     }
 
-    fn spawn(mut command: Command, input: Stdio, patience: Duration) -> Result<Self, Error> {
-        let line = words(&command).join(" ");
+    /// Starts `command`, which errors describe by `words`.
+    fn spawn(words: Vec<String>, mut command: Command, input: Stdio, patience: Duration) -> Result<Self, Error> {
+        let line = words.join(" ");
         let program = command.get_program().to_string_lossy().into_owned();
         command.stdin(input);
         let (sender, events) = channel();

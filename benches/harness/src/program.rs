@@ -1,6 +1,5 @@
 //! Programs of tests. All waits panic after [`PATIENCE`].
 
-use crate::child::ends_with_parent;
 use crate::namespace;
 use crate::process::{Ended, Process};
 use crate::wait::PATIENCE;
@@ -32,7 +31,7 @@ impl Program {
     /// Starts `command` without standard input.
     #[track_caller]
     pub fn start(command: impl Borrow<Command>) -> Program {
-        let process = Process::start(ends_with_parent(command.borrow())).unwrap_or_else(|error| panic!("{error}"));
+        let process = Process::dependent(command.borrow()).unwrap_or_else(|error| panic!("{error}"));
         Program { process: Some(process.with_patience(PATIENCE)), ready: String::new() }
     }
 

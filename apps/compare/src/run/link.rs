@@ -236,7 +236,8 @@ impl Link {
     pub fn start(&self, command: Command) -> Result<Process, Error> {
         match self.network() {
             Some(_) => Process::supervised(command, self.patience(PATIENCE)),
-            None => Process::start(command),
+            // A killed comparison leaves no servers, which would poll for ever.
+            None => Process::dependent(&command),
         }
     }
 
