@@ -76,6 +76,27 @@ pub enum Error {
         /// Time limit.
         limit: Duration,
     },
+    /// A signal ended the load before the end of its measurement.
+    #[error("{}", interrupted(.measured, .planned))]
+    Interrupted {
+        /// Duration of the measurement.
+        measured: Duration,
+        /// Its planned duration.
+        planned: Duration,
+    },
+    /// The server refused the keys that the load sets first.
+    #[error(
+        "{remote} refused {refused} SETs while keys were loaded{}: correct the settings of the server, or add --no-fill",
+        first_of(.first)
+    )]
+    NotFilled {
+        /// The server.
+        remote: SocketAddr,
+        /// Error replies.
+        refused: u64,
+        /// First error.
+        first: Option<String>,
+    },
     /// The options contradict each other or the network.
     #[error("{0}")]
     Usage(String),
@@ -190,10 +211,7 @@ fn load_errors(errors: &Errors, first: &Option<String>) -> String {
             message += &format!(", {count} {label}");
         }
     }
-    if let Some(first) = first {
-        message += &format!("; the first: {first}");
-    }
-    message
+    message + &first_of(first)
 }
 
 /// Formats the errors of requests in datagrams.
@@ -204,10 +222,23 @@ fn datagram_errors(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, firs
             message += &format!(", {count} {label}");
         }
     }
-    if let Some(first) = first {
-        message += &format!("; the first: {first}");
+    message
+        + &first_of(first)
+        + ": the figures cover the others; check the server and the network path, or lower --depth"
+}
+
+/// Formats the first error of several.
+fn first_of(first: &Option<String>) -> String {
+    first.as_ref().map(|first| format!("; the first: {first}")).unwrap_or_default()
+}
+
+/// Formats the end of a load by a signal.
+fn interrupted(measured: &Duration, planned: &Duration) -> String {
+    if measured.is_zero() {
+        return "interrupted before the measurement".to_owned();
     }
-    message + ": the figures cover the others; check the server and the network path, or lower --depth"
+    let (measured, planned) = (measured.as_secs_f64(), planned.as_secs_f64());
+    format!("interrupted: the figures cover {measured:.1} of {planned:.1} s")
 }
 
 fn reason(why: &Option<ConnectError>) -> String {

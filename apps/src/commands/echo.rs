@@ -2,6 +2,7 @@
 
 mod udp;
 
+use super::shared::load::Work;
 use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
@@ -84,7 +85,7 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
                 return reconnect(&args);
             }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
-            let load = shared::load::run(&args.load, "requests", move || EchoLoad::new(size, depth, open))?;
+            let load = shared::load::run(&args.load, Work::of("requests"), move || EchoLoad::new(size, depth, open))?;
             let mut requests = 0;
             let mut rtt_nanos = Histogram::new(3).expect("3 digits are valid");
             for traffic in &load.traffic {
@@ -106,9 +107,12 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let each = ConnectPlan { request: args.size, most: u64::MAX };
     // Closing connections also count.
     let opening = args.load.connections.max(CLOSING) * 2;
-    let load = shared::load::run_parts(&args.load, opening, "connections", move |plan, barrier, worker, workers| {
-        Connects::new(plan, barrier, worker, workers, each)
-    })?;
+    let load = shared::load::run_parts(
+        &args.load,
+        opening,
+        Work::of("connections"),
+        move |plan, barrier, worker, workers| Connects::new(plan, barrier, worker, workers, each),
+    )?;
     let mut requests = 0;
     let mut nanos = Histogram::new(3).expect("3 digits are valid");
     for ConnectStats { connections, nanos: of_one, .. } in &load.traffic {

@@ -1,5 +1,6 @@
 //! `linerate raw`.
 
+use super::shared::partial::{Interruption, print_report};
 use crate::error::Error;
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Nic, Summary};
@@ -152,14 +153,14 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(CorePlacement::Last, worker, &stop, || ())?;
     tracing::info!("{}", SummaryReport::new(&total, &args.port.via));
+    let interruption = Interruption::of(stop.load(Ordering::Relaxed), measured, args.duration)?;
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
     let Counts { answered: frames, lost, corrupt, rtt_nanos, .. } = counts;
     let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos)
         .with_histogram(args.histogram, &rtt_nanos);
-    let report = WithContext { result: report, context: RunContext::default() };
-    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    print_report(args.json, report, RunContext::default(), interruption)?;
     if lost + corrupt == 0 { Ok(()) } else { Err(Error::Frames { lost, corrupt }) }
 }
 

@@ -1,6 +1,7 @@
 //! Parts shared by several subcommands.
 
 pub mod load;
+pub mod partial;
 pub mod serve;
 pub mod udp_ports;
 

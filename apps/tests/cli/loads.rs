@@ -1,9 +1,8 @@
 //! Reports, errors and termination of load generators.
 
-use crate::common::{run, start};
+use crate::common::run;
 use crate::{address, assert_refused, serve};
 use linerate_harness::address::unused_address;
-use linerate_harness::wait_for;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -245,25 +244,6 @@ fn lost_connection_is_an_error() {
         stream.write_all(&bytes).unwrap();
     });
     assert_errors(address, "1 lost");
-}
-
-#[test]
-fn sigint_ends_a_load_with_a_partial_report() {
-    let server = serve("echo", "");
-    let load = start(&format!("echo load --via kernel --connect {} --duration 10m --json", address(&server)));
-    // A connected load has passed its start and catches the signal.
-    wait_for("the connection", || has_connection_to(address(&server)));
-    load.signal(Signal::INT);
-    let output = load.wait();
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = output.json();
-    assert!(report["seconds"].as_f64().unwrap() < 60.0 && report["errors"] == 0, "{report}");
-}
-
-/// Returns whether the kernel's table has an established connection to this loopback port.
-fn has_connection_to(address: SocketAddr) -> bool {
-    let established = format!(":{:04X} 01 ", address.port());
-    std::fs::read_to_string("/proc/self/net/tcp").unwrap().contains(&established)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod defaults;
+mod endings;
 mod loads;
 mod servers;
 

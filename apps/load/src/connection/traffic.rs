@@ -17,6 +17,11 @@ pub trait Traffic: Send + 'static {
         true
     }
 
+    /// Returns whether preparation has failed, which ends the load.
+    fn has_given_up(&self) -> bool {
+        false
+    }
+
     /// Begins the traffic, on `connections` of the `all` connections of the whole load.
     #[expect(unused_variables, reason = "most have nothing to do with it")]
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {}

@@ -25,6 +25,9 @@ use protocol::{Op, Request, RequestResult, shown};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Refused SETs after which a worker stops filling.
+const MOST_REFUSED: u64 = 1000;
+
 /// Counters of answered GETs or SETs while measuring.
 #[derive(Debug)]
 pub struct OpStats {
@@ -116,6 +119,11 @@ impl KvLoad {
     /// Returns the requests answered with an error, in all phases.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Returns whether filling stopped because the server refused too many keys: as many as exist, or a thousand.
+    pub fn has_given_up(&self) -> bool {
+        self.filling.is_some() && self.refused >= MOST_REFUSED.min(self.space.plan.keys)
     }
 
     /// Returns the number of keys set before measuring.
@@ -228,7 +236,8 @@ impl KvLoad {
 
     #[cold]
     fn enqueue_fill(&mut self, stream: &mut Stream, now: Instant) {
-        while let Some(filling) = &mut self.filling
+        let goes_on = !self.has_given_up();
+        while let Some(filling) = self.filling.as_mut().filter(|_| goes_on)
             && stream.outstanding.len() < filling.depth()
             && let Some(number) = filling.next(&self.space)
         {
@@ -318,6 +327,10 @@ impl Traffic for KvLoad {
 
     fn is_prepared(&self) -> bool {
         self.filling.as_ref().is_none_or(|filling| filling.is_done(&self.space))
+    }
+
+    fn has_given_up(&self) -> bool {
+        KvLoad::has_given_up(self)
     }
 
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {

@@ -4,34 +4,51 @@ use super::notify;
 use super::output::eprint_line;
 use linerate_bypass::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Interval at which draining checks for remaining connections.
 const LOOK: Duration = Duration::from_millis(5);
+/// Time after the first signal in which further ones have no effect. `timeout` of coreutils sends a signal to the
+/// process and then to its group.
+const REPETITION: Duration = Duration::from_secs(1);
 
-/// Returns a flag that the first SIGINT or SIGTERM sets. The second kills the program at once.
+/// Returns a flag that the first SIGINT or SIGTERM sets. Another one, at least a second later, kills the program.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: at the first signal the flag must still be unset here.
-        flag::register_conditional_default(signal, stop.clone())?;
-        flag::register(signal, stop.clone())?;
-    }
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let flag = stop.clone();
+    let watch = move || {
+        let mut first = None;
+        for signal in signals.forever() {
+            let first = *first.get_or_insert_with(Instant::now);
+            flag.store(true, Ordering::Relaxed);
+            if first.elapsed() >= REPETITION {
+                kill_by(signal);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(watch)?;
     Ok(stop)
+}
+
+/// Ends the program as `signal` does without a handler.
+fn kill_by(signal: i32) {
+    if let Err(error) = emulate_default_handler(signal) {
+        eprint_line(format_args!("linerate: signal {signal}: {error}"));
+    }
 }
 
 /// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first of them sets.
 ///
 /// The first signal drains workers for up to `drain`. They stop when no connection remains, at the timeout, or at the
-/// second signal; a third kills the program at once. If `drain` is zero the first signal stops workers and the second
-/// kills the program.
+/// second signal; a third kills the program at once. If `drain` is zero the first signal stops workers, as with
+/// [`stop_flag`].
 pub fn stop(drain: Duration) -> io::Result<(Stop, Arc<AtomicBool>)> {
     if drain.is_zero() {
         let flag = stop_flag()?;
@@ -65,9 +82,5 @@ fn drain_and_stop(mut signals: Signals, stop: &Stop, drain: Duration) {
         }
     }
     stop.stop();
-    if let Some(signal) = signals.forever().next()
-        && let Err(error) = emulate_default_handler(signal)
-    {
-        eprint_line(format_args!("linerate: signal {signal}: {error}"));
-    }
+    signals.forever().next().into_iter().for_each(kill_by);
 }

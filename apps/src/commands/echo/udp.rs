@@ -1,13 +1,13 @@
 //! `linerate echo load --udp`.
 
+use crate::commands::shared::partial::{Interruption, print_report};
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::commands::shared::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
-use linerate_net::WithContext;
-use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
+use std::time::Duration;
 
 /// Maximum size of a request: the payload limit of UDP over IPv4.
 const MAX_SIZE: usize = 65_507;
@@ -26,7 +26,10 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let run = u64::from_ne_bytes(udp_ports::random()?);
     let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);
-    let (load, context) = ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
+    let (load, context, signalled) =
+        ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
+    let measured = load.as_ref().map_or(Duration::ZERO, |load| load.result().1);
+    let interruption = Interruption::of(signalled, measured, args.duration)?;
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };
@@ -37,7 +40,6 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let paces = load.as_ref().and_then(UdpEchoLoad::pace).into_iter();
     let open = open.map(|open| OpenReport::new(open, *answered, paces));
     let datagrams = Some(DatagramsReport { lost: *lost, late: *late, corrupt: *corrupt });
-    let report = WithContext { result: EchoReport { all: report, open, datagrams }, context };
-    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    print_report(args.json, EchoReport { all: report, open, datagrams }, context, interruption)?;
     if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
 }

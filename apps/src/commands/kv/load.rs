@@ -1,5 +1,6 @@
 //! `linerate kv load`.
 
+use crate::commands::shared::load::Work;
 use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS_ADDRESS, TimesArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
@@ -136,8 +137,13 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
     let space = Keyspace::new(args.plan(one_sided), fastrand::u64(..));
     let before = if args.one_sided { server_time(args)? } else { None };
-    let mut load = shared::load::run(&args.load, "requests", move || KvLoad::new(space.clone()))?;
+    let work = Work { unit: "requests", preparation: if args.no_fill { 0 } else { args.keys } };
+    let mut load = shared::load::run(&args.load, work, move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
+    let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
+    if load.traffic.iter().any(KvLoad::has_given_up) {
+        return Err(Error::NotFilled { remote: args.load.connect, refused: sum(KvLoad::refused), first });
+    }
     let misses = sum(KvLoad::misses);
     let mut reads = OneSidedStats::default();
     load.traffic.iter().for_each(|traffic| reads += traffic.reads());
@@ -146,7 +152,6 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     // After connection losses the server is not queried.
     let after = if before.is_some() && load.errors.total() == 0 { server_time(args)? } else { None };
     let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));
     let parts: Vec<&KvLoad> = load.traffic.iter().collect();
     let one_sided = args.one_sided.then(|| OneSidedReport::new(&reads, server));
     let report = KvReport { one_sided, ..args.report(&parts, load.measured, load.errors.total()) };
@@ -238,7 +243,7 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     })?;
     let (addrs, before) = read_counters(args, counters, Vec::new())?;
     let plan = Arc::new(CountPlan { addrs: addrs.clone(), depth: args.open.depth(), zipf: args.zipf });
-    let load = shared::load::run(&args.load, "requests", move || CountLoad::new(plan.clone()))?;
+    let load = shared::load::run(&args.load, Work::of("requests"), move || CountLoad::new(plan.clone()))?;
     let (_, after) = read_counters(args, counters, addrs)?;
     let increase =
         before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));

@@ -1,14 +1,14 @@
 //! `linerate kv load --udp`.
 
 use super::load::KvLoadArgs;
+use crate::commands::shared::partial::{Interruption, print_report};
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
 use linerate_load::{
     DatagramErrors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
 };
-use linerate_net::WithContext;
-use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
+use std::time::Duration;
 
 /// Runs the load and prints its report.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
@@ -27,7 +27,9 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let space = Keyspace::new(args.plan(None), fastrand::u64(..));
     let (remote, local, first) = (args.load.connect, ports.local, ports.first);
     let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up, duration: args.load.duration };
-    let (load, context) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
+    let (load, context, signalled) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
+    let measured = load.as_ref().map_or(Duration::ZERO, UdpKvLoad::measured);
+    let interruption = Interruption::of(signalled, measured, args.load.duration)?;
     let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
         return Err(Error::NoConnection { remote, why: None });
     };
@@ -35,14 +37,16 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
         return Err(Error::Stalled { remote, limit: FIRST_ANSWER_TIMEOUT });
     }
     let load = udp.load();
+    let first = KvLoad::first_error(load).map(str::to_owned);
+    if load.has_given_up() {
+        return Err(Error::NotFilled { remote, refused: load.refused(), first });
+    }
     let DatagramErrors { lost, corrupt, .. } = udp.datagram_errors();
     let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
     let errors = lost + corrupt + refused + missing;
-    let report = WithContext { result: args.report(&[load], udp.measured(), errors), context };
-    print_line(if args.load.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    print_report(args.load.json, args.report(&[load], measured, errors), context, interruption)?;
     if errors == 0 {
         return Ok(());
     }
-    let first = KvLoad::first_error(load).map(str::to_owned);
     Err(Error::Datagrams { lost, corrupt, refused, missing, first })
 }

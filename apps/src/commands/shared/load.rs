@@ -1,17 +1,17 @@
 //! Shared part of all load commands: runs a load, watches its progress, and prints the report.
 
+use super::partial::{Interruption, print_report};
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate_bypass::ConnectError;
 use linerate_load::report::BulkReport;
 use linerate_load::{Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad};
+use linerate_net::RunContext;
 use linerate_net::SummaryReport;
-use linerate_net::process::output::print_line;
 use linerate_net::process::signals;
 use linerate_net::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
 use linerate_net::{CorePlacement, Listen, NetConfig, Network};
-use linerate_net::{RunContext, WithContext};
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -166,17 +166,35 @@ pub struct Measured<T> {
     pub measured: Duration,
     /// Basis of the measurement.
     pub context: RunContext,
+    /// Set if a signal ended the measurement early.
+    pub interruption: Option<Interruption>,
     /// Error of the last connection that could not be opened.
     pub why: Option<ConnectError>,
 }
 
-/// Runs a load, whose progress is counted in `unit`, until it ends or a signal arrives.
+/// Work that a progress line shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// Unit of progress.
+    pub unit: &'static str,
+    /// Number of units that prepare the server.
+    pub preparation: u64,
+}
+
+impl Work {
+    /// Returns work in `unit` without preparation.
+    pub fn of(unit: &'static str) -> Work {
+        Work { unit, preparation: 0 }
+    }
+}
+
+/// Runs a load until it ends or a signal arrives.
 pub fn run<T: Traffic>(
     args: &LoadArgs,
-    unit: &str,
+    work: Work,
     traffic: impl Fn() -> T + Send + Sync + 'static,
 ) -> Result<Measured<T>, Error> {
-    run_parts(args, args.connections, unit, move |plan, barrier, worker, workers| {
+    run_parts(args, args.connections, work, move |plan, barrier, worker, workers| {
         Load::new(plan, barrier, worker, workers, traffic())
     })
 }
@@ -186,7 +204,7 @@ pub fn run<T: Traffic>(
 pub fn run_parts<P: WorkerLoad>(
     args: &LoadArgs,
     opening: u32,
-    unit: &str,
+    work: Work,
     make: impl Fn(&Plan, Arc<Barrier>, usize, usize) -> P + Send + Sync + 'static,
 ) -> Result<Measured<P::Traffic>, Error> {
     let interrupted = signals::stop_flag().map_err(Error::Signals)?;
@@ -202,7 +220,7 @@ pub fn run_parts<P: WorkerLoad>(
         let (plan, barrier) = (plan.clone(), barrier.clone());
         network.start(move |ctx| make(&plan, barrier.clone(), ctx.worker, ctx.workers), stop.clone())?
     };
-    let mut watch = Watch::new(&plan, &barrier, unit);
+    let mut watch = Watch::new(&plan, &barrier, work);
     while !running.is_finished() && !watch.is_done(&interrupted) {
         thread::sleep(TICK);
     }
@@ -213,7 +231,7 @@ pub fn run_parts<P: WorkerLoad>(
     let unopened = plan.connections - opened - barrier.failed();
 
     let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
-    let mut all = Measured { traffic, errors, measured, context, why: None };
+    let mut all = Measured { traffic, errors, measured, context, interruption: None, why: None };
     let (loads, counted) = running.join()?;
     tracing::info!("{}", SummaryReport::new(&counted, &args.net.via));
     for load in loads {
@@ -223,6 +241,7 @@ pub fn run_parts<P: WorkerLoad>(
         all.measured = all.measured.max(outcome.measured);
         all.why = all.why.or(outcome.last_failure);
     }
+    all.interruption = Interruption::of(interrupted.load(Ordering::Relaxed), all.measured, plan.duration)?;
     if opened == 0 {
         return Err(Error::NoConnection { remote: plan.remote, why: all.why });
     }
@@ -233,22 +252,21 @@ pub fn run_parts<P: WorkerLoad>(
     Ok(all)
 }
 
-/// Prints the report. Returns an error if the load had errors; `first` describes the first of them.
+/// Prints the report. Returns an error if the load was interrupted or had errors; `first` describes the first of them.
 pub fn print<T>(
     args: &LoadArgs,
     report: impl Display + Serialize,
     measured: Measured<T>,
     first: Option<String>,
 ) -> Result<(), Error> {
-    let Measured { errors, context, .. } = measured;
-    let report = WithContext { result: report, context };
-    print_line(if args.json { report.json() } else { report.to_string() }).map_err(Error::Output)?;
+    let Measured { errors, context, interruption, .. } = measured;
+    print_report(args.json, report, context, interruption)?;
     if errors.total() == 0 { Ok(()) } else { Err(Error::Load { errors, first }) }
 }
 
 /// Runs a bulk load and prints its report.
 pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
-    let load = run(args, "bytes", move || Bulk::new(direction))?;
+    let load = run(args, Work::of("bytes"), move || Bulk::new(direction))?;
     let up = load.traffic.iter().map(Bulk::up).sum();
     let down = load.traffic.iter().map(Bulk::down).sum();
     print(args, BulkReport::new(up, down, load.measured, load.errors.total()), load, None)
@@ -258,7 +276,7 @@ pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
 struct Watch<'a> {
     plan: &'a Plan,
     barrier: &'a Barrier,
-    unit: &'a str,
+    work: Work,
     progress: ProgressBar,
     started: Instant,
     /// When the server was last seen to be prepared further, and how far.
@@ -266,44 +284,61 @@ struct Watch<'a> {
     stalled: bool,
     /// Start of the measurement, after the warm-up.
     began: Option<Instant>,
-    /// Time and value of the last progress while preparing the server.
+    /// Set if workers were seen to be stopped.
+    stopped: bool,
+    /// Time at which workers are no longer awaited.
     give_up: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
-    fn new(plan: &'a Plan, barrier: &'a Barrier, unit: &'a str) -> Self {
-        let progress = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        progress.set_style(ProgressStyle::default_spinner());
+    fn new(plan: &'a Plan, barrier: &'a Barrier, work: Work) -> Self {
+        let progress = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{bar:30} {wide_msg}");
+        progress.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Watch {
             plan,
             barrier,
-            unit,
+            work,
             progress,
             started: Instant::now(),
             preparing: None,
             stalled: false,
             began: None,
+            stopped: false,
             give_up: None,
         }
     }
 
+    /// Shows that `done` of `all` steps are done.
+    fn show(&self, done: u64, all: u64, message: String) {
+        self.progress.set_length(all);
+        self.progress.set_position(done.min(all));
+        self.progress.set_message(message);
+    }
+
     fn is_done(&mut self, interrupted: &AtomicBool) -> bool {
         let now = Instant::now();
-        if interrupted.load(Ordering::Relaxed) && !self.barrier.is_stopped() {
+        if interrupted.load(Ordering::Relaxed) {
             self.barrier.stop();
-            self.give_up = Some(now + DRAINING_LIMIT);
         }
+        if self.barrier.is_stopped() && !self.stopped {
+            self.stopped = true;
+            let end = now + DRAINING_LIMIT;
+            self.give_up = Some(self.give_up.map_or(end, |before| before.min(end)));
+        }
+        let millis = |time: Duration| time.as_millis() as u64;
         match self.began {
             None => self.advance_to_measurement(now),
-            Some(began) if now < began => self.progress.set_message("warming up"),
+            Some(began) if now < began => {
+                let warm_up = self.plan.warm_up;
+                self.show(millis(warm_up.saturating_sub(began - now)), millis(warm_up), "warming up".to_owned());
+            }
             Some(began) => {
-                let seconds = (now - began).as_secs_f64();
-                let rate = self.barrier.total_progress() as f64 / seconds.max(0.001);
-                self.progress.set_message(format!(
-                    "{seconds:.1} of {:.1} s, {rate:.0} {}/s",
-                    self.plan.duration.as_secs_f64(),
-                    self.unit
-                ));
+                let (time, duration) = (now - began, self.plan.duration);
+                let rate = self.barrier.total_progress() as f64 / time.as_secs_f64().max(0.001);
+                let (seconds, of) = (time.as_secs_f64(), duration.as_secs_f64());
+                let message = format!("{seconds:.1} of {of:.1} s, {rate:.0} {}/s", self.work.unit);
+                self.show(millis(time), millis(duration), message);
             }
         }
         self.progress.tick();
@@ -324,7 +359,8 @@ impl<'a> Watch<'a> {
                     self.begin_if_prepared(now);
                 }
             }
-            self.progress.set_message(format!("{} of {} connections", self.barrier.opened(), self.plan.connections));
+            let (opened, all) = (self.barrier.opened() as u64, self.plan.connections as u64);
+            self.show(opened, all, format!("{opened} of {all} connections"));
             return;
         };
         let progress = self.barrier.total_progress();
@@ -333,9 +369,9 @@ impl<'a> Watch<'a> {
         } else if now > *seen + PREPARING_LIMIT && !self.barrier.is_stopped() {
             self.stalled = true;
             self.barrier.stop();
-            self.give_up = Some(now + DRAINING_LIMIT);
         }
-        self.progress.set_message(format!("preparing: {progress} {}", self.unit));
+        let Work { unit, preparation } = self.work;
+        self.show(progress, preparation, format!("preparing the server: {progress} of {preparation} {unit}"));
         self.begin_if_prepared(now);
     }
 
@@ -353,6 +389,27 @@ impl<'a> Watch<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_covers_each_phase() {
+        let plan = Plan { connections: 10, warm_up: Duration::from_secs(3600), ..Plan::default() };
+        let barrier = Barrier::new(1, plan.connections);
+        let mut watch = Watch::new(&plan, &barrier, Work { unit: "requests", preparation: 500 });
+        watch.progress.set_draw_target(ProgressDrawTarget::hidden());
+        let mut seen = || {
+            assert!(!watch.is_done(&AtomicBool::new(false)));
+            (watch.progress.position(), watch.progress.length().unwrap(), watch.progress.message())
+        };
+        (0..3).for_each(|_| barrier.connection_opened());
+        assert_eq!(seen(), (3, 10, "3 of 10 connections".to_owned()));
+        (0..7).for_each(|_| barrier.connection_opened());
+        assert_eq!(seen(), (10, 10, "10 of 10 connections".to_owned()));
+        barrier.progress(0, 40);
+        assert_eq!(seen(), (40, 500, "preparing the server: 40 of 500 requests".to_owned()));
+        barrier.worker_prepared();
+        seen();
+        assert_eq!((seen().1, seen().2), (3_600_000, "warming up".to_owned()));
+    }
 
     #[test]
     fn rate_is_bounded() {

@@ -75,16 +75,16 @@ impl Ports {
     }
 
     /// Runs the load that `make` creates from two flags: one ends the load, the load sets the other when done. Returns
-    /// the load and the basis of its measurement.
+    /// the load, the basis of its measurement, and whether a signal has arrived.
     pub fn run<S: Service<Message = Infallible> + Send + 'static>(
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
-    ) -> Result<(Option<S>, RunContext), Error> {
+    ) -> Result<(Option<S>, RunContext, bool), Error> {
         let Ports { network, introspection, interrupted, via, .. } = self;
         let context = network.run_context();
         let _serving = introspection.serve(&network.stats_client(), network.workers())?;
         let (done, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let flags = (interrupted, done.clone());
+        let flags = (interrupted.clone(), done.clone());
         let running = network.start(move |_| make(flags.clone()), stop.clone())?;
         while !running.is_finished() && !done.load(Ordering::Relaxed) {
             thread::sleep(TICK);
@@ -92,7 +92,7 @@ impl Ports {
         stop.store(true, Ordering::Relaxed);
         let (loads, counted) = running.join()?;
         tracing::info!("{}", SummaryReport::new(&counted, &via));
-        Ok((loads.into_iter().next(), context))
+        Ok((loads.into_iter().next(), context, interrupted.load(Ordering::Relaxed)))
     }
 }
 

@@ -184,6 +184,10 @@ impl<T: Traffic> Load<T> {
                 self.phase = Phase::Preparing;
                 self.send_on_all(net);
             }
+            Phase::Preparing if self.outcome.traffic.has_given_up() => {
+                self.barrier.stop();
+                self.drain(net);
+            }
             Phase::Preparing if !self.prepared && self.outcome.traffic.is_prepared() => {
                 self.prepared = true;
                 self.barrier.worker_prepared();

@@ -315,8 +315,15 @@ fn wrong_answer(line: &[u8]) -> Wrong {
     format!("the reply is {}", shown(line))
 }
 
-/// Returns the beginning of `bytes` as quoted text.
+/// Returns the beginning of `bytes` in quotes. Only bytes that are no printable ASCII are escaped.
 pub fn shown(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN { "…" } else { "" };
-    format!("\"{}{more}\"", bytes[..bytes.len().min(SHOWN)].escape_ascii())
+    let mut text = String::from('"');
+    for byte in &bytes[..bytes.len().min(SHOWN)] {
+        match byte {
+            b' '..=b'~' => text.push(char::from(*byte)),
+            _ => text.extend(byte.escape_ascii().map(char::from)),
+        }
+    }
+    text + more + "\""
 }

@@ -208,6 +208,7 @@ impl UdpKvLoad {
                 self.stalled = true;
                 self.stop(now);
             }
+            Phase::Filling if self.load.has_given_up() => self.stop(now),
             Phase::Filling if self.load.is_prepared() => {
                 self.load.begin(now, 1, 1);
                 self.free_all(self.depth);
