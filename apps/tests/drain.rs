@@ -120,11 +120,18 @@ fn drain_waits_for_an_open_connection_up_to_its_limit() {
 }
 
 #[test]
-fn second_signal_ends_a_drain_with_a_summary() {
+fn second_signal_ends_a_drain_with_a_summary_after_a_second() {
     let mut server = serve("echo", "--drain 5m");
     let mut idle = connect(&server);
     ask(&mut idle);
     drain(&mut server, "1 connection");
+    let drained = Instant::now();
+    // `timeout` sends two signals at once. The repetition has no effect.
+    server.signal(Signal::TERM);
+    wait_for("a second", || {
+        ask(&mut idle);
+        drained.elapsed() > Duration::from_secs(1)
+    });
     server.signal(Signal::INT);
     let summary = summary(server);
     assert_eq!(summary["accepted"], 1, "{summary}");

@@ -24,22 +24,20 @@ pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let flag = stop.clone();
     let watch = move || {
-        let mut first = None;
-        for signal in signals.forever() {
-            let first = *first.get_or_insert_with(Instant::now);
+        if signals.forever().next().is_some() {
             flag.store(true, Ordering::Relaxed);
-            if first.elapsed() >= REPETITION {
-                kill_by(signal);
-            }
+            kill_by_next(&mut signals, Instant::now());
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(watch)?;
     Ok(stop)
 }
 
-/// Ends the program as `signal` does without a handler.
-fn kill_by(signal: i32) {
-    if let Err(error) = emulate_default_handler(signal) {
+/// Ends the program by the next of `signals` that is no repetition of the one at `first`, as without a handler.
+fn kill_by_next(signals: &mut Signals, first: Instant) {
+    if let Some(signal) = signals.forever().find(|_| first.elapsed() >= REPETITION)
+        && let Err(error) = emulate_default_handler(signal)
+    {
         eprint_line(format_args!("linerate: signal {signal}: {error}"));
     }
 }
@@ -47,8 +45,8 @@ fn kill_by(signal: i32) {
 /// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first of them sets.
 ///
 /// The first signal drains workers for up to `drain`. They stop when no connection remains, at the timeout, or at the
-/// second signal; a third kills the program at once. If `drain` is zero the first signal stops workers, as with
-/// [`stop_flag`].
+/// second signal, if it comes at least a second later; a third kills the program. If `drain` is zero the first signal
+/// stops workers, as with [`stop_flag`].
 pub fn stop(drain: Duration) -> io::Result<(Stop, Arc<AtomicBool>)> {
     if drain.is_zero() {
         let flag = stop_flag()?;
@@ -67,11 +65,14 @@ fn drain_and_stop(mut signals: Signals, stop: &Stop, drain: Duration) {
     if signals.forever().next().is_none() {
         return;
     }
+    let began = Instant::now();
     stop.drain();
     notify::stopping();
-    let until = Instant::now() + drain;
     let mut reported = false;
-    while !stop.is_stopped() && Instant::now() < until && signals.pending().next().is_none() {
+    while !stop.is_stopped() && began.elapsed() < drain {
+        if signals.pending().next().is_some() && began.elapsed() >= REPETITION {
+            break;
+        }
         match stop.remaining() {
             Some(0) if reported => break,
             Some(left) if !reported => {
@@ -82,5 +83,5 @@ fn drain_and_stop(mut signals: Signals, stop: &Stop, drain: Duration) {
         }
     }
     stop.stop();
-    signals.forever().next().into_iter().for_each(kill_by);
+    kill_by_next(&mut signals, began);
 }
