@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::usage::closest;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -182,7 +183,10 @@ impl Source<'_> {
             let option =
                 selected.last().and_then(|command| own_option(command, name)).or_else(|| option_of(command, name));
             let Some(option) = option.filter(|_| !COMMAND_LINE_ONLY.contains(&name)) else {
-                return Err(self.invalid(at, format!("{name}: {} has no such option", name_of(command))));
+                let closest = closest(selected.last().unwrap_or(&command), &format!("--{name}"));
+                let advice = closest.map(|closest| format!(": use {}", closest.trim_start_matches('-')));
+                let message = format!("{name}: {} has no such option{}", name_of(command), advice.unwrap_or_default());
+                return Err(self.invalid(at, message));
             };
             let args = args_for(option, name, value).map_err(|error| self.invalid(at, format!("{name}: {error}")))?;
             settings.retain(|setting| setting.option.get_long() != option.get_long());
@@ -191,7 +195,8 @@ impl Source<'_> {
         for (key, value) in tables {
             let (name, at) = (key.get_ref().as_ref(), key.span().start);
             let Some(inner) = command.find_subcommand(name).filter(|_| name != "help") else {
-                return Err(self.invalid(at, format!("{name}: {} has no such command", name_of(command))));
+                let advice = closest(command, name).map(|closest| format!(": use {closest}")).unwrap_or_default();
+                return Err(self.invalid(at, format!("{name}: {} has no such command{advice}", name_of(command))));
             };
             let DeValue::Table(table) = value.get_ref() else { continue };
             let (is_selected, rest) = match selected.split_first() {

@@ -120,6 +120,13 @@ fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
     }
 }
 
+/// Returns the option or subcommand of `command` that is spelt most like the unknown `word`.
+pub fn closest(command: &Command, word: &str) -> Option<String> {
+    let error = command.clone().try_get_matches_from([name_of(command), word]).err()?;
+    let kind = if word.starts_with('-') { ContextKind::SuggestedArg } else { ContextKind::SuggestedSubcommand };
+    texts(&error, kind).into_iter().next()
+}
+
 /// Formats a list of alternatives: `a, b or c`.
 fn alternatives<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();

@@ -115,9 +115,10 @@ fn command_line_replaces_all_values_of_an_option() {
 #[test]
 fn error_names_file_line_and_key() {
     for (text, part) in [
-        ("spin = true\nmemroy = '1g'\n", "FILE:2: memroy: program has no such option"),
+        ("spin = true\nmemroy = '1g'\n", "FILE:2: memroy: program has no such option: use memory"),
+        ("[kv.serve]\nspni = true\n", "FILE:2: spni: program kv serve has no such option: use spin"),
         ("[kv.serve]\ntheta = 0.5\n", "FILE:2: theta: program kv serve has no such option"),
-        ("\n[kv.sevre]\nspin = true\n", "FILE:2: sevre: program kv has no such command"),
+        ("\n[kv.sevre]\nspin = true\n", "FILE:2: sevre: program kv has no such command: use serve"),
         ("[kv.load]\nspin = true\n", "FILE:2: spin: program kv load has no such option"),
         ("spin = 'yes'\n", "FILE:1: spin: expected true or false, found string"),
         ("memory = true\n", "FILE:1: memory: expected a string or a number, found boolean"),
