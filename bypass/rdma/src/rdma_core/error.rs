@@ -104,7 +104,7 @@ pub(super) fn explained(error: io::Error, len: usize) -> io::Error {
 }
 
 /// Returns whether the kernel can load modules.
-fn loads_modules() -> bool {
+pub(super) fn loads_modules() -> bool {
     std::path::Path::new("/proc/modules").exists()
 }
 

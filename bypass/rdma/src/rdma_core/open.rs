@@ -2,7 +2,7 @@
 
 use super::answer::set_nonblocking;
 use super::device;
-use super::error::Error;
+use super::error::{Error, loads_modules};
 use rdma_mummy_sys as sys;
 use std::ffi::CStr;
 use std::io;
@@ -63,7 +63,8 @@ impl RdmaCore {
             Ok(found) => found,
             Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(Error::NoLibraries),
             Err(why) => {
-                tracing::warn!("RDMA device {name} without the connection manager: {why}: modprobe rdma_ucm");
+                let remedy = if loads_modules() { ": modprobe rdma_ucm" } else { "" };
+                tracing::warn!("RDMA device {name} without the connection manager: {why}{remedy}");
                 // SAFETY: the device is in the list, which is live.
                 let context = unsafe { sys::ibv_open_device(list.devices()[place]) };
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)

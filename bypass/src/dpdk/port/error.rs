@@ -1,7 +1,7 @@
 //! Errors of opening a port, with remedies.
 
 use crate::dpdk::mbuf::mempool::MempoolError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Reason why a port could not be opened.
@@ -35,7 +35,7 @@ pub enum OpenError {
         needs: &'static str,
     },
     /// The kernel has no TUN/TAP driver, or the device node is missing.
-    #[error("there is no /dev/net/tun: run 'modprobe tun' as root")]
+    #[error("there is no /dev/net/tun: {}", tun_remedy(Path::new("/proc/modules").exists()))]
     NoTun,
     /// The directory of a socket does not exist.
     #[error("there is no directory '{}' for the socket: make it, or name another", .0.display())]
@@ -123,4 +123,24 @@ pub enum OpenError {
         /// DPDK's error messages.
         reason: String,
     },
+}
+
+/// Returns the remedy for a missing TUN/TAP driver.
+fn tun_remedy(loads_modules: bool) -> &'static str {
+    if loads_modules {
+        "run 'modprobe tun' as root"
+    } else {
+        "this kernel loads no modules: boot one with CONFIG_TUN, or choose another network"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedy_for_tun_loads_a_module_only_where_the_kernel_loads_modules() {
+        assert_eq!(tun_remedy(true), "run 'modprobe tun' as root");
+        assert!(!tun_remedy(false).contains("modprobe"));
+    }
 }
