@@ -111,7 +111,7 @@ fn load_on_a_terminal_shows_its_progress() {
     let (address, received) = counting(false);
     let mut command = linerate(&format!("kv load --via kernel --connect {address} --keys 5000"));
     let load = terminal.start(&mut command, true);
-    wait_for("the phase of preparation", || terminal.written().contains("preparing the server: 0 of 5000 requests"));
+    wait_for("the keys", || terminal.written().contains("loading keys: 0 of 5000"));
     interrupt(load, &received, 0);
     let (address, received) = counting(true);
     let mut command = linerate(&format!("echo load --via kernel --connect {address} --duration 10m"));

@@ -137,7 +137,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let one_sided = if args.one_sided { Some(exported(args)?) } else { None };
     let space = Keyspace::new(args.plan(one_sided), fastrand::u64(..));
     let before = if args.one_sided { server_time(args)? } else { None };
-    let work = Work { unit: "requests", preparation: if args.no_fill { 0 } else { args.keys } };
+    let work = Work { unit: "requests", keys: if args.no_fill { 0 } else { args.keys } };
     let mut load = shared::load::run(&args.load, work, move || KvLoad::new(space.clone()))?;
     let sum = |of: fn(&KvLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let first = load.traffic.iter().find_map(|traffic| traffic.first_error().map(str::to_owned));

@@ -177,14 +177,14 @@ pub struct Measured<T> {
 pub struct Work {
     /// Unit of progress.
     pub unit: &'static str,
-    /// Number of units that prepare the server.
-    pub preparation: u64,
+    /// Number of keys that are set before the measurement.
+    pub keys: u64,
 }
 
 impl Work {
-    /// Returns work in `unit` without preparation.
+    /// Returns work in `unit` without keys.
     pub fn of(unit: &'static str) -> Work {
-        Work { unit, preparation: 0 }
+        Work { unit, keys: 0 }
     }
 }
 
@@ -370,8 +370,8 @@ impl<'a> Watch<'a> {
             self.stalled = true;
             self.barrier.stop();
         }
-        let Work { unit, preparation } = self.work;
-        self.show(progress, preparation, format!("preparing the server: {progress} of {preparation} {unit}"));
+        let keys = self.work.keys;
+        self.show(progress, keys, format!("loading keys: {progress} of {keys}"));
         self.begin_if_prepared(now);
     }
 
@@ -394,7 +394,7 @@ mod tests {
     fn progress_covers_each_phase() {
         let plan = Plan { connections: 10, warm_up: Duration::from_secs(3600), ..Plan::default() };
         let barrier = Barrier::new(1, plan.connections);
-        let mut watch = Watch::new(&plan, &barrier, Work { unit: "requests", preparation: 500 });
+        let mut watch = Watch::new(&plan, &barrier, Work { unit: "requests", keys: 500 });
         watch.progress.set_draw_target(ProgressDrawTarget::hidden());
         let mut seen = || {
             assert!(!watch.is_done(&AtomicBool::new(false)));
@@ -405,7 +405,7 @@ mod tests {
         (0..7).for_each(|_| barrier.connection_opened());
         assert_eq!(seen(), (10, 10, "10 of 10 connections".to_owned()));
         barrier.progress(0, 40);
-        assert_eq!(seen(), (40, 500, "preparing the server: 40 of 500 requests".to_owned()));
+        assert_eq!(seen(), (40, 500, "loading keys: 40 of 500".to_owned()));
         barrier.worker_prepared();
         seen();
         assert_eq!((seen().1, seen().2), (3_600_000, "warming up".to_owned()));
