@@ -1,7 +1,10 @@
-//! Figures of the documentation: Markdown fragments, which the book includes and the README repeats.
+//! Figures of the documentation: Markdown fragments, which the book includes, and plots of some, which the README shows
+//! as well.
 //!
 //! A fragment is the output of a program between a comment that names the command and a line that names the machine.
-//! [`write()`] generates it and copies it into the README between `<!-- figures: NAME -->` and `<!-- end -->`.
+//! Its plot is drawn from its tables.
+
+mod plots;
 
 use linerate_apps::doctor::{Machine, examine, facts};
 use linerate_compare::utc::Utc;
@@ -11,26 +14,17 @@ use std::{fs, io};
 
 /// Beginning of a fragment.
 pub const MARK: &str = "<!-- Written by `./run bench`; do not edit. Printed by: ";
-/// Beginning of a README region, before the fragment's name, and its end.
-const BEGIN: &str = "<!-- figures: ";
-const END: &str = "<!-- end -->";
 /// Programs whose versions are recorded if a figure mentions them.
 const PROGRAMS: [&str; 3] = ["redis-server", "memcached", "sockperf"];
 
-/// Error that prevents the output of a figure.
+/// File that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file cannot be read or written.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
-    /// A region of the README has no end.
-    #[error("README.md: the region of the figures {0} has no end: add {END}")]
-    Endless(String),
+#[error("{}: {error}", path.display())]
+pub struct Error {
+    /// Path of the file.
+    path: PathBuf,
+    /// Cause.
+    error: io::Error,
 }
 
 /// Returns the root of the source tree that this program was built from.
@@ -38,45 +32,49 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of a workspace").to_owned()
 }
 
-fn fragment_of(root: &Path, name: &str) -> PathBuf {
-    root.join("docs/src/figures").join(name).with_extension("md")
-}
+/// Directory of fragments and plots, below the root.
+const DIRECTORY: &str = "docs/src/figures";
 
 fn file<T>(path: &Path, done: io::Result<T>) -> Result<T, Error> {
-    done.map_err(|error| Error::File { path: path.to_owned(), error })
+    done.map_err(|error| Error { path: path.to_owned(), error })
 }
 
-/// Writes the fragment `name` below `root` with the output `printed` of `command`, measured on `machine`, and updates
-/// all fragments in the README.
+/// Writes the fragment `name` below `root` with the output `printed` of `command`, measured on `machine`, and its plot
+/// if it has one.
 pub fn write(root: &Path, name: &str, command: &str, printed: &str, machine: &str) -> Result<(), Error> {
-    let path = fragment_of(root, name);
-    file(&path, fs::create_dir_all(path.parent().expect("a directory of fragments")))?;
-    file(&path, fs::write(&path, format!("{MARK}{command} -->\n\n{}\n\n*{machine}*\n", printed.trim())))?;
-    let readme = root.join("README.md");
-    let text = file(&readme, fs::read_to_string(&readme))?;
-    let repeated = repeat(&text, |name| {
-        let path = fragment_of(root, name);
-        file(&path, fs::read_to_string(&path))
-    })?;
-    if repeated == text { Ok(()) } else { file(&readme, fs::write(&readme, repeated)) }
+    let directory = root.join(DIRECTORY);
+    file(&directory, fs::create_dir_all(&directory))?;
+    let path = directory.join(name).with_extension("md");
+    let fragment = format!("{MARK}{command} -->\n\n{}\n\n*{machine}*\n", printed.trim());
+    file(&path, fs::write(&path, &fragment))?;
+    draw(&path, name, &fragment)
 }
 
-/// Returns `text` with the named fragment in each region.
-pub fn repeat(text: &str, fragment: impl Fn(&str) -> Result<String, Error>) -> Result<String, Error> {
-    let mut repeated = String::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        repeated += line;
-        repeated += "\n";
-        let Some(name) = line.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(" -->")) else { continue };
-        if !lines.any(|line| line == END) {
-            return Err(Error::Endless(name.to_owned()));
+/// Draws the plot of the fragment `name` at `path`, if it has one.
+fn draw(path: &Path, name: &str, fragment: &str) -> Result<(), Error> {
+    let Some(svg) = plots::plot(name, fragment) else { return Ok(()) };
+    let path = path.with_extension("svg");
+    file(&path, fs::write(&path, svg))
+}
+
+/// Returns the paths, names and contents of all fragments below `root`.
+fn fragments(root: &Path) -> Result<Vec<(PathBuf, String, String)>, Error> {
+    let directory = root.join(DIRECTORY);
+    let mut fragments = Vec::new();
+    for entry in file(&directory, fs::read_dir(&directory))? {
+        let path = file(&directory, entry)?.path();
+        if path.extension().is_some_and(|end| end == "md") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let text = file(&path, fs::read_to_string(&path))?;
+            fragments.push((path, name, text));
         }
-        repeated += &fragment(name)?;
-        repeated += END;
-        repeated += "\n";
     }
-    Ok(repeated)
+    Ok(fragments)
+}
+
+/// Draws the plots of all fragments below `root`.
+pub fn redraw(root: &Path) -> Result<(), Error> {
+    fragments(root)?.iter().try_for_each(|(path, name, text)| draw(path, name, text))
 }
 
 /// Returns the machine, date and versions of the programs in `printed`.
@@ -114,14 +112,16 @@ mod tests {
     }
 
     #[test]
-    fn readme_repeats_fragments() {
-        let text = read(&root().join("README.md"));
-        let repeated = repeat(&text, |name| Ok(read(&fragment_of(&root(), name)))).unwrap();
-        assert!(text.contains(BEGIN), "the README shows figures");
-        assert!(
-            repeated == text,
-            "a region of README.md differs from its fragment in docs/src/figures: ./run bench writes both"
-        );
+    fn plots_are_drawn_from_the_fragments() {
+        let mut plots = 0;
+        for (path, name, text) in fragments(&root()).unwrap() {
+            let path = path.with_extension("svg");
+            let drawn = plots::plot(&name, &text);
+            plots += usize::from(drawn.is_some());
+            let published = path.exists().then(|| read(&path));
+            assert!(drawn == published, "{} is out of date: target/release/figures --redraw", path.display());
+        }
+        assert!(plots >= 4, "{plots} plots");
     }
 
     #[test]
@@ -134,44 +134,39 @@ mod tests {
             .filter(|path| path.extension().is_some_and(|end| end == "md"))
             .map(|path| read(&path))
             .collect();
-        let readme = read(&root.join("README.md"));
-        let mut fragments = Vec::new();
-        for entry in fs::read_dir(root.join("docs/src/figures")).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            let shown = format!("{{{{#include figures/{name}.md}}}}");
-            assert!(
-                readme.contains(&format!("{BEGIN}{name} -->")) || pages.iter().any(|page| page.contains(&shown)),
-                "{} is not used",
-                path.display()
-            );
-            assert!(read(&path).starts_with(MARK), "{} does not name the command that wrote it", path.display());
-            fragments.push(name);
+        let fragments = fragments(&root).unwrap();
+        for (path, name, text) in &fragments {
+            for (used, shown) in [
+                (true, format!("{{{{#include figures/{name}.md}}}}")),
+                (path.with_extension("svg").exists(), format!("](figures/{name}.svg)")),
+            ] {
+                assert!(!used || pages.iter().any(|page| page.contains(&shown)), "no page has {shown}");
+            }
+            assert!(text.starts_with(MARK), "{} does not name the command that wrote it", path.display());
         }
         for shown in pages.iter().flat_map(|page| page.split("{{#include figures/").skip(1)) {
             let name = shown.split(".md}}").next().unwrap();
-            assert!(fragments.iter().any(|fragment| fragment == name), "figures/{name}.md is used, but does not exist");
+            assert!(
+                fragments.iter().any(|(_, fragment, _)| fragment == name),
+                "figures/{name}.md is used, but does not exist"
+            );
         }
     }
 
     #[test]
-    fn written_figure_is_in_fragment_and_readme() {
+    fn written_figure_has_a_fragment_and_a_plot() {
         let directory = tempfile::tempdir().unwrap();
-        let readme = directory.path().join("README.md");
-        fs::write(&readme, "before\n<!-- figures: echo -->\nold\n<!-- end -->\nafter\n").unwrap();
-        write(directory.path(), "echo", "engine --curve", "| a | b |\n\n", "a machine").unwrap();
-        let fragment = read(&directory.path().join("docs/src/figures/echo.md"));
-        assert_eq!(fragment, format!("{MARK}engine --curve -->\n\n| a | b |\n\n*a machine*\n"));
-        let expected = format!("before\n<!-- figures: echo -->\n{fragment}<!-- end -->\nafter\n");
-        assert_eq!(read(&readme), expected);
+        let path = directory.path().join(DIRECTORY).join("goodput.md");
+        let table = "| loss % | sender to receiver | median Mbit/s |\n|--|--|--|\n| 1 | Linux to Linux | 5.80 |";
+        write(directory.path(), "goodput", "goodput --rounds 1", &format!("{table}\n\n"), "a machine").unwrap();
+        assert_eq!(read(&path), format!("{MARK}goodput --rounds 1 -->\n\n{table}\n\n*a machine*\n"));
+        let drawn = read(&path.with_extension("svg"));
+        assert!(drawn.contains(">a machine<") && drawn.contains("Linux to Linux"));
+        fs::remove_file(path.with_extension("svg")).unwrap();
+        redraw(directory.path()).unwrap();
+        assert_eq!(read(&path.with_extension("svg")), drawn);
         write(directory.path(), "other", "kv store", "42", "a machine").unwrap();
-        assert_eq!(read(&readme), expected, "a figure that the README does not use changes nothing");
-    }
-
-    #[test]
-    fn region_without_end_is_an_error() {
-        let error = repeat("<!-- figures: echo -->\nold\n", |_| Ok(String::new())).unwrap_err();
-        assert!(error.to_string().contains("figures echo"), "{error}");
+        assert!(!path.with_file_name("other.svg").exists(), "a figure without a plot");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `./run bench`: measures the published figures, and writes them to `docs/src/figures` and `README.md`.
+//! `./run bench`: measures the published figures, and writes them with their plots to `docs/src/figures`.
 
 use crate::cargo::{build, cargo, command, release};
 use crate::demo;
@@ -79,6 +79,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     parts.push(Part { name: "side-by-side", by: "./run demo".to_owned(), source: Source::Demo });
     parts.push(program("virtio-vs-kernel", "virtio_vs_kernel", against.trim_start()));
     parts.push(program("kv-links", "kv", "links"));
+    parts.push(program("sweeps", "sweeps", ""));
     if !machine.has_namespaces() {
         left_out.push("left out: network namespaces, which goodput and hostile need, need root");
     } else if !machine.has("ethtool") {
