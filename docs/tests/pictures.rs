@@ -16,9 +16,9 @@ fn names(directory: &str) -> BTreeSet<String> {
 
 #[test]
 fn pictures_match_their_sources() {
-    // A picture of the running program, without a source.
+    // Pictures of running programs have no source.
     let mut pictures = names("src/pictures");
-    assert!(pictures.remove("top"));
+    assert!(pictures.remove("top") && pictures.remove("dashboard"));
     assert_eq!(names("pictures"), pictures);
     for name in names("pictures") {
         let source = fs::read_to_string(format!("{BOOK}/pictures/{name}.dot")).unwrap();
@@ -38,6 +38,20 @@ fn picture_of_top_has_the_columns_on_the_page() {
     assert!(names.contains(&"busy%") && names.contains(&"rtt"), "{names:?}");
     for name in names {
         assert!(picture.split(['>', '<', ' ']).any(|word| word == name), "{name}: out of date: ./run pictures");
+    }
+}
+
+#[test]
+fn picture_of_dashboard_has_the_upper_panels() {
+    let dashboard = fs::read_to_string(format!("{BOOK}/../apps/packaging/grafana/linerate.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let picture = fs::read_to_string(format!("{BOOK}/src/pictures/dashboard.svg")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let upper: Vec<_> = panels.take_while(|panel| panel["title"] != "Connections" || panel["type"] != "row").collect();
+    assert!(upper.len() > 15, "{}", upper.len());
+    for panel in upper {
+        let title = panel["title"].as_str().unwrap();
+        assert!(picture.contains(&format!(">{title}</text>")), "{title}: out of date: ./run pictures");
     }
 }
 

@@ -16,13 +16,16 @@ pub fn build_pages() -> Result<(), Error> {
 pub fn draw_pictures(machine: &Machine) -> Result<(), Error> {
     process::run(cargo("run --profile test -p linerate-book --example pictures"))?;
     if !machine.dpdk() {
-        note("left out: the picture of linerate top needs DPDK");
+        note("left out: the pictures of linerate top and of the dashboard need DPDK");
         return Ok(());
     }
     say("building in release mode");
     process::run(build(machine, ""))?;
     let _hugepages = reserve_hugepages(512);
-    let mut screens = cargo("run --profile test -p linerate-book --example screens");
-    screens.arg(release("linerate"));
-    process::run(screens)
+    for example in ["screens", "dashboard"] {
+        let mut drawing = cargo(&format!("run --profile test -p linerate-book --example {example}"));
+        drawing.arg(release("linerate"));
+        process::run(drawing)?;
+    }
+    Ok(())
 }
