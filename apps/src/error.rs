@@ -86,7 +86,8 @@ pub enum Error {
     },
     /// The server refused the keys that the load sets first.
     #[error(
-        "{remote} refused {refused} SETs while keys were loaded{}: correct the settings of the server, or add --no-fill",
+        "{remote} refused {refused} SET{} while keys were loaded{}: correct the settings of the server, or add --no-fill",
+        if *.refused == 1 { "" } else { "s" },
         first_of(.first)
     )]
     NotFilled {

@@ -124,23 +124,32 @@ fn load_prints_a_text_report() {
 
 #[test]
 fn sigint_ends_a_load_while_filling_and_while_measuring() {
-    for keys in [10, 100_000_000] {
+    // The first key shows that filling has started, the first GET that it has ended.
+    for (keys, request, part) in
+        [(100_000_000, "EXISTS key:000000000001", ":1\r\n"), (10, "INFO commandstats", "cmdstat_get")]
+    {
         let Some(server) = ExternalServer::redis() else { return };
         let mut client = TcpStream::connect(server.address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let args = format!("kv load --via kernel --connect {} --keys {keys} --duration 10m --json", server.address);
         let load = start(&args);
-        // The first key shows that filling has started.
-        wait_for("the first key", || {
-            let mut answer = [0; 4];
-            client.write_all(b"EXISTS key:000000000001\r\n").unwrap();
-            client.read_exact(&mut answer).unwrap();
-            answer == *b":1\r\n"
+        wait_for(part, || {
+            let mut reply = [0; 4096];
+            client.write_all(format!("{request}\r\n").as_bytes()).unwrap();
+            let len = client.read(&mut reply).unwrap();
+            String::from_utf8_lossy(&reply[..len]).contains(part)
         });
         load.signal(Signal::INT);
         let output = load.wait();
-        let report: serde_json::Value = output.json();
-        assert!(report["filled"].as_u64().unwrap() <= keys && report["seconds"].as_f64().unwrap() < 60.0, "{report}");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        if keys == 10 {
+            let report: serde_json::Value = output.json();
+            assert!(report["filled"] == keys && report["seconds"].as_f64().unwrap() < 60.0, "{report}");
+            assert!(output.stderr.starts_with("linerate: interrupted: the figures cover "), "{output:?}");
+        } else {
+            let printed = (&*output.stdout, &*output.stderr);
+            assert_eq!(printed, ("", "linerate: interrupted before the measurement\n"));
+        }
     }
 }
 
@@ -191,18 +200,18 @@ fn peer(answer: &'static [u8]) -> SocketAddr {
 
 #[test]
 fn unexpected_reply_is_reported() {
-    for (answer, part) in [
-        (&b"HTTP/1.1 400 Bad Request\r\n"[..], r#"the reply is "HTTP/1.1 400 Bad Request\r\n""#),
-        (b"-NOAUTH Authentication required.\r\n", "2 error replies; the first: SET key:000000000000"),
-    ] {
-        // One key is filled, and one request is due.
-        let args =
-            format!("--connect {} --keys 1 --get-ratio 0 --rate 0.001 --arrivals even --duration 100ms", peer(answer));
-        let output = run(&format!("kv load --via kernel --json {args}"));
-        let report: serde_json::Value = output.json();
-        assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");
-        assert!(output.status.code() == Some(1) && output.stderr.contains(part), "{output:?}");
-    }
+    let args = "--keys 1 --get-ratio 0 --duration 100ms";
+    let run = |answer| run(&format!("kv load --via kernel --json --connect {} {args}", peer(answer)));
+    let output = run(b"HTTP/1.1 400 Bad Request\r\n");
+    let report: serde_json::Value = output.json();
+    assert!(report["errors"].as_u64().unwrap() > 0, "{output:?}");
+    let part = r#"the reply is "HTTP/1.1 400 Bad Request\r\n""#;
+    assert!(output.status.code() == Some(1) && output.stderr.contains(part), "{output:?}");
+    // Every key is refused.
+    let output = run(b"-NOAUTH Authentication required.\r\n");
+    let part = "refused 1 SET while keys were loaded; the first: SET key:000000000000: ";
+    assert!(output.status.code() == Some(1) && output.stderr.contains(part), "{output:?}");
+    assert!(output.stdout.is_empty() && output.stderr.contains(r#"the reply is "NOAUTH "#), "{output:?}");
 }
 
 #[test]
@@ -218,12 +227,12 @@ fn echo_server_is_detected() {
 #[test]
 fn missing_key_is_an_error_with_fail_on_miss() {
     let Some(server) = ExternalServer::memcached() else { return };
-    // memcached refuses values of this size, so the keys are missing.
-    let args = "--keys 2 --value-size 2m --get-ratio 1 --duration 100ms --protocol memcached --fail-on-miss";
+    // memcached refuses values of more than 1 MiB, so about half of the keys are missing.
+    let args = "--keys 30 --value-size 1-2m --get-ratio 1 --duration 100ms --protocol memcached --fail-on-miss";
     let output = run(&format!("kv load --via kernel --json --connect {} {args}", server.address));
     let stderr = &output.stderr;
     assert!(output.status.code() == Some(1), "{output:?}");
-    assert!(stderr.contains("2 error replies") && stderr.contains("misses of existing keys"), "{stderr}");
+    assert!(stderr.contains(" error replies") && stderr.contains("misses of existing keys"), "{stderr}");
     assert!(stderr.contains("object too large for cache"), "{stderr}");
 }
 
