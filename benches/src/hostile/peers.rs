@@ -18,7 +18,7 @@ const OPEN_WINDOW: u16 = u16::MAX;
 /// Time until a peer retransmits unacknowledged data, and until it reconnects after a reset.
 const RETRY: Duration = Duration::from_millis(200);
 /// Time without progress after which the server counts as accepting no more requests of peers with closed windows.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_secs(1);
 /// Maximum number of frames to receive between transmissions.
 const LOOK: usize = 512;
 /// Total size of the requests of a peer with a closed window.

@@ -19,8 +19,9 @@ const PERIOD: Duration = Duration::from_millis(10);
 const CONNECTS: usize = 100;
 /// Part of an HTTP request that remains incomplete when repeated.
 const UNFINISHED: &[u8] = b"GET /metrics HTTP/1.1\r\nA: a";
-/// Consecutive intervals without a write after which the server counts as accepting no more.
-const REFUSALS: u32 = 10;
+/// Consecutive intervals without a write after which the server counts as accepting no more: a second. After a shorter
+/// pause the sockets could be between retransmissions of discarded segments, which start at 200 ms.
+const REFUSALS: u32 = 100;
 /// Interval of these writes.
 const HEADER_PERIOD: Duration = Duration::from_millis(100);
 
