@@ -65,7 +65,7 @@ fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     let server = pair.serve(lab, service, words)?;
     let load = lasting(lab, pair, service, words)?;
     server.kill()?;
-    says_why(&load.end()?, service)?;
+    check_lost_server(&load.end()?, service)?;
     wait_for("both devices to hold what they held", || Ok(both(pair)? == nothing))?;
 
     let server = pair.serve(lab, service, words)?;
@@ -89,10 +89,10 @@ fn both(pair: &Pair) -> Result<[String; 2]> {
 }
 
 /// Checks that a load without its server counts its connections as errors and names the reason last.
-fn says_why(load: &Ended, service: Service) -> Result<()> {
-    let is_told = load.stderr.lines().any(|line| line.contains("look at the server"));
+fn check_lost_server(load: &Ended, service: Service) -> Result<()> {
+    let has_reason = load.stderr.lines().any(|line| line.contains("check the server and the network path"));
     let lost = load.last_json()?["errors"].as_u64();
-    if load.status.code() == Some(1) && lost >= Some(service.connections.into()) && is_told {
+    if load.status.code() == Some(1) && lost >= Some(service.connections.into()) && has_reason {
         return Ok(());
     }
     failed(format!("the load does not report the loss of its server: {load:?}"))
