@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Parses every script by bash.
 pub fn scripts_parse(_: &Machine) -> Result<(), Error> {
-    let mut scripts: Vec<PathBuf> = ["run", ".ci/run", "apps/packaging/deb"].map(PathBuf::from).into();
+    let mut scripts: Vec<PathBuf> =
+        ["run", ".ci/run", "apps/packaging/deb", "benches/debian13.sh"].map(PathBuf::from).into();
     for entry in fs::read_dir("apps/packaging/checks")? {
         scripts.push(entry?.path());
     }

@@ -1,4 +1,4 @@
-//! Checks of the Debian package.
+//! Checks of the Debian package, and of the ports on the next release of Debian.
 
 use super::plan::Action;
 use crate::cargo::command;
@@ -19,6 +19,17 @@ pub fn step(machine: &Machine) -> Action {
         Some(tool) => Action::Skip(format!("a package needs {tool}")),
         None => Action::Call(check),
     }
+}
+
+/// Returns the step that builds and tests the ports on Debian 13, or the reason why it is skipped.
+pub fn debian_13(machine: &Machine) -> Action {
+    if !machine.has_namespaces() {
+        return Action::Skip("a root file system of Debian 13 needs root".to_owned());
+    }
+    if !machine.has("mmdebstrap") {
+        return Action::Skip("a root file system of Debian 13 needs mmdebstrap".to_owned());
+    }
+    Action::Run(command("benches/debian13.sh", ""))
 }
 
 /// Builds the package twice with the same result, runs lintian, and installs, upgrades and purges it: on this

@@ -96,6 +96,7 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("Miri", Call(instrumented::miri)),
         step("AddressSanitizer", Call(instrumented::address_sanitizer)),
         step("package", packaged::step(machine)),
+        step("ports on Debian 13", packaged::debian_13(machine)),
         step("dashboard", Run(cargo(&format!("test {everything} --test deploying -- --ignored")))),
         step("clippy of the book", Run(cargo(&format!("clippy --profile test {book} --all-targets -- -D warnings")))),
         step("book", Run(cargo(&format!("test {book} --no-fail-fast")))),
@@ -170,7 +171,7 @@ mod tests {
     fn all_adds_steps() {
         let machine = Machine::with_missing(&[]);
         let all = names(&machine, true);
-        assert_eq!(all.len(), 23);
+        assert_eq!(all.len(), 24);
         let common = names(&machine, false);
         assert!(common.iter().filter(|name| !name.starts_with("lab")).all(|name| all.contains(name)));
     }
@@ -194,6 +195,18 @@ mod tests {
         let steps = plan(&Machine::with_missing(&["lintian"]), true);
         let package = steps.iter().find(|step| step.name == "package").unwrap();
         assert!(matches!(&package.action, Action::Skip(reason) if reason.contains("lintian")));
+    }
+
+    #[test]
+    fn debian_13_needs_root_and_mmdebstrap() {
+        for (machine, needed) in
+            [(Machine::without_root(), "root"), (Machine::with_missing(&["mmdebstrap"]), "mmdebstrap")]
+        {
+            let step = plan(&machine, true).into_iter().find(|step| step.name == "ports on Debian 13").unwrap();
+            assert!(matches!(&step.action, Action::Skip(reason) if reason.contains(needed)));
+        }
+        let lines = lines(&Machine::with_missing(&[]), true);
+        assert!(lines.contains(&"benches/debian13.sh".to_owned()), "{lines:?}");
     }
 
     #[test]
