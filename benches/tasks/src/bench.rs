@@ -76,7 +76,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
         left_out.push("without dpdk-testpmd: the link without a protocol is not measured");
         against += " --no-testpmd";
     }
-    parts.push(Part { name: "side-by-side", by: "./run demo".to_owned(), source: Source::Demo });
+    parts.push(Part { name: "side-by-side", by: "./run bench side-by-side".to_owned(), source: Source::Demo });
     parts.push(program("virtio-vs-kernel", "virtio_vs_kernel", against.trim_start()));
     parts.push(program("kv-links", "kv", "links"));
     parts.push(program("sweeps", "sweeps", ""));
@@ -132,7 +132,7 @@ pub fn run(machine: &Machine, all: bool, wanted: &[String]) -> Result<(), Error>
 fn measure(machine: &Machine, source: Source) -> Result<(String, bool), Error> {
     match source {
         Source::Program(command) => process::capture(command),
-        Source::Demo => Ok((demo::table(&demo::measure(machine)?), true)),
+        Source::Demo => Ok((demo::table(&demo::measure(machine, &release("linerate"), 5)?), true)),
         Source::Criterion => {
             let bench = "bench -q -p linerate-benches --bench parts -- --output-format bencher";
             let (output, succeeded) = process::capture(cargo(bench))?;

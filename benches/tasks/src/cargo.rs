@@ -26,6 +26,11 @@ pub fn release(program: &str) -> PathBuf {
     target().join("release").join(program)
 }
 
+/// Returns the path of `linerate` built by [`build_demo`].
+pub fn demo_linerate() -> PathBuf {
+    target().join("demo/linerate")
+}
+
 /// Packages that build without DPDK, root or a network.
 pub const PORTABLE: &str = "--workspace --exclude dpdk-sys --no-default-features";
 
@@ -57,6 +62,13 @@ pub fn everything(machine: &Machine) -> String {
 /// Creates a command that builds `linerate` and the packages and features in `more` in release mode.
 pub fn build(machine: &Machine, more: &str) -> Command {
     cargo(&format!("build --release -p linerate-apps {more} {}", apps(machine)))
+}
+
+/// Creates a command that builds `linerate` in the profile `demo` with the features that the demonstration shows. It
+/// compiles in a fraction of the time of [`build`].
+pub fn build_demo(machine: &Machine) -> Command {
+    let features = if machine.dpdk() { "--features linerate-apps/dpdk" } else { "" };
+    cargo(&format!("build --profile demo -p linerate-apps --bin linerate --no-default-features {features}"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! Ordinary client in a network namespace, and the server on an AF_XDP or TAP port.
 
 use super::{end, serve};
-use crate::cargo::release;
 use crate::error::Error;
 use crate::output::note;
 use linerate_harness::namespace::Namespace;
 use linerate_harness::process::Process;
-use std::path::absolute;
+use std::path::{Path, absolute};
 use std::time::Duration;
 
 /// Arguments of the server, after `--via`.
@@ -19,8 +18,8 @@ const LOAD: &str = "echo load --via kernel --connect [fd77::2]:7 --connections 6
 
 /// Runs the server on AF_XDP, on one end of a veth pair in its own namespace, or else on TAP. The client uses the
 /// kernel's sockets in another namespace.
-pub fn run() -> Result<(), Error> {
-    let linerate = absolute(release("linerate"))?;
+pub fn run(linerate: &Path) -> Result<(), Error> {
+    let linerate = absolute(linerate)?;
     let [client, there] = Namespace::all(["client", "server"])?;
     client.connect("lr0", &there, "lr1")?;
     there.up("lr1")?;

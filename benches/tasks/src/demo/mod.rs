@@ -5,7 +5,7 @@ mod side_by_side;
 
 pub use side_by_side::{measure, table};
 
-use crate::cargo::{build, release};
+use crate::cargo::{build_demo, demo_linerate};
 use crate::error::Error;
 use crate::machine::{Machine, reserve_hugepages};
 use crate::output::{note, say};
@@ -16,8 +16,9 @@ use std::process::Command;
 
 /// Builds `linerate`, and runs the demonstration and the comparison.
 pub fn run(machine: &Machine) -> Result<(), Error> {
-    say("building linerate in release mode");
-    process::run(build(machine, ""))?;
+    say("building linerate with a short compile time (profile demo)");
+    process::run(build_demo(machine))?;
+    let linerate = demo_linerate();
     let _hugepages = reserve_hugepages(512);
 
     say("an ordinary client and an echo server on a DPDK port");
@@ -26,20 +27,20 @@ pub fn run(machine: &Machine) -> Result<(), Error> {
     } else if !machine.has_namespaces() {
         note("left out: network namespaces, AF_XDP and TAP need root");
     } else {
-        client::run()?;
+        client::run(&linerate)?;
     }
 
-    say("five seconds of 64-byte echoes between two processes, on 64 connections and on one");
-    let rows = measure(machine)?;
+    say("three seconds of 64-byte echoes between two processes, on 64 connections and on one");
+    let rows = measure(machine, &linerate, 3)?;
     print!("\n{}", table(&rows));
     say("requests/s");
     note(&side_by_side::chart(&rows));
     say("next");
-    let linerate = release("linerate");
-    let linerate = linerate.display();
-    note(&format!("{linerate} doctor              checks this machine and prints a fix for each problem"));
-    note(&format!("{linerate} compare --quick     compares all transports of this machine, in two minutes"));
-    note(&format!("{linerate} kv serve --help     serves keys and values to clients of Redis and memcached"));
+    let demo = linerate.display();
+    note(&format!("{demo} doctor              checks this machine and prints a fix for each problem"));
+    note(&format!("{demo} kv serve --help     serves keys and values to clients of Redis and memcached"));
+    note("cargo build --release && target/release/linerate compare --quick");
+    note("                           optimises further, and compares all transports of this machine, in two minutes");
     note("./run book    builds the documentation");
     note("./run test    runs every check and test");
     Ok(())

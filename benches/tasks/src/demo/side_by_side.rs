@@ -1,15 +1,15 @@
 //! Echoes over virtio-user and over kernel sockets: measurement, table and chart.
 
 use super::{end, serve};
-use crate::cargo::release;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::output::note;
 use linerate_harness::process::Process;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Timeout of a load of five seconds.
+/// Timeout of a load.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 /// Width of the longest bar of the chart.
 const BAR: f64 = 48.0;
@@ -59,8 +59,8 @@ pub struct Row {
     rtt: [f64; 3],
 }
 
-/// Measures each network for five seconds on 64 connections and on one.
-pub fn measure(machine: &Machine) -> Result<Vec<Row>, Error> {
+/// Measures the program `linerate` over each network for some seconds on 64 connections and on one.
+pub fn measure(machine: &Machine, linerate: &Path, seconds: u32) -> Result<Vec<Row>, Error> {
     let directory = tempfile::Builder::new().prefix("linerate-demo.").tempdir()?;
     let link = directory.path().join("link.sock").display().to_string();
     let networks = [Network::Virtio, Network::Sleeping, Network::Spinning];
@@ -70,11 +70,11 @@ pub fn measure(machine: &Machine) -> Result<Vec<Row>, Error> {
         for network in networks.clone() {
             note(&format!("{connections} over {}", network.name()));
             let (served, loaded) = network.arguments(&link);
-            let (server, _) = serve(Command::new(release("linerate")), &served)?;
-            let mut load = Command::new(release("linerate"));
+            let (server, _) = serve(Command::new(linerate), &served)?;
+            let mut load = Command::new(linerate);
             let connected = format!("{loaded} --connections {connections}");
             load.args(["echo", "load"]).args(connected.split_whitespace());
-            load.args(["--size", "64", "--depth", "1", "--duration", "5s", "--json"]);
+            load.args(["--size", "64", "--depth", "1", "--json", "--duration", &format!("{seconds}s")]);
             let report = Process::start(load)?.output(LOAD_LIMIT)?;
             end(server)?;
             let field = |name| {
