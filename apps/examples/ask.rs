@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
-use linerate_net::process::signals;
-use linerate_net::{CorePlacement, Listen, NetConfig, Network};
+use linerate::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate::{CorePlacement, NetConfig, Network};
+use linerate_process::signals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -92,7 +92,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let stop = signals::stop_flag()?;
     args.net.check_remote(args.connect)?;
     // A client has no listening address and, by convention, the last core.
-    let network = Network::open(&args.net, &Listen::default(), CorePlacement::Last, &stop)?;
+    let builder = Network::builder().config(args.net).core_placement(CorePlacement::Last);
+    let network = builder.stop_flag(stop.clone()).build()?;
     let (remote, flag) = (args.connect, stop.clone());
     let ask = move |_| Ask { remote, text: args.text.clone(), reply: Vec::new(), result: Ok(()), stop: flag.clone() };
     let (asked, _) = network.start(ask, stop)?.join()?;

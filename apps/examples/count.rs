@@ -4,10 +4,10 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate::{ConnId, Origin, Service, Transport};
+use linerate::{NetConfig, Network};
 use linerate_apps::inspect::InspectArgs;
-use linerate_bypass::{ConnId, Origin, Service, Transport};
-use linerate_net::process::signals;
-use linerate_net::{CorePlacement, Listen, NetConfig, Network};
+use linerate_process::signals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -66,8 +66,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // SIGINT and SIGTERM stop the workers. A time other than zero lets connections finish first.
     let (stop, signalled) = signals::stop(Duration::ZERO)?;
     let listeners = args.inspect.listen()?;
-    let listen = Listen { tcp: vec![args.listen], udp: Vec::new() };
-    let network = Network::open(&args.net, &listen, CorePlacement::First, &signalled)?;
+    let network = Network::builder().config(args.net.clone()).listen(args.listen).stop_flag(signalled).build()?;
     let (addresses, workers) = (network.listening(), network.workers());
     // For --metrics, linerate top and linerate conns.
     let _inspection = listeners.serve(&network.stats_client(), workers)?;

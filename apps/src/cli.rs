@@ -11,8 +11,8 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate_compare::supervised;
-use linerate_net::process::log;
-use linerate_net::process::output::{eprint_line, print_line};
+use linerate_process::log;
+use linerate_process::output::{eprint_line, print_line};
 use std::path::PathBuf;
 use std::process::ExitCode;
 #[cfg(feature = "dpdk")]
@@ -153,7 +153,7 @@ pub fn main() -> ExitCode {
 /// Returns the advice of `linerate doctor` for a PCI device that could not be opened.
 fn advice(matches: &ArgMatches, error: &Error) -> Option<String> {
     #[cfg(feature = "dpdk")]
-    if let Error::Net(linerate_net::Error::Port(_)) = error {
+    if let Error::Net(linerate::Error::Port(_)) = error {
         let (_, matches) = matches.subcommand()?.1.subcommand()?;
         let Via::Pci { address, .. } = matches.try_get_one("via").ok()?? else { return None };
         return pci_advice(&Machine::local(), address);

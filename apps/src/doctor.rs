@@ -25,7 +25,7 @@ pub use linerate_compare::host_checks::{Check, Examined, Report, State, Subject}
 /// Examines `machine`, which must be the machine that runs this process.
 pub fn examine_here(machine: &Machine) -> Examined {
     let report = examine(machine);
-    Examined { machine: facts(machine, &report), report, cores: linerate_net::usable_cores() }
+    Examined { machine: facts(machine, &report), report, cores: linerate::usable_cores() }
 }
 
 /// Runs every check on a machine.

@@ -12,8 +12,8 @@ mod wire;
 pub use process::{Process, QueryError, QueryResult, TargetArgs, find, with_pid};
 pub use wire::{About, Connection, Counters, Value};
 
-use linerate_net::StatsClient;
-use linerate_net::units::parse_address;
+use linerate::StatsClient;
+use linerate::units::parse_address;
 use responder::Responder;
 use runtime_dir::SocketError;
 use server::{ClientServer, Endpoint, Listener, REQUEST_TIMEOUT};

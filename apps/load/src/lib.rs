@@ -9,6 +9,7 @@ mod datagram;
 mod kv;
 mod outcome;
 mod pace;
+mod payload;
 pub mod raw;
 pub mod report;
 pub mod services;
@@ -30,4 +31,5 @@ pub use kv::{
 pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};
+pub use payload::allocate_payload;
 pub use stream::{Bulk, Direction, EchoLoad};

@@ -1,7 +1,7 @@
 //! Generator and test of docs/src/options.md, which lists every option of every command.
 
 use clap::{Arg, Args, Command, Id};
-use linerate_net::NetConfig;
+use linerate::NetConfig;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

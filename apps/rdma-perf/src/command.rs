@@ -4,8 +4,8 @@
 
 use crate::perf::{self, AtomicKind, Kind, Outcome, Parameters, Test, Verb};
 use hdrhistogram::Histogram;
+use linerate::units::{parse_size, parse_size_or_none};
 use linerate_load::report::Percentiles;
-use linerate_net::units::{parse_size, parse_size_or_none};
 use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
@@ -279,8 +279,9 @@ impl fmt::Display for Measured {
 mod tests {
     use super::*;
     use clap::Parser;
+    use linerate::Device;
     use linerate_bypass::time::Duration;
-    use linerate_net::{Device, WithContext};
+    use linerate_process::WithContext;
 
     #[derive(Debug, Parser)]
     struct Cli {

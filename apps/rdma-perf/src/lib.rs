@@ -32,11 +32,11 @@ pub fn main() -> std::process::ExitCode {
     use std::process::ExitCode;
 
     let cli = Cli::parse();
-    linerate_net::process::log::to_stderr(cli.verbose);
+    linerate_process::log::to_stderr(cli.verbose);
     match command::run::run(&cli.perf) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            linerate_net::process::output::eprint_line(format_args!("linerate-rdma-perf: {error}"));
+            linerate_process::output::eprint_line(format_args!("linerate-rdma-perf: {error}"));
             ExitCode::from(if matches!(error, command::run::Error::Usage(_)) { 2 } else { 1 })
         }
     }

@@ -3,6 +3,8 @@
 mod machines;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linerate::units::parse_duration;
+use linerate::{CoreList, TcpEngine};
 use linerate_compare::priority::raise_priority;
 use linerate_compare::report::{self, ReportError};
 use linerate_compare::results::{App, Point, Results, Threading};
@@ -13,9 +15,7 @@ use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
 use linerate_harness::interrupt;
 use linerate_harness::remover::Remover;
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::units::parse_duration;
-use linerate_net::{CoreList, TcpEngine};
+use linerate_process::output::{eprint_line, print_line};
 use machines::MachinesArgs;
 use std::fs;
 use std::io;

@@ -5,7 +5,7 @@ use crate::inspect::{self, Connection, Process, QueryResult, TargetArgs};
 use crate::top::time as micros;
 use clap::ValueEnum;
 use linerate_bypass::inspect::ConnState;
-use linerate_net::process::output::{eprint_line, print_line};
+use linerate_process::output::{eprint_line, print_line};
 use serde::Serialize;
 use std::cmp::{Ordering, Reverse};
 use std::fmt::Write;

@@ -7,7 +7,7 @@ mod fix;
 
 use crate::doctor::{Check, Examined, Machine, State, Subject, examine_here};
 use fix::{Confirmation, fix};
-use linerate_net::process::output::is_coloured;
+use linerate_process::output::is_coloured;
 use std::io::{self, IsTerminal, Write};
 
 /// Check this host and print a fix for each problem

@@ -6,10 +6,10 @@ use super::shared::load::Work;
 use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
+use linerate::units::{format_size, parse_size};
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
 use linerate_load::services::{Busy, Echo};
 use linerate_load::{ConnectPlan, ConnectStats, Connects, EchoLoad, FlightPlan};
-use linerate_net::units::{format_size, parse_size};
 
 /// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;

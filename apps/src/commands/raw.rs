@@ -2,17 +2,18 @@
 
 use super::shared::partial::{Interruption, print_report};
 use crate::error::Error;
+use linerate::RunContext;
+use linerate::units::{format_duration, parse_duration, parse_duration_or_none};
+use linerate::{self as net, CorePlacement, FramePortConfig, FrameWorker};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Nic, Summary};
 use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
 use linerate_load::{Counts, FlightPlan};
-use linerate_net::SummaryReport;
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::process::signals;
-use linerate_net::units::{format_duration, parse_duration, parse_duration_or_none};
-use linerate_net::{self as net, CorePlacement, FramePortConfig, FrameWorker};
-use linerate_net::{RunContext, WithContext};
+use linerate_process::SummaryReport;
+use linerate_process::WithContext;
+use linerate_process::output::{eprint_line, print_line};
+use linerate_process::signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

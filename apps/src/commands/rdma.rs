@@ -7,10 +7,10 @@ mod connections_bench;
 mod info;
 mod perf;
 
+use linerate::Error as NetError;
 use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
-use linerate_net::Error as NetError;
-use linerate_net::process::output::print_line;
+use linerate_process::output::print_line;
 use linerate_rdma::rdma_core::{Error as Absent, RdmaCore};
 use linerate_rdma::verbs::Error as VerbsError;
 use serde::Serialize;

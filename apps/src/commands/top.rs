@@ -3,8 +3,8 @@
 use crate::error::Error;
 use crate::inspect::{self, About, Process, QueryError, TargetArgs};
 use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, State};
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::units::parse_duration;
+use linerate::units::parse_duration;
+use linerate_process::output::{eprint_line, print_line};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -4,7 +4,7 @@ use super::cores::Cores;
 use super::link_spec::LinkSpec;
 use super::obstacles::Obstacles;
 use crate::results::{App, Design, LinkInfo, Outcome, Row, Threading};
-use linerate_net::TcpEngine;
+use linerate::TcpEngine;
 
 /// Selection of rows.
 #[derive(Debug, Clone)]

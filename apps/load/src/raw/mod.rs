@@ -9,7 +9,7 @@ mod reflect;
 pub use load::{Load, SMALLEST};
 pub use reflect::Reflector;
 
-use linerate_net::ETHERNET;
+use linerate::ETHERNET;
 
 use linerate_bypass::{QueueStats, Summary};
 

@@ -3,10 +3,11 @@
 use super::{ClientArgs, Measured, PerfArgs};
 use crate::perf::{self, End, PerfError, Test};
 use hdrhistogram::Histogram;
+use linerate::Device;
 use linerate_bypass::time::{Clock, Duration};
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::process::signals;
-use linerate_net::{Device, WithContext};
+use linerate_process::WithContext;
+use linerate_process::output::{eprint_line, print_line};
+use linerate_process::signals;
 use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::{Error as RdmaCoreError, RdmaCore};
 use std::io;

@@ -6,7 +6,7 @@ use crate::commands::shared::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
-use linerate_net::process::signals;
+use linerate_process::signals;
 use std::time::Duration;
 
 /// Maximum size of a request: the payload limit of UDP over IPv4.

@@ -4,16 +4,16 @@ use crate::commands::shared::load::Work;
 use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS_ADDRESS, TimesArgs};
 use crate::error::Error;
 use hdrhistogram::Histogram;
+use linerate::ThreadingMode;
+use linerate::units::{format_size, parse_size};
+use linerate::{CorePlacement, Network};
 use linerate_bypass::{RemoteAddr, Service, Via};
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS,
     OneSidedStats, OpStats, Protocol, Query, counter_name,
 };
-use linerate_net::ThreadingMode;
-use linerate_net::process::signals;
-use linerate_net::units::{format_size, parse_size};
-use linerate_net::{CorePlacement, Listen, Network};
+use linerate_process::signals;
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingMode::Split {
         // One-sided requests are started on the thread of the worker.
         let with = "--threading inline";
-        return Err(linerate_net::Error::OnlyWith { what: "a one-sided load", with }.into());
+        return Err(linerate::Error::OnlyWith { what: "a one-sided load", with }.into());
     }
     args.times.check(&args.load)?;
     if args.one_sided_incr {
@@ -293,7 +293,8 @@ fn query<S: Service<Message = Infallible> + Send + 'static>(
 ) -> Result<Option<S>, Error> {
     let (interrupted, done) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     args.load.net.check_remote(args.load.connect)?;
-    let network = Network::open(&args.load.net.for_client(1), &Listen::default(), CorePlacement::Last, &interrupted)?;
+    let builder = Network::builder().config(args.load.net.for_client(1)).core_placement(CorePlacement::Last);
+    let network = builder.stop_flag(interrupted.clone()).build()?;
     let (stop, seen) = (Arc::new(AtomicBool::new(false)), done.clone());
     let running = network.start(move |_| make(seen.clone()), stop.clone())?;
     let started = Instant::now();

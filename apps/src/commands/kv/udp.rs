@@ -7,7 +7,7 @@ use crate::error::Error;
 use linerate_load::{
     DatagramErrors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
 };
-use linerate_net::process::signals;
+use linerate_process::signals;
 use std::time::Duration;
 
 /// Runs the load and prints its report.

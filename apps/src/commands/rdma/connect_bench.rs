@@ -3,6 +3,8 @@
 use super::RdmaError;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
+use linerate::Device;
+use linerate::{CorePlacement, Network, RdmaConfig, RdmaConnect};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory_nic::{Link, LinkConfig};
 use linerate_bypass::time::Clock;
@@ -10,8 +12,6 @@ use linerate_bypass::{MacAddr, Via};
 use linerate_load::report::Percentiles;
 use linerate_load::services::Discard;
 use linerate_load::{Barrier, ConnectPlan, Connects, Plan};
-use linerate_net::Device;
-use linerate_net::{CorePlacement, Listen, NetConfig, Network, RdmaConfig, RdmaConnect};
 use linerate_rdma::provider::{GidKind, Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Config, Step, steps};
@@ -164,14 +164,13 @@ fn over_verbs(
     };
     // Idle workers sleep, to leave the processors to the others.
     let via = Via::Rdma { device: device.to_owned() };
-    let config = NetConfig { via, rdma, idle: Some(Idle::Backoff), ..NetConfig::default() };
     let stop = Arc::new(AtomicBool::new(false));
-    let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&config, &listen, CorePlacement::First, &stop)?;
+    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop_flag(stop.clone());
+    let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
     let (barrier, connects) = connects(remote, rounds);
-    let client = Network::open(&config, &Listen::default(), CorePlacement::Last, &stop)?;
+    let client = builder.core_placement(CorePlacement::Last).build()?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
     while !barrier.all_done() && !connecting.is_finished() && !serving.is_finished() {
         thread::sleep(TICK);

@@ -3,11 +3,11 @@
 use super::RdmaError;
 use super::connect_bench::address;
 use comfy_table::{CellAlignment, Table, presets};
+use linerate::Device;
+use linerate::{CorePlacement, Network, RdmaConfig, RdmaConnect, RdmaMode};
 use linerate_bypass::Via;
 use linerate_load::services::Echo;
 use linerate_load::{Progress, Rounds, Stage};
-use linerate_net::Device;
-use linerate_net::{CorePlacement, Listen, NetConfig, Network, RdmaConfig, RdmaConnect, RdmaMode};
 use linerate_rdma::provider::{Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_stack::Idle;
@@ -175,13 +175,12 @@ fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds
     let rdma = setup.config(connections);
     // Idle workers sleep, to leave the processors to the others.
     let via = Via::Rdma { device: device.to_owned() };
-    let config = NetConfig { via, rdma, idle: Some(Idle::Backoff), ..NetConfig::default() };
     let stop = Arc::new(AtomicBool::new(false));
-    let listen = Listen { tcp: vec![SocketAddr::new(address, 0)], udp: Vec::new() };
-    let server = Network::open(&config, &listen, CorePlacement::First, &stop)?;
+    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop_flag(stop.clone());
+    let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Echo, stop.clone())?;
-    let client = Network::open(&config, &Listen::default(), CorePlacement::Last, &stop)?;
+    let client = builder.core_placement(CorePlacement::Last).build()?;
     let progress = Arc::<Progress>::default();
     let shared = progress.clone();
     let make = move |_| Rounds::new(remote, connections as usize, rounds as usize, shared.clone());

@@ -4,14 +4,16 @@ use super::partial::{Interruption, print_report};
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use linerate::RunContext;
+use linerate::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
+use linerate::{CorePlacement, NetConfig, Network};
 use linerate_bypass::ConnectError;
 use linerate_load::report::BulkReport;
-use linerate_load::{Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad};
-use linerate_net::RunContext;
-use linerate_net::SummaryReport;
-use linerate_net::process::signals;
-use linerate_net::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
-use linerate_net::{CorePlacement, Listen, NetConfig, Network};
+use linerate_load::{
+    Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad, allocate_payload,
+};
+use linerate_process::SummaryReport;
+use linerate_process::signals;
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -211,7 +213,9 @@ pub fn run_parts<P: WorkerLoad>(
     args.net.check_remote(args.connect)?;
     let plan = args.plan();
     plan.check()?;
-    let network = Network::open(&args.net.for_client(opening), &Listen::default(), CorePlacement::Last, &interrupted)?;
+    let builder = Network::builder().config(args.net.for_client(opening)).core_placement(CorePlacement::Last);
+    let network = builder.stop_flag(interrupted.clone()).build()?;
+    allocate_payload(&network, &args.net.via);
     let context = network.run_context();
     let barrier = Arc::new(Barrier::new(network.workers(), plan.connections));
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,8 +1,9 @@
 //! Printing of a load's report, which states whether a signal ended the measurement early.
 
 use crate::error::Error;
-use linerate_net::process::output::print_line;
-use linerate_net::{RunContext, WithContext};
+use linerate::RunContext;
+use linerate_process::WithContext;
+use linerate_process::output::print_line;
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::time::Duration;

@@ -2,14 +2,15 @@
 
 use crate::error::Error;
 use crate::inspect::InspectArgs;
+use linerate::units::{parse_address, parse_duration_or_none};
+use linerate::{Listen, NetConfig, Network};
 use linerate_bypass::{Service, WorkerCtx};
-use linerate_net::SummaryReport;
-use linerate_net::WithContext;
-use linerate_net::process::notify;
-use linerate_net::process::output::{eprint_line, print_line};
-use linerate_net::process::signals;
-use linerate_net::units::{parse_address, parse_duration_or_none};
-use linerate_net::{CorePlacement, Listen, NetConfig, Network};
+use linerate_load::allocate_payload;
+use linerate_process::SummaryReport;
+use linerate_process::WithContext;
+use linerate_process::notify;
+use linerate_process::output::{eprint_line, print_line};
+use linerate_process::signals;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -80,7 +81,9 @@ where
 {
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
-    let network = Network::open(net, listen, CorePlacement::First, &signalled)?;
+    let builder = Network::builder().config(net.clone()).listen_on(listen.clone()).stop_flag(signalled);
+    let network = builder.build()?;
+    allocate_payload(&network, &net.via);
     let (workers, context) = (network.workers(), network.run_context());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
     let make = make(&network)?;

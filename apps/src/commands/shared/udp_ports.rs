@@ -3,10 +3,10 @@
 use super::LoadArgs;
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
+use linerate::RunContext;
+use linerate::{self as net, CorePlacement, Listen, Network};
 use linerate_bypass::{Service, Via};
-use linerate_net::RunContext;
-use linerate_net::SummaryReport;
-use linerate_net::{self as net, CorePlacement, Listen, Network};
+use linerate_process::SummaryReport;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -58,7 +58,8 @@ impl Ports {
         let network = loop {
             let udp = (first..).take(args.connections as usize).map(|port| SocketAddr::new(local, port)).collect();
             let listen = Listen { tcp: Vec::new(), udp };
-            match Network::<Infallible>::open(&args.net, &listen, CorePlacement::Last, &interrupted) {
+            let builder = Network::builder().config(args.net.clone()).listen_on(listen);
+            match builder.core_placement(CorePlacement::Last).stop_flag(interrupted.clone()).build() {
                 Err(net::Error::Kernel(_)) if attempts > 1 => {
                     attempts -= 1;
                     first = FIRST_PORT.start + (first + 997) % FIRST_PORT.len() as u16;

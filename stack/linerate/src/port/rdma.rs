@@ -1,11 +1,10 @@
 //! `--via rdma:DEVICE`: workers on queue pairs of a verbs device.
 
 use super::Job;
+use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
-use crate::network::Listen;
 use crate::run_context::Device;
-use crate::tx_arena::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, WorkerCtx};
@@ -40,10 +39,6 @@ impl<M: Send + 'static> Port<M> {
             ..options.rdma.config()
         };
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
-        match adapter.arena(workers * PER_WORKER) {
-            Ok(arena) => set_arena(arena),
-            Err(error) => tracing::warn!("constant payload is copied for each message: {error}"),
-        }
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })
     }

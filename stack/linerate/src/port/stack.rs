@@ -2,10 +2,9 @@
 
 use super::{Job, dpdk_port};
 use crate::capture::{CaptureConfig, CaptureFile, RunningCapture};
+use crate::config::Listen;
 use crate::config::{NetConfig, Profile, TcpEngine};
 use crate::error::Error;
-use crate::network::Listen;
-use crate::tx_arena::{PER_WORKER, set_arena};
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
@@ -48,10 +47,6 @@ impl Port {
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
-        match eal.arena(workers * PER_WORKER) {
-            Ok(arena) => set_arena(arena),
-            Err(error) => tracing::warn!("constant payload is copied for each packet: {error}"),
-        }
         let port = PortConfig {
             mtu: options.mtu,
             mac: options.mac,

@@ -1,7 +1,8 @@
 //! An open network, and the workers that run a service on it.
 
-use crate::config::{NetConfig, ThreadingMode};
-use crate::cores::{self, CorePlacement};
+use crate::builder::NetworkBuilder;
+use crate::config::{Listen, NetConfig, ThreadingMode};
+use crate::cores::CorePlacement;
 use crate::error::Error;
 use crate::port::{Close, Job, Port};
 use crate::run_context::RunContext;
@@ -9,6 +10,7 @@ use crate::split;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, WorkerCtx};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,20 +21,38 @@ use std::time::Duration;
 /// Interval at which the start of workers is checked.
 pub(crate) const READY_PERIOD: Duration = Duration::from_millis(2);
 
-/// Listening addresses.
-#[derive(Debug, Default, Clone)]
-pub struct Listen {
-    /// TCP addresses.
-    pub tcp: Vec<SocketAddr>,
-    /// UDP addresses.
-    pub udp: Vec<SocketAddr>,
-}
-
 /// An open network with a core for each worker, before any worker runs. `M` is the message type of its services.
+///
+/// ```
+/// use linerate::{ConnId, Network, Origin, Service, Transport};
+/// # use std::sync::Arc;
+/// # use std::sync::atomic::AtomicBool;
+///
+/// /// Sends back the bytes of each connection.
+/// struct Echo;
+///
+/// impl Service for Echo {
+///     type Conn = ();
+///     type Message = ();
+///
+///     fn opened(&mut self, _net: &mut impl Transport, _conn: ConnId, _origin: Origin) {}
+///
+///     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
+///         net.forward(conn, conn);
+///     }
+/// }
+///
+/// let network = Network::builder().via("kernel".parse()?).listen("127.0.0.1:0".parse()?);
+/// # let network = network.stop_flag(Arc::new(AtomicBool::new(true)));
+/// network.build()?.run(|_ctx| Echo)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "workers are started by `run` or `start`"]
 pub struct Network<M> {
     cores: Vec<usize>,
     port: Threaded<M>,
     stats: StatsClient,
+    stop: Arc<AtomicBool>,
 }
 
 /// A port, and the threads that services run on.
@@ -53,22 +73,28 @@ macro_rules! with_port {
     };
 }
 
+impl Network<Infallible> {
+    /// Returns a builder. The message type of the network is that of the service, whatever the type in this call.
+    pub fn builder() -> NetworkBuilder {
+        NetworkBuilder::default()
+    }
+}
+
 impl<M: Send + 'static> Network<M> {
-    /// Opens the network of `config` and begins to listen. Unless `config` names cores, `place` selects them. `stop`
-    /// ends the wait for another process, such as the other end of a link.
-    pub fn open(
+    /// Opens the network of `config`, which is consistent, for workers on `cores`. `place` selects the cores of
+    /// services on their own threads. `stop` ends the wait for another process.
+    pub(crate) fn open(
         config: &NetConfig,
         listen: &Listen,
+        cores: Vec<usize>,
         place: CorePlacement,
-        stop: &Arc<AtomicBool>,
+        stop: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
-        config.check(listen)?;
-        let cores = cores::choose(config.workers, config.cores.as_ref(), place)?;
         let port = match config.threading {
-            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, cores.len(), stop)?),
-            ThreadingMode::Split => Threaded::Split(split::Port::open(config, listen, &cores, place, stop)?),
+            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, cores.len(), &stop)?),
+            ThreadingMode::Split => Threaded::Split(split::Port::open(config, listen, &cores, place, &stop)?),
         };
-        Ok(Network { cores, port, stats: StatsClient::default() })
+        Ok(Network { cores, port, stats: StatsClient::default(), stop })
     }
 
     /// Returns the TCP listening addresses, with the ports that were chosen for port 0.
@@ -111,6 +137,20 @@ impl<M: Send + 'static> Network<M> {
         with_port!(&self.port, port => port.count(memory, what))
     }
 
+    /// Runs a service, created by `make` for each worker, until the flag of [`NetworkBuilder::stop_flag`] is set or a
+    /// worker fails. Returns the sum of the counters. `make` runs on the thread of the worker, where the service stays,
+    /// so the service need not be `Send`.
+    ///
+    /// # Errors
+    /// If a worker fails or panics.
+    pub fn run<S: Service<Message = M> + 'static>(
+        self,
+        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
+    ) -> Result<Summary, Error> {
+        let stop = self.stop.clone();
+        self.start_local(make, drop, stop)?.join().map(|(_, summary)| summary)
+    }
+
     /// Starts each worker on a thread pinned to its core, with a service created there by `make`. Workers run until
     /// `stop` is set or one of them fails.
     pub fn start<S: Service<Message = M> + Send + 'static>(
@@ -149,7 +189,8 @@ impl<M: Send + 'static> Network<M> {
     }
 }
 
-/// A network's running workers.
+/// A network's running workers. They continue when it is dropped.
+#[must_use = "errors of workers are returned by `join`"]
 pub struct Running<S> {
     threads: Vec<JoinHandle<Result<(S, Summary), Error>>>,
     stop: Stop,
@@ -261,9 +302,8 @@ mod tests {
     #[test]
     fn service_that_is_not_send_is_finished_on_its_thread() {
         for threading in [ThreadingMode::Inline, ThreadingMode::Split] {
-            let config = NetConfig { threading, ..NetConfig::default() };
             let stop = Arc::new(AtomicBool::new(false));
-            let network = Network::open(&config, &Listen::default(), CorePlacement::First, &stop).unwrap();
+            let network = Network::builder().threading(threading).build().unwrap();
             let running = network.start_local(|_| Local(Rc::new(7)), |service| *service.0, stop.clone()).unwrap();
             assert!(running.await_ready());
             stop.store(true, Ordering::Relaxed);

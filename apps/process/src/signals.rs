@@ -2,7 +2,7 @@
 
 use super::notify;
 use super::output::eprint_line;
-use linerate_bypass::Stop;
+use linerate::Stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;

@@ -1,6 +1,6 @@
 //! A server's [`Summary`] as text and as JSON.
 
-use linerate_bypass::{Summary, Verbs, Via};
+use linerate::{Summary, Verbs, Via};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;

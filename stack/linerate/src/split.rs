@@ -1,9 +1,10 @@
 //! `--threading split`: workers that run only their transport, with each service on its own thread beside its worker.
 
+use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::cores::{self, CorePlacement};
 use crate::error::Error;
-use crate::network::{Listen, spawn};
+use crate::network::spawn;
 use crate::port::{self, Close, Job};
 use crate::run_context::Threading;
 use crate::stats_client::StatsClient;

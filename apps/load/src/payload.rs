@@ -1,20 +1,25 @@
 //! Payload that is sent repeatedly, in memory that the open port can send from without a copy.
 
-use linerate_bypass::Bytes;
+use linerate::Network;
 use linerate_bypass::arena::Arena;
+use linerate_bypass::{Bytes, Via};
 use std::sync::Mutex;
 
-/// Arena bytes reserved for [`copy_to_arena`] per worker.
-#[cfg(any(feature = "dpdk", feature = "rdma"))]
-pub const PER_WORKER: usize = 256 << 10;
+/// Arena bytes for the payload of one worker.
+const PER_WORKER: usize = 256 << 10;
 
-/// Memory that the open port can send from, if it has any.
+/// Memory that the open network can send from, if it has any.
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// Sets the arena that [`copy_to_arena`] allocates from.
-#[cfg(any(feature = "dpdk", feature = "rdma"))]
-pub fn set_arena(arena: Arena) {
-    *lock() = Some(arena);
+/// Allocates the memory of constant payload of loads and services on `network`, unless it copies sent bytes anyway.
+pub fn allocate_payload<M: Send + 'static>(network: &Network<M>, via: &Via) {
+    if *via == Via::Kernel {
+        return;
+    }
+    match network.arena(network.workers() * PER_WORKER) {
+        Ok(arena) => *lock() = Some(arena),
+        Err(error) => tracing::warn!("constant payload is copied for each packet: {error}"),
+    }
 }
 
 /// Returns a copy of `bytes` in the arena, or on the heap if there is no arena or it is full. Each sending thread makes

@@ -7,13 +7,21 @@ pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 use crate::capture::CaptureConfig;
 use crate::cores::CoreList;
 use crate::error::Error;
-use crate::network::Listen;
 use linerate_bypass::{MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// Listening addresses.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// TCP addresses.
+    pub tcp: Vec<SocketAddr>,
+    /// UDP addresses.
+    pub udp: Vec<SocketAddr>,
+}
 
 /// Configuration of a network. The default is one worker on kernel sockets.
 ///
@@ -113,7 +121,7 @@ pub struct NativeTcpConfig {
 
 /// TCP engine (`--engine`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum TcpEngine {
     /// Zero-copy TCP of this project.
     #[default]
@@ -124,7 +132,7 @@ pub enum TcpEngine {
 
 /// Threads of workers and services (`--threading`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ThreadingMode {
     /// Services run to completion on their workers' threads.
     #[default]
@@ -135,7 +143,7 @@ pub enum ThreadingMode {
 
 /// Network profile (`--profile`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Profile {
     /// No assumption about the network.
     #[default]

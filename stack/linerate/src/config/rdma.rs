@@ -34,7 +34,7 @@ pub struct RdmaConfig {
 
 /// Transfer of messages (`--rdma-mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum RdmaMode {
     /// SEND.
     Send,
@@ -57,7 +57,7 @@ impl RdmaMode {
 
 /// Connection establishment (`--rdma-connect`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum RdmaConnect {
     /// The connection manager, rdma_cm.
     Cm,

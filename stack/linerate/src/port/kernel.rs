@@ -1,9 +1,9 @@
 //! `--via kernel`: workers on kernel sockets.
 
 use super::Job;
+use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
-use crate::network::Listen;
 use linerate_bypass::{AppSender, Service, Stop, WorkerCtx};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};

@@ -345,7 +345,7 @@ impl From<NetArgs> for NetConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::Listen;
+    use crate::config::Listen;
     use clap::Parser;
 
     #[derive(Parser)]

@@ -8,9 +8,9 @@ mod rdma;
 #[cfg(feature = "dpdk")]
 mod stack;
 
+use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
-use crate::network::Listen;
 use crate::run_context::Device;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};

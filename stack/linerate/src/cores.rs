@@ -46,9 +46,10 @@ impl FromStr for CoreList {
 }
 
 /// Default choice of cores where neither `--cores` nor `--service-cores` names them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum CorePlacement {
     /// The first usable cores: servers.
+    #[default]
     First,
     /// The last usable cores: loads, so that a server and a load on one machine share a core only if they have to.
     Last,
