@@ -96,8 +96,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let network = builder.stop_flag(stop.clone()).build()?;
     let (remote, flag) = (args.connect, stop.clone());
     let ask = move |_| Ask { remote, text: args.text.clone(), reply: Vec::new(), result: Ok(()), stop: flag.clone() };
-    let (asked, _) = network.start(ask, stop)?.join()?;
-    for Ask { reply, result, .. } in asked {
+    let (services, _) = network.start(ask, stop)?.join()?;
+    for Ask { reply, result, .. } in services {
         result?;
         print!("{}", String::from_utf8_lossy(&reply));
     }

@@ -218,8 +218,8 @@ impl Pair {
         let parameters = self.parameters(connections);
         let done = load::run_unwatched(&self.setting, &self.link, &self.row, server, parameters)?;
         if done.loaded.errors > 0 {
-            let what = format!("had {} errors", done.loaded.errors);
-            return Err(Error::Failed { command: done.command.join(" "), what, said: String::new() });
+            let failure = format!("had {} errors", done.loaded.errors);
+            return Err(Error::Failed { command: done.command.join(" "), failure, output: String::new() });
         }
         Ok(done.loaded.into())
     }

@@ -118,9 +118,9 @@ pub fn measure(setting: &Setting, path: &PathConfig, pair: Pair) -> Result<Measu
     Ok(Measured { bytes, counted, crossing })
 }
 
-fn linerate(setting: &Setting, host: &Host, what: &str) -> Command {
+fn linerate(setting: &Setting, host: &Host, role: &str) -> Command {
     let mut command = host.command(&setting.linerate);
-    command.args(["chargen", what]).args(host.via_args()).args(["--buffer", &setting.buffer]);
+    command.args(["chargen", role]).args(host.via_args()).args(["--buffer", &setting.buffer]);
     command.arg(format!("--cores={}", setting.linerate_core));
     if let Some(engine) = &setting.engine {
         command.args(["--engine", engine]);

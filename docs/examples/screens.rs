@@ -99,8 +99,8 @@ fn drawn(screen: &vt100::Screen) -> String {
             let (begin, (bold, inverse)) = (column, look(column));
             let mut text = String::new();
             while column < COLUMNS && look(column) == (bold, inverse) {
-                let said = screen.cell(row, column).map_or("", |cell| cell.contents());
-                text.push_str(if said.is_empty() { " " } else { said });
+                let contents = screen.cell(row, column).map_or("", |cell| cell.contents());
+                text.push_str(if contents.is_empty() { " " } else { contents });
                 column += 1;
             }
             draw(&mut svg, row, begin, &text, bold, inverse);

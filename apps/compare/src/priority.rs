@@ -35,15 +35,15 @@ pub fn raise_priority() -> Priority {
 /// comparison has already raised it. That one restores it; restoring the raised value found here would keep it raised
 /// forever.
 fn raise_session() -> io::Result<Option<i32>> {
-    let Ok(said) = fs::read_to_string(SESSION) else { return Ok(None) };
-    let before = parse(&said).filter(|niceness| *niceness != FIRST);
+    let Ok(session) = fs::read_to_string(SESSION) else { return Ok(None) };
+    let before = parse(&session).filter(|niceness| *niceness != FIRST);
     fs::write(SESSION, FIRST.to_string())?;
     Ok(before)
 }
 
 /// Parses the niceness of a line such as `/autogroup-11 nice 0`.
-fn parse(said: &str) -> Option<i32> {
-    said.trim().rsplit_once("nice ")?.1.parse().ok()
+fn parse(session: &str) -> Option<i32> {
+    session.trim().rsplit_once("nice ")?.1.parse().ok()
 }
 
 impl Drop for Priority {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn two_concurrent_comparisons_restore_the_priority() {
-        let niceness = || fs::read_to_string(SESSION).ok().and_then(|said| parse(&said));
+        let niceness = || fs::read_to_string(SESSION).ok().and_then(|session| parse(&session));
         let before = niceness().filter(|niceness| *niceness != FIRST);
         let Ok(one) = raise_session().map(|before| Priority { before }) else {
             return println!("skipped: it takes root to raise the priority of a session");

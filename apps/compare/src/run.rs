@@ -221,15 +221,15 @@ impl Comparison {
 
     fn has_failed(&mut self, step: &Step, error: &Error) {
         self.failed[step.row] += 1;
-        let (id, said) = (self.rows[step.row].id.clone(), one_line(error));
-        tracing::warn!("{id}: {said}");
+        let (id, output) = (self.rows[step.row].id.clone(), one_line(error));
+        tracing::warn!("{id}: {output}");
         let Row { outcome, .. } = &mut self.results.rows[step.row];
         let nothing = matches!(outcome, Outcome::Ran(measured) if measured.fixed.is_empty());
         if nothing && self.failed[step.row] >= PATIENCE {
             let remedy = "run the two commands by hand, the server's first: linerate compare -v shows them".to_owned();
-            *outcome = Outcome::NotRun { why: said, remedy };
+            *outcome = Outcome::NotRun { why: output, remedy };
         } else {
-            self.results.notes.push(format!("{id}, {}: {said}", step.task.name(self.schedule.times.rounds)));
+            self.results.notes.push(format!("{id}, {}: {output}", step.task.name(self.schedule.times.rounds)));
         }
     }
 
@@ -283,15 +283,15 @@ fn shown(row: &Planned, network: Option<&Network>) -> Row {
 
 /// Formats an error as one line of limited length.
 fn one_line(error: &Error) -> String {
-    let said = match error {
+    let output = match error {
         // The last line of standard error states the reason.
-        Error::Failed { what, said, .. } => match said.lines().rev().find(|line| !line.trim().is_empty()) {
-            Some(line) => format!("{what}: {}", line.trim()),
-            None => what.clone(),
+        Error::Failed { failure, output, .. } => match output.lines().rev().find(|line| !line.trim().is_empty()) {
+            Some(line) => format!("{failure}: {}", line.trim()),
+            None => failure.clone(),
         },
         error => error.to_string(),
     };
-    let words: Vec<&str> = said.split_whitespace().collect();
+    let words: Vec<&str> = output.split_whitespace().collect();
     let line = words.join(" ");
     match line.char_indices().nth(300) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -322,10 +322,10 @@ pub(super) mod tests {
 
     #[test]
     fn error_line_ends_with_the_last_line_of_standard_error() {
-        let failed = |said: &str| Error::Failed {
+        let failed = |output: &str| Error::Failed {
             command: "linerate echo serve".into(),
-            what: "failed (exit status: 1)".into(),
-            said: said.into(),
+            failure: "failed (exit status: 1)".into(),
+            output: output.into(),
         };
         assert_eq!(one_line(&failed("INFO x\nlinerate: no such\n\n")), "failed (exit status: 1): linerate: no such");
         assert_eq!(one_line(&failed("")), "failed (exit status: 1)");

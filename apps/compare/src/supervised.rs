@@ -71,15 +71,15 @@ mod tests {
     fn usage_grows_with_each_line() {
         // In a process of its own: usage is that of live threads, and threads of other tests end at any time.
         linerate_harness::rerun::alone(|| {
-            let mut told = Vec::new();
+            let mut seconds = Vec::new();
             answer(&b"\n\nthird"[..], &mut |usage| {
-                told.push(usage.cpu_seconds);
+                seconds.push(usage.cpu_seconds);
                 let mut number = 1_u64;
                 (0..10_000_000_u64).for_each(|n| number = std::hint::black_box(number.wrapping_mul(n | 1)));
                 Ok(())
             });
-            assert_eq!(told.len(), 3);
-            assert!(told.is_sorted() && told[2] > told[0], "{told:?}");
+            assert_eq!(seconds.len(), 3);
+            assert!(seconds.is_sorted() && seconds[2] > seconds[0], "{seconds:?}");
         });
     }
 

@@ -57,14 +57,14 @@ mod tests {
 
     #[test]
     fn seconds_convert_to_dates() {
-        for (seconds, said) in [
+        for (seconds, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
             (1_795_388_515, "2026-11-22T23:01:55Z"),
             (1_798_761_599, "2026-12-31T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(Utc::at(seconds).rfc_3339(), said);
+            assert_eq!(Utc::at(seconds).rfc_3339(), expected);
         }
         assert_eq!(Utc::at(1_795_388_515).compact(), "20261122T230155Z");
     }

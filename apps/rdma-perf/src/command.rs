@@ -255,12 +255,12 @@ impl Measured {
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Measured { verb, test, role, size, messages, bidirectional, seconds, figures } = self;
-        let what = format!("{verb} {test}");
+        let label = format!("{verb} {test}");
         if let Figures::None {} = figures {
-            return write!(f, "{what:<11} {role}: the client has the results");
+            return write!(f, "{label:<11} {role}: the client has the results");
         }
         let both = if *bidirectional { ", both directions" } else { "" };
-        writeln!(f, "{what:<11} {role}: {messages} messages of {size} bytes in {seconds:.3} s{both}")?;
+        writeln!(f, "{label:<11} {role}: {messages} messages of {size} bytes in {seconds:.3} s{both}")?;
         match figures {
             Figures::PingPong { rtt_us, half_us } => {
                 writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;

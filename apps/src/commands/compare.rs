@@ -152,10 +152,10 @@ pub enum CompareError {
     #[error(transparent)]
     Report(#[from] ReportError),
     /// The comparison could not be started.
-    #[error("{what}: {error}")]
+    #[error("{step}: {error}")]
     Begin {
         /// Failed operation.
-        what: &'static str,
+        step: &'static str,
         /// Cause.
         error: io::Error,
     },
@@ -196,7 +196,7 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 }
 
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
-    let begin = |what| move |error| CompareError::Begin { what, error };
+    let begin = |step| move |error| CompareError::Begin { step, error };
     interrupt::on_signals().map_err(begin("signals"))?;
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate)?;
@@ -363,7 +363,7 @@ fn lines(paths: &[PathBuf]) -> String {
 }
 
 fn print(text: &str) -> Result<(), CompareError> {
-    print_line(text).map_err(|error| CompareError::Begin { what: "standard output", error })
+    print_line(text).map_err(|error| CompareError::Begin { step: "standard output", error })
 }
 
 fn parse_app(text: &str) -> Result<App, String> {

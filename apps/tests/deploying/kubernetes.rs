@@ -147,7 +147,7 @@ fn program_accepts_the_arguments_for_every_network() {
 
 /// kubectl drops unknown fields when it sets a variable of a Deployment.
 #[test]
-fn kubectl_knows_every_field_of_the_deployment() {
+fn kubectl_accepts_every_field_of_the_deployment() {
     if Command::new("kubectl").args(["version", "--client"]).output().is_err() {
         eprintln!("skipped: kubectl is not installed");
         return;

@@ -82,11 +82,15 @@ fn script(program: &str, name: &str, server: SocketAddr, password: Option<&str>)
     command.arg(format!("{}/tests/kv_clients/{name}", env!("CARGO_MANIFEST_DIR")));
     command.args([server.ip().to_string(), server.port().to_string()]).args(password).env("NODE_PATH", NODE_PATH);
     let output = command.output().unwrap();
-    assert!(output.status.success() && output.stdout == b"all is well\n", "{name} with {server}: {}", said(&output));
+    assert!(
+        output.status.success() && output.stdout == b"all is well\n",
+        "{name} with {server}: {}",
+        output_of(&output)
+    );
 }
 
 /// Formats the output of a program for a failure message.
-pub fn said(output: &Output) -> String {
+pub fn output_of(output: &Output) -> String {
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{}\n{stdout}\n{stderr}", output.status)
 }

@@ -1,6 +1,6 @@
 //! redis-benchmark: every request gets a reply.
 
-use super::clients::{Server, bounded, said};
+use super::clients::{Server, bounded, output_of};
 use super::redis_cli::redis_cli;
 
 /// Number of requests per test.
@@ -18,7 +18,7 @@ pub fn try_on(server: &Server) {
         command.args(["-h", &ip, "-p", &port, "-n", REQUESTS, "-t", TESTS, "--csv"]).args(options.split(' '));
         command.args(server.password.iter().flat_map(|password| ["-a", password]));
         let output = command.output().unwrap();
-        let report = said(&output);
+        let report = output_of(&output);
         assert!(output.status.success() && !report.contains("rror"), "{options}: {report}");
         for name in NAMES {
             let row = report.lines().find_map(|line| line.strip_prefix(&format!("\"{name}\",\"")));

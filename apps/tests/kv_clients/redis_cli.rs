@@ -1,6 +1,6 @@
 //! redis-cli: interactive commands and tools.
 
-use super::clients::{Server, bounded, said};
+use super::clients::{Server, bounded, output_of};
 use std::fmt::Write as _;
 use std::io::{Seek, Write as _};
 use std::process::{Command, Output, Stdio};
@@ -67,7 +67,7 @@ fn command(server: &Server) -> Command {
 #[track_caller]
 pub fn redis_cli(server: &Server, args: &str) -> String {
     let output = command(server).arg("--no-raw").args(args.split(' ')).output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{args}: {}", said(&output));
+    assert!(output.status.success() && output.stderr.is_empty(), "{args}: {}", output_of(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -88,7 +88,7 @@ fn interactive_commands(server: &Server, version: &str) {
         writeln!(expected, "{shown}").unwrap();
     }
     let output = with_input(command(server).args(["--no-raw", version]), input.as_bytes());
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{version}: {}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{version}: {}", output_of(&output));
 }
 
 /// Loads many commands in the wire protocol with --pipe.
@@ -101,7 +101,7 @@ fn pipe(server: &Server) {
         write!(commands, "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len()).unwrap();
     }
     let output = with_input(command(server).arg("--pipe"), commands.as_bytes());
-    assert!(said(&output).contains(&format!("errors: 0, replies: {KEYS}")), "{}", said(&output));
+    assert!(output_of(&output).contains(&format!("errors: 0, replies: {KEYS}")), "{}", output_of(&output));
     assert_eq!(redis_cli(server, "DBSIZE"), format!("(integer) {KEYS}\n"));
 }
 
@@ -134,7 +134,7 @@ fn tools(server: &Server) {
 fn large_values(server: &Server) {
     let value: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
     let output = with_input(command(server).args(["-x", "SET", "large"]), &value);
-    assert!(output.stdout == b"OK\n", "{}", said(&output));
+    assert!(output.stdout == b"OK\n", "{}", output_of(&output));
     let output = command(server).args(["--raw", "GET", "large"]).output().unwrap();
     assert!(output.stdout.strip_suffix(b"\n") == Some(&value), "{} bytes came back", output.stdout.len());
 }
@@ -145,6 +145,6 @@ fn passwords(server: &Server) {
         let without_password = Server { password: None, ..*server };
         assert_eq!(redis_cli(&without_password, "GET x"), "(error) NOAUTH Authentication required.\n");
         let output = command(&Server { password: Some("wrong"), ..*server }).arg("PING").output().unwrap();
-        assert!(said(&output).contains("WRONGPASS invalid username-password pair or user is disabled."));
+        assert!(output_of(&output).contains("WRONGPASS invalid username-password pair or user is disabled."));
     }
 }

@@ -90,7 +90,7 @@ fn vhost_processes_communicate_in_the_same_vlan_only() {
 }
 
 /// Returns whether the kernel's neighbour table maps `address` to `mac`.
-fn knows(address: &str, mac: &str) -> bool {
+fn has_neighbor(address: &str, mac: &str) -> bool {
     let output = Command::new("ip").args(["neigh", "show", address]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).contains(&format!("lladdr {mac}"))
 }
@@ -107,7 +107,7 @@ fn kernel_learns_of_a_takeover_from_the_announcement() {
                     exchange(server, b"hello", 1);
                 }
             }
-            wait_for("the kernel's table", || knows("10.9.0.2", mac) && knows("fd09::2", mac));
+            wait_for("the kernel's table", || has_neighbor("10.9.0.2", mac) && has_neighbor("fd09::2", mac));
             assert!(server.stop().status.success());
         }
     });

@@ -127,19 +127,19 @@ fn missing_privileges_are_named() {
         let program = directory.path().join("linerate");
         std::fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let as_nobody = |via: &str| {
+        let unprivileged = |via: &str| {
             let mut command = Command::new("setpriv");
             command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&program);
             command.args(format!("echo serve --via {via} {ADDRESSES}").split_whitespace()).env_remove("RUST_LOG");
             command.env_remove("XDG_RUNTIME_DIR");
             command
         };
-        assert_refused(as_nobody("af_xdp:lr0"), 1, &["no permission for af_xdp:lr0", "CAP_NET_ADMIN", "root"]);
+        assert_refused(unprivileged("af_xdp:lr0"), 1, &["no permission for af_xdp:lr0", "CAP_NET_ADMIN", "root"]);
         let socket = directory.path().join("a.sock").display().to_string();
         for via in [format!("vhost:{socket}"), format!("memif:{socket},server")] {
-            assert_refused(as_nobody(&via), 1, &["no permission to create the socket", &socket, "/tmp"]);
+            assert_refused(unprivileged(&via), 1, &["no permission to create the socket", &socket, "/tmp"]);
         }
-        assert_refused(as_nobody("tap:lr2"), 1, &["no permission for tap:lr2", "CAP_NET_ADMIN", "root"]);
+        assert_refused(unprivileged("tap:lr2"), 1, &["no permission for tap:lr2", "CAP_NET_ADMIN", "root"]);
     });
 }
 

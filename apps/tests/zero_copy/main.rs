@@ -74,14 +74,14 @@ fn echo_sends_from_receive_buffers(server_via: &str, load_via: &str) {
             assert!(report["requests"].as_u64().unwrap() > 0 && report["errors"] == 0, "{size} bytes: {report}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             for (index, (peer, seen)) in worker.service_mut().seen.drain(..).enumerate() {
-                let what = format!("{size} bytes, {:?}", modes[index % modes.len()]);
+                let case = format!("{size} bytes, {:?}", modes[index % modes.len()]);
                 let (received, sent) = (&notes.received[&(7, peer)], &notes.sent[&(7, peer)]);
-                assert!(sent.places.len() >= size && sent.places.iter().all(|place| *place != 0), "{what}");
-                assert_eq!(sent.moved, 0, "{what}: bytes were retransmitted from another address");
-                assert!(received.places.starts_with(&sent.places), "{what}: not sent from the receive buffer");
+                assert!(sent.places.len() >= size && sent.places.iter().all(|place| *place != 0), "{case}");
+                assert_eq!(sent.moved, 0, "{case}: bytes were retransmitted from another address");
+                assert!(received.places.starts_with(&sent.places), "{case}: not sent from the receive buffer");
                 let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
-                assert!(looked_at.clone().count() > 0, "{what}: the service read nothing");
-                assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service read copies");
+                assert!(looked_at.clone().count() > 0, "{case}: the service read nothing");
+                assert!({ looked_at }.all(|(seen, received)| seen == received), "{case}: the service read copies");
                 connections += 1;
             }
         }

@@ -13,14 +13,14 @@ pub enum Error {
         error: io::Error,
     },
     /// The program failed or ended early.
-    #[error("{command} {what}:\n{said}")]
+    #[error("{command} {failure}:\n{output}")]
     Failed {
         /// The command line.
         command: String,
         /// Description of the failure.
-        what: String,
+        failure: String,
         /// Its standard error.
-        said: String,
+        output: String,
     },
     /// The output has an unexpected form.
     #[error("{command} printed something unexpected: {printed}")]
@@ -31,10 +31,10 @@ pub enum Error {
         printed: String,
     },
     /// A condition was not met in time.
-    #[error("{what}: not reached within {limit:?}")]
+    #[error("{condition}: not reached within {limit:?}")]
     Timeout {
         /// The condition.
-        what: String,
+        condition: String,
         /// Time limit.
         limit: Duration,
     },

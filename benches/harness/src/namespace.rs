@@ -97,9 +97,9 @@ impl Namespace {
         Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Runs `what` on a thread in the namespace. Sockets opened there stay in it.
-    pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        let there = || self.enter().and_then(|()| what());
+    /// Runs `action` on a thread in the namespace. Sockets opened there stay in it.
+    pub fn within<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        let there = || self.enter().and_then(|()| action());
         thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
@@ -239,9 +239,9 @@ impl Host {
         self.namespace.command(program)
     }
 
-    /// Runs `what` on a thread on this host. Sockets opened there stay on it.
-    pub fn within<T: Send>(&self, what: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        self.namespace.within(what)
+    /// Runs `action` on a thread on this host. Sockets opened there stay on it.
+    pub fn within<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.namespace.within(action)
     }
 }
 

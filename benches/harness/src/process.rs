@@ -148,8 +148,8 @@ impl Process {
 
     /// Sends a line to a supervised program and returns its answer.
     pub fn ask(&mut self) -> Result<String, Error> {
-        let asked = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
-        if !matches!(asked, Some(Ok(()))) {
+        let written = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
+        if !matches!(written, Some(Ok(()))) {
             return Err(self.failed("does not accept input"));
         }
         match self.next_line(Instant::now() + self.patience)? {
@@ -244,7 +244,7 @@ impl Process {
     }
 
     /// Returns the next line of its standard error that has arrived.
-    fn unread_said(&mut self) -> Option<String> {
+    fn unread_stderr_line(&mut self) -> Option<String> {
         let (lines, read) = &mut self.stderr;
         let line = lines.get(*read)?;
         *read += 1;
@@ -252,9 +252,9 @@ impl Process {
     }
 
     /// Returns the next line of its standard error; `None` if there is none before `until`, or it has ended.
-    fn next_said(&mut self, until: Instant) -> Result<Option<String>, Error> {
+    fn next_stderr_line(&mut self, until: Instant) -> Result<Option<String>, Error> {
         loop {
-            if let Some(line) = self.unread_said() {
+            if let Some(line) = self.unread_stderr_line() {
                 return Ok(Some(line));
             }
             if !self.next(until)? {
@@ -285,9 +285,9 @@ impl Process {
 
     /// Waits up to `limit` for a line of its standard error that contains one of the `words`, and returns it;
     /// `None` if the program ends before. Lines up to that one count as read.
-    pub fn wait_until_said(&mut self, words: &[&str], limit: Duration) -> Result<Option<String>, Error> {
+    pub fn wait_for_stderr(&mut self, words: &[&str], limit: Duration) -> Result<Option<String>, Error> {
         let until = Instant::now() + limit;
-        while let Some(line) = self.next_said(until)? {
+        while let Some(line) = self.next_stderr_line(until)? {
             if words.iter().any(|word| line.contains(word)) {
                 return Ok(Some(line));
             }
@@ -302,7 +302,7 @@ impl Process {
     pub fn wait_for_output(&mut self, part: &str) -> Result<String, Error> {
         let until = Instant::now() + self.patience;
         loop {
-            while let Some(line) = self.stdout.pop_front().or_else(|| self.unread_said()) {
+            while let Some(line) = self.stdout.pop_front().or_else(|| self.unread_stderr_line()) {
                 if line.contains(part) {
                     return Ok(line);
                 }
@@ -362,11 +362,11 @@ impl Process {
         }
     }
 
-    /// Creates an error with the description `what` and the standard error so far.
-    pub fn failed(&mut self, what: &str) -> Error {
+    /// Creates an error with the description `failure` and the standard error so far.
+    pub fn failed(&mut self, failure: &str) -> Error {
         self.is_running();
-        let said = if self.stderr.0.is_empty() { "(no output)".to_owned() } else { self.stderr.0.join("\n") };
-        Error::Failed { command: self.command.clone(), what: what.to_owned(), said }
+        let output = if self.stderr.0.is_empty() { "(no output)".to_owned() } else { self.stderr.0.join("\n") };
+        Error::Failed { command: self.command.clone(), failure: failure.to_owned(), output }
     }
 }
 

@@ -44,10 +44,10 @@ fn failed_program_returns_its_output() {
 #[test]
 fn standard_error_is_read_while_running() {
     let mut program = shell("echo first >&2; echo measuring >&2; exec sleep 1000");
-    assert_eq!(program.wait_until_said(&["warming", "measuring"], PATIENCE).unwrap().as_deref(), Some("measuring"));
+    assert_eq!(program.wait_for_stderr(&["warming", "measuring"], PATIENCE).unwrap().as_deref(), Some("measuring"));
     drop(program);
-    assert_eq!(shell("echo other >&2").wait_until_said(&["measuring"], PATIENCE).unwrap(), None);
-    let error = shell("exec sleep 1000").wait_until_said(&["measuring"], TICK).unwrap_err();
+    assert_eq!(shell("echo other >&2").wait_for_stderr(&["measuring"], PATIENCE).unwrap(), None);
+    let error = shell("exec sleep 1000").wait_for_stderr(&["measuring"], TICK).unwrap_err();
     assert!(error.to_string().contains("did not begin"), "{error}");
 }
 
@@ -81,10 +81,10 @@ fn output_after_a_stop_request_is_returned() {
 #[test]
 fn supervised_program_answers_and_ends_with_its_input() {
     let mut command = Command::new("sh");
-    command.args(["-c", "echo ready; while read line; do echo asked; done; echo over"]);
+    command.args(["-c", "echo ready; while read line; do echo replied; done; echo over"]);
     let mut server = Process::supervised(command, PATIENCE).unwrap();
     server.wait_for_line("ready").unwrap();
-    assert_eq!(server.ask().unwrap(), "asked");
+    assert_eq!(server.ask().unwrap(), "replied");
     assert_eq!(server.stop().unwrap(), "over\n");
     assert!(shell("exec sleep 1000").ask().is_err());
 }

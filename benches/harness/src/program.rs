@@ -77,7 +77,7 @@ impl Program {
     /// Waits for a line on standard error that contains `part`, and returns it.
     #[track_caller]
     pub fn wait_for_log(&mut self, part: &str) -> String {
-        match self.process().wait_until_said(&[part], PATIENCE) {
+        match self.process().wait_for_stderr(&[part], PATIENCE) {
             Ok(Some(line)) => line,
             result => panic!("no line with '{part}': {result:?}"),
         }

@@ -11,14 +11,18 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(5);
 
 /// Calls `done` until it returns `true`.
-pub fn until<E: From<Error>>(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+pub fn until<E: From<Error>>(
+    condition: &str,
+    limit: Duration,
+    mut done: impl FnMut() -> Result<bool, E>,
+) -> Result<(), E> {
     let end = Instant::now() + limit;
     while !done()? {
         if is_interrupted() {
             return Err(Error::Interrupted.into());
         }
         if Instant::now() > end {
-            return Err(Error::Timeout { what: what.to_owned(), limit }.into());
+            return Err(Error::Timeout { condition: condition.to_owned(), limit }.into());
         }
         thread::sleep(TICK);
     }
@@ -30,8 +34,8 @@ pub fn until<E: From<Error>>(what: &str, limit: Duration, mut done: impl FnMut()
 /// # Panics
 /// After [`PATIENCE`].
 #[track_caller]
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    if let Err(error) = until::<Error>(what, PATIENCE, || Ok(done())) {
+pub fn wait_for(condition: &str, mut done: impl FnMut() -> bool) {
+    if let Err(error) = until::<Error>(condition, PATIENCE, || Ok(done())) {
         panic!("{error}");
     }
 }

@@ -15,10 +15,10 @@ pub enum Error {
     #[error("{0}")]
     Failed(String),
     /// A system call failed.
-    #[error("{what}: {error}")]
+    #[error("{operation}: {error}")]
     Io {
         /// Failed operation.
-        what: String,
+        operation: String,
         /// Error of the system.
         error: io::Error,
     },
@@ -37,12 +37,12 @@ pub fn failed<T>(text: impl Into<String>) -> Result<T> {
 
 /// Adds the operation to an I/O error.
 pub trait Context<T> {
-    /// Adds `what` to the error.
-    fn context(self, what: impl Into<String>) -> Result<T>;
+    /// Adds `operation` to the error.
+    fn context(self, operation: impl Into<String>) -> Result<T>;
 }
 
 impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
-    fn context(self, what: impl Into<String>) -> Result<T> {
-        self.map_err(|error| Error::Io { what: what.into(), error: error.into() })
+    fn context(self, operation: impl Into<String>) -> Result<T> {
+        self.map_err(|error| Error::Io { operation: operation.into(), error: error.into() })
     }
 }

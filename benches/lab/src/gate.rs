@@ -27,10 +27,11 @@ impl Gate {
             for connection in accepting.incoming().map_while(io::Result::ok) {
                 let guest = guest.clone();
                 thread::spawn(move || {
-                    let mut told = connection.try_clone();
-                    if let (Err(error), Ok(told)) = (admit(connection, &guest), &mut told) {
+                    let mut replies = connection.try_clone();
+                    if let (Err(error), Ok(replies)) = (admit(connection, &guest), &mut replies) {
                         // A client that has disconnected needs no error.
-                        let _ = send(told, &Event::Err(error.to_string())).and_then(|()| send(told, &Event::exited(1)));
+                        let _ = send(replies, &Event::Err(error.to_string()))
+                            .and_then(|()| send(replies, &Event::exited(1)));
                     }
                 });
             }
@@ -87,8 +88,8 @@ fn script(words: &[String]) -> String {
     format!("exec {}", quoted.collect::<Vec<_>>().join(" "))
 }
 
-fn send(to: &mut UnixStream, what: &impl serde::Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(what)?;
+fn send(to: &mut UnixStream, message: &impl serde::Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     to.write_all(&line)
 }

@@ -21,9 +21,9 @@ impl Log {
         Log { is_shown, ..Log::default() }
     }
 
-    /// Adds a line of `who`.
-    pub fn line(&self, who: &str, line: &str) {
-        let line = format!("{who}: {line}");
+    /// Adds a line of `machine`.
+    pub fn line(&self, machine: &str, line: &str) {
+        let line = format!("{machine}: {line}");
         if self.is_shown {
             eprintln!("    {line}");
         }
@@ -34,12 +34,12 @@ impl Log {
         lines.push(line);
     }
 
-    /// Adds an event of `who`.
-    pub fn event(&self, who: &str, event: &Event) {
+    /// Adds an event of `machine`.
+    pub fn event(&self, machine: &str, event: &Event) {
         match event {
-            Event::Out(line) => self.line(who, line),
-            Event::Err(line) => self.line(who, &format!("! {line}")),
-            Event::Ended(status) => self.line(who, &format!("[{}]", ExitStatus::from_raw(*status))),
+            Event::Out(line) => self.line(machine, line),
+            Event::Err(line) => self.line(machine, &format!("! {line}")),
+            Event::Ended(status) => self.line(machine, &format!("[{}]", ExitStatus::from_raw(*status))),
         }
     }
 

@@ -224,11 +224,11 @@ impl Machine {
         monitor.set_read_timeout(Some(PATIENCE)).context("QEMU's monitor")?;
         writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")?;
         // The monitor prompts before and after the command; disconnecting earlier may cancel it.
-        let (mut said, mut part) = (String::new(), [0; 512]);
-        while said.matches("(qemu)").count() < 2 {
+        let (mut output, mut part) = (String::new(), [0; 512]);
+        while output.matches("(qemu)").count() < 2 {
             match monitor.read(&mut part).context("QEMU's monitor")? {
-                0 => return failed(format!("unexpected output of QEMU's monitor: {said}")),
-                n => said += &String::from_utf8_lossy(&part[..n]),
+                0 => return failed(format!("unexpected output of QEMU's monitor: {output}")),
+                n => output += &String::from_utf8_lossy(&part[..n]),
             }
         }
         Ok(())
@@ -265,8 +265,8 @@ fn route(programs: &Programs, id: u64, event: Event, log: &Log) {
     let Some((name, sender)) = programs.get(&id) else { return };
     log.event(name, &event);
     let is_last = matches!(event, Event::Ended(_));
-    let is_heard = sender.send(event).is_ok();
-    if is_last || !is_heard {
+    let is_received = sender.send(event).is_ok();
+    if is_last || !is_received {
         programs.remove(&id);
     }
 }

@@ -17,8 +17,8 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 const GONE: Duration = Duration::from_secs(5);
 
 /// Calls `done` until it returns true.
-pub fn wait_for(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
-    until(what, PATIENCE, done)
+pub fn wait_for(condition: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
+    until(condition, PATIENCE, done)
 }
 
 /// Running program, killed on drop.

@@ -161,10 +161,10 @@ fn run(args: &Args) -> Result<Report, Error> {
                 core: Some(args.bridge_core),
             };
             let measured = measure(&setting, &path, *pair)?;
-            let what = format!("round {round} of {}, loss {loss} %, {}", args.rounds, pair.name());
-            eprintln!("{what}: {:.2} Mbit/s", measured.mbit_per_s());
+            let label = format!("round {round} of {}, loss {loss} %, {}", args.rounds, pair.name());
+            eprintln!("{label}: {:.2} Mbit/s", measured.mbit_per_s());
             if let Some(doubt) = doubt(&measured) {
-                eprintln!("{what}: {doubt}");
+                eprintln!("{label}: {doubt}");
             }
             runs.push(measured);
         }

@@ -196,7 +196,7 @@ fn print(report: &Report) {
 fn cells(row: &Row) -> Vec<String> {
     let rounds = &row.rounds;
     let number = |n: Option<f64>| n.map_or_else(|| "–".to_owned(), |n| format!("{n:.0}"));
-    let of = |of: fn(&Round) -> Option<Measured>, what: fn(Measured) -> f64| number(figure(rounds, of, what));
+    let of = |of: fn(&Round) -> Option<Measured>, figure_of: fn(Measured) -> f64| number(figure(rounds, of, figure_of));
     let last = rounds.last();
     let recovered = match last.and_then(|round| round.recovery) {
         None => "–".to_owned(),

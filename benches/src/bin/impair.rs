@@ -240,7 +240,7 @@ fn print(report: &Report, json: bool) -> Result<(), Box<dyn Error>> {
         let counts = counts.as_object().into_iter().flatten();
         let counts: Vec<_> = counts
             .filter(|(_, count)| count.as_u64().is_some_and(|count| count > 0))
-            .map(|(what, count)| format!("{} {count}", what.replace('_', " ")))
+            .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
             .collect();
         let late = &direction.late_us;
         let late = format!("sent too late by µs: p50 {:.0}, p99 {:.0}, max {:.0}", late.p50, late.p99, late.max);

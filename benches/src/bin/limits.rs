@@ -72,7 +72,7 @@ fn measure() -> Result<Vec<Limit>, CommandError> {
 
 /// Runs `engine` with these arguments and returns its JSON output.
 fn engine(args: &str) -> Result<String, CommandError> {
-    let failed = |error: std::io::Error| CommandError { command: "engine".to_owned(), what: error.to_string() };
+    let failed = |error: std::io::Error| CommandError { command: "engine".to_owned(), reason: error.to_string() };
     let engine = std::env::current_exe().map_err(failed)?.with_file_name("engine");
     run(&engine, &format!("{args} --json"))
 }
@@ -91,8 +91,9 @@ fn curve(printed: &str) -> Result<Vec<Limit>, CommandError> {
     }
     let Curve { points } = parse(printed)?;
     let limit = |point: &Point| {
-        let what = format!("nanoseconds per echo on {} connections, to those on {}", point.flows, points[0].flows);
-        Some(Limit::new(what, point.ratio, point.limit?))
+        let requirement =
+            format!("nanoseconds per echo on {} connections, to those on {}", point.flows, points[0].flows);
+        Some(Limit::new(requirement, point.ratio, point.limit?))
     };
     Ok(points.iter().filter_map(limit).collect())
 }
@@ -112,7 +113,8 @@ fn idle(printed: &str) -> Result<Limit, CommandError> {
 }
 
 fn parse<'a, T: Deserialize<'a>>(printed: &'a str) -> Result<T, CommandError> {
-    let unexpected = |error| CommandError { command: "engine".to_owned(), what: format!("printed {printed}: {error}") };
+    let unexpected =
+        |error| CommandError { command: "engine".to_owned(), reason: format!("printed {printed}: {error}") };
     serde_json::from_str(printed).map_err(unexpected)
 }
 
@@ -131,7 +133,7 @@ mod tests {
         );
         let limit = idle(r#"{"points":[],"idle":{"connections":500,"first_half":1.0,"bytes":256.5}}"#).unwrap();
         assert_eq!((limit.figure, limit.limit, limit.met), (256.5, 256.0, false));
-        assert!(limit.what.ends_with("of 1000"));
+        assert!(limit.requirement.ends_with("of 1000"));
         assert!(idle("nothing").unwrap_err().to_string().contains("printed nothing"));
     }
 }

@@ -117,13 +117,14 @@ fn side_by_side(tables: &[Table]) -> Vec<Option<Panel>> {
 
 fn key_value(tables: &[Table]) -> Vec<Option<Panel>> {
     let Some(table) = with(tables, "server and client") else { return Vec::new() };
-    let of = |client: &str, asked: &str, depth: &str| -> Vec<Measured> {
+    let of = |client: &str, requests: &str, depth: &str| -> Vec<Measured> {
         let mut found: Vec<Measured> = Vec::new();
         for row in &table.rows {
             let full = table.cell(row, "server and client");
             // The program's own load is not named where it is the only client.
             let (name, by) = full.split_once(", ").unwrap_or((full, "kv load"));
-            let is_wanted = by == client && table.cell(row, "asked") == asked && table.cell(row, "depth") == depth;
+            let is_wanted =
+                by == client && table.cell(row, "requests") == requests && table.cell(row, "depth") == depth;
             // A row of redis-server on loopback beside those over veth would compare different paths. Later rows of
             // the same name were measured at another distance of the cores.
             if !is_wanted || (by != "kv load" && !name.contains("veth")) || found.iter().any(|other| other.name == name)
@@ -234,9 +235,10 @@ mod tests {
 
     #[test]
     fn servers_are_compared_by_client_and_path() {
-        let head = "| server and client | asked | depth | line ns | requests/s | RTT p50 µs | p99 µs |\n|---|---|---|---|---|---|---|\n";
-        let row =
-            |name: &str, asked: &str, rate: u32| format!("| {name} | {asked} | 1 | 32 | {rate} | 10.0 | 20.0 |\n");
+        let head = "| server and client | requests | depth | line ns | requests/s | RTT p50 µs | p99 µs |\n|---|---|---|---|---|---|---|\n";
+        let row = |name: &str, requests: &str, rate: u32| {
+            format!("| {name} | {requests} | 1 | 32 | {rate} | 10.0 | 20.0 |\n")
+        };
         let text = [
             head.to_owned(),
             row("redis-server, kv load", "90 % GET", 111_000),

@@ -184,14 +184,18 @@ impl<'a> Site<'a> {
         self.within(if is_local { &self.served } else { &self.attackers }, attack)
     }
 
-    /// Runs `what` on a thread in the network of `namespace` on the core of the clients.
-    fn within<T: Send>(&self, namespace: &Namespace, what: impl FnOnce() -> io::Result<T> + Send) -> Result<T, Error> {
+    /// Runs `action` on a thread in the network of `namespace` on the core of the clients.
+    fn within<T: Send>(
+        &self,
+        namespace: &Namespace,
+        action: impl FnOnce() -> io::Result<T> + Send,
+    ) -> Result<T, Error> {
         let there = || {
             namespace.enter()?;
             let mut cores = CpuSet::new();
             cores.set(self.setting.load_core);
             sched_setaffinity(None, &cores)?;
-            what()
+            action()
         };
         std::thread::scope(|scope| scope.spawn(there).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))

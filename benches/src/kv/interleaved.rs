@@ -153,7 +153,7 @@ impl Pair {
     /// Starts `load`, which logs its progress, waits until it measures, and stops both processes.
     fn begun(load: Command, server: Process, limit: Duration) -> Result<Pair, Error> {
         let mut load = Process::start(load)?;
-        if load.wait_until_said(&["measuring"], limit)?.is_none() {
+        if load.wait_for_stderr(&["measuring"], limit)?.is_none() {
             return Err(load.failed("ended before it measured"));
         }
         let counters = inspect::with_pid(load.id());

@@ -131,9 +131,9 @@ pub struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Row {
     /// Server, transport and client.
-    pub way: Contender,
+    pub contender: Contender,
     /// Kind of requests.
-    pub asked: RequestKind,
+    pub requests: RequestKind,
     /// Requests in flight per connection.
     pub depth: u32,
     /// Requests per second.
@@ -163,14 +163,14 @@ struct Side {
 }
 
 /// Starts a server, fills it, measures it with successive loads, and stops it.
-pub fn measure(setting: &Setting, way: Contender) -> Result<Vec<Row>, Error> {
-    match way {
+pub fn measure(setting: &Setting, contender: Contender) -> Result<Vec<Row>, Error> {
+    match contender {
         Contender::Echo => {
             let network = Network::Virtio(StackEngine::Native);
             let measured = echo_pair::measure(&setting.pair, network, &[CONNECTIONS])?;
             let row = |one: &echo_pair::Measured| Row {
-                way,
-                asked: RequestKind::Echoes,
+                contender,
+                requests: RequestKind::Echoes,
                 depth: ALONE,
                 rate: one.rate,
                 errors: one.errors,
@@ -182,25 +182,25 @@ pub fn measure(setting: &Setting, way: Contender) -> Result<Vec<Row>, Error> {
         Contender::Virtio => {
             let link = setting.link();
             let server = Server::linerate(setting.serve(&link.server))?;
-            setting.loads(way, &link.load, server.address, &[ALONE, PIPELINED])
+            setting.loads(contender, &link.load, server.address, &[ALONE, PIPELINED])
         }
         Contender::Redis => {
             let server = Server::redis(setting)?;
             let kernel = ["--via", "kernel"].map(str::to_owned);
-            setting.loads(way, &kernel, server.address, &[ALONE, PIPELINED])
+            setting.loads(contender, &kernel, server.address, &[ALONE, PIPELINED])
         }
         Contender::Memcached => {
             let server = Server::memcached(setting)?;
             let kernel = ["--via", "kernel", "--protocol", "memcached"].map(str::to_owned);
-            setting.loads(way, &kernel, server.address, &[ALONE])
+            setting.loads(contender, &kernel, server.address, &[ALONE])
         }
         Contender::RedisByBenchmark => {
             let server = Server::redis(setting)?;
-            setting.benchmarks(way, None, server.address)
+            setting.benchmarks(contender, None, server.address)
         }
         Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth => {
-            let (hosts, server) = Server::on_a_host(setting, way)?;
-            setting.benchmarks(way, hosts.first(), server.address)
+            let (hosts, server) = Server::on_a_host(setting, contender)?;
+            setting.benchmarks(contender, hosts.first(), server.address)
         }
     }
 }
@@ -295,7 +295,13 @@ impl Setting {
     }
 
     /// Measures `linerate kv load` at each depth; the first one sets all keys.
-    fn loads(&self, way: Contender, words: &[String], address: SocketAddr, depths: &[u32]) -> Result<Vec<Row>, Error> {
+    fn loads(
+        &self,
+        contender: Contender,
+        words: &[String],
+        address: SocketAddr,
+        depths: &[u32],
+    ) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for depth in depths {
             let mut load = self.load_both(words, address, *depth);
@@ -304,8 +310,8 @@ impl Setting {
             let Loaded { rate, errors, misses, rtt_us, .. } = self.loaded(load)?;
             let (p50_us, p99_us) = (rtt_us.p50, rtt_us.p99);
             rows.push(Row {
-                way,
-                asked: RequestKind::Both,
+                contender,
+                requests: RequestKind::Both,
                 depth: *depth,
                 rate,
                 errors: errors + misses,
@@ -317,7 +323,7 @@ impl Setting {
     }
 
     /// Measures redis-benchmark on `client` or on this host, after setting all its keys.
-    fn benchmarks(&self, way: Contender, client: Option<&Host>, address: SocketAddr) -> Result<Vec<Row>, Error> {
+    fn benchmarks(&self, contender: Contender, client: Option<&Host>, address: SocketAddr) -> Result<Vec<Row>, Error> {
         let fill = || fill::fill(address, self.keys, self.pair.size as usize);
         let filled = client.map_or_else(fill, |client| client.within(fill));
         filled.map_err(fill::failed)?;
@@ -325,19 +331,19 @@ impl Setting {
         for depth in [ALONE, PIPELINED] {
             let benchmark = Benchmark { client, core: self.pair.load_core, address, depth };
             let sizes = (self.keys, self.pair.size);
-            for (asked, measured) in benchmark.measure(sizes, self.pair.duration)? {
+            for (requests, measured) in benchmark.measure(sizes, self.pair.duration)? {
                 let redis_benchmark::Measured { rate, p50_us, p99_us } = measured;
-                rows.push(Row { way, asked, depth, rate, errors: 0, p50_us, p99_us });
+                rows.push(Row { contender, requests, depth, rate, errors: 0, p50_us, p99_us });
             }
         }
         Ok(rows)
     }
 }
 
-/// Returns the reason why this machine cannot measure `way`, if any.
-pub fn obstacle(setting: &Setting, way: Contender) -> Result<Option<String>, Error> {
+/// Returns the reason why this machine cannot measure `contender`, if any.
+pub fn obstacle(setting: &Setting, contender: Contender) -> Result<Option<String>, Error> {
     let redis = [(REDIS, "redis-server"), (redis_benchmark::PROGRAM, "redis-tools")];
-    let needed = match way {
+    let needed = match contender {
         Contender::Echo | Contender::Virtio => &[][..],
         Contender::Redis => &redis[..1],
         Contender::Memcached => &[(MEMCACHED, "memcached")],
@@ -347,10 +353,10 @@ pub fn obstacle(setting: &Setting, way: Contender) -> Result<Option<String>, Err
     if let Some(lacking) = needed.iter().copied().find_map(lacking) {
         return Ok(Some(lacking));
     }
-    if !matches!(way, Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth) {
+    if !matches!(contender, Contender::AfXdp | Contender::Tap | Contender::RedisOverVeth) {
         return Ok(None);
     }
-    match Server::on_a_host(setting, way) {
+    match Server::on_a_host(setting, contender) {
         Ok(_) => Ok(None),
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(error) => Ok(Some(error.to_string().trim().replace('\n', " "))),

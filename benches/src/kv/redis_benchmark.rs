@@ -46,7 +46,7 @@ impl Benchmark<'_> {
     fn run(
         &self,
         (keys, size): (u64, u32),
-        what: &str,
+        commands: &str,
         requests: u64,
         limit: Duration,
     ) -> Result<Vec<(RequestKind, Measured)>, Error> {
@@ -60,11 +60,11 @@ impl Benchmark<'_> {
         };
         self.arguments(&mut command);
         command.args(["-r", &keys.to_string(), "-d", &size.to_string()]);
-        command.args(["-t", what, "-n", &requests.to_string(), "--csv"]);
+        command.args(["-t", commands, "-n", &requests.to_string(), "--csv"]);
         let running = Process::start(command)?;
         let command = running.command().to_owned();
         let printed = running.output(limit)?;
-        let measured = parse(&printed).filter(|measured| measured.len() == what.split(',').count());
+        let measured = parse(&printed).filter(|measured| measured.len() == commands.split(',').count());
         measured.ok_or(Error::Unexpected { command, printed })
     }
 

@@ -43,12 +43,12 @@ impl Operation {
 
 /// Error that prevents a count.
 #[derive(Debug, thiserror::Error)]
-#[error("{command} {what}")]
+#[error("{command} {reason}")]
 pub struct CommandError {
     /// Command.
     pub command: String,
     /// Failure.
-    pub what: String,
+    pub reason: String,
 }
 
 /// Runs `instructions.sh` with these arguments and returns the numbers it prints, those per operation first.
@@ -58,7 +58,7 @@ pub fn count(args: &str) -> Result<Vec<f64>, CommandError> {
     if numbers.is_empty() {
         return Err(CommandError {
             command: format!("instructions.sh {args}"),
-            what: format!("printed no number: {printed}"),
+            reason: format!("printed no number: {printed}"),
         });
     }
     Ok(numbers)
@@ -70,9 +70,9 @@ pub fn run(program: &Path, args: &str) -> Result<String, CommandError> {
     let command = format!("{} {args}", program.file_name().unwrap_or_default().display());
     eprintln!("{command}");
     let output = Command::new(program).args(args.split(' ')).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| CommandError { command: command.clone(), what: error.to_string() })?;
+    let output = output.map_err(|error| CommandError { command: command.clone(), reason: error.to_string() })?;
     match String::from_utf8(output.stdout) {
         Ok(printed) if !printed.is_empty() => Ok(printed),
-        _ => Err(CommandError { command, what: format!("failed ({})", output.status) }),
+        _ => Err(CommandError { command, reason: format!("failed ({})", output.status) }),
     }
 }

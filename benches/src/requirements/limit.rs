@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
     /// Name.
-    pub what: String,
+    pub requirement: String,
     /// Measured figure.
     pub figure: f64,
     /// Maximum.
@@ -18,8 +18,8 @@ pub struct Limit {
 
 impl Limit {
     /// Creates a limit for the measured `figure`.
-    pub fn new(what: impl Into<String>, figure: f64, limit: f64) -> Self {
-        Limit { what: what.into(), figure, limit, met: figure <= limit }
+    pub fn new(requirement: impl Into<String>, figure: f64, limit: f64) -> Self {
+        Limit { requirement: requirement.into(), figure, limit, met: figure <= limit }
     }
 }
 
@@ -28,10 +28,10 @@ pub fn table(name: &str, limits: &[Limit]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header([name, "figure", "at most", ""]);
-    for Limit { what, figure, limit, met } in limits {
+    for Limit { requirement, figure, limit, met } in limits {
         let number = |n: f64| if n < 100.0 { format!("{n:.2}") } else { format!("{n:.0}") };
         let verdict = if *met { "met" } else { "not met" };
-        table.add_row([what.clone(), number(*figure), number(*limit), verdict.to_owned()]);
+        table.add_row([requirement.clone(), number(*figure), number(*limit), verdict.to_owned()]);
     }
     table.column_iter_mut().skip(1).take(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table

@@ -14,7 +14,7 @@ pub struct Kind<D> {
     /// TCP engine, if the ratio depends on it.
     pub engine: Option<&'static str>,
     /// Name.
-    pub what: String,
+    pub requirement: String,
     /// Required minimum.
     pub required: f64,
     /// Figures.
@@ -25,8 +25,8 @@ pub struct Kind<D> {
 
 impl<D> Kind<D> {
     /// Creates a kind without an engine or a missing precondition.
-    pub fn new(what: impl Into<String>, required: f64, figures: Box<Figures<D>>) -> Self {
-        Kind { engine: None, what: what.into(), required, figures, lacking: None }
+    pub fn new(requirement: impl Into<String>, required: f64, figures: Box<Figures<D>>) -> Self {
+        Kind { engine: None, requirement: requirement.into(), required, figures, lacking: None }
     }
 }
 
@@ -39,7 +39,7 @@ pub struct Ratio {
     /// TCP engine, if the ratio depends on it.
     pub engine: Option<&'static str>,
     /// Name.
-    pub what: String,
+    pub requirement: String,
     /// Transfer time of a cache line between the cores in nanoseconds; `None` if no distance has both figures.
     pub transfer_ns: Option<f64>,
     /// Ratio, if both figures exist.
@@ -55,10 +55,10 @@ pub struct Ratio {
 /// Returns the ratios of `kinds` at each distance with both figures. A kind without such a distance is not met.
 pub fn all<D: AtDistance>(kinds: Vec<Kind<D>>, distances: &[D]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
-    for Kind { engine, what, required, figures, lacking } in kinds {
+    for Kind { engine, requirement, required, figures, lacking } in kinds {
         let at = |transfer_ns, ratio: Option<f64>| Ratio {
             engine,
-            what: what.clone(),
+            requirement: requirement.clone(),
             transfer_ns,
             ratio,
             required,
@@ -82,8 +82,8 @@ pub fn table(ratios: &[Ratio]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["comparison", "line ns", "ratio", "required", ""]);
-    for Ratio { engine, what, transfer_ns, ratio, required, met, lacking } in ratios {
-        let what = engine.map(|engine| format!("{engine}: ")).unwrap_or_default() + what;
+    for Ratio { engine, requirement, transfer_ns, ratio, required, met, lacking } in ratios {
+        let requirement = engine.map(|engine| format!("{engine}: ")).unwrap_or_default() + requirement;
         let verdict = match (ratio, met, lacking) {
             (None, _, Some(lacking)) => format!("not measured: {lacking}"),
             (None, _, None) => "never at one distance".to_owned(),
@@ -92,7 +92,7 @@ pub fn table(ratios: &[Ratio]) -> Table {
         };
         let line = transfer_ns.map(|ns| format!("{ns:.0}")).unwrap_or_default();
         let ratio = ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-        table.add_row([what, line, ratio, format!("{required:.2}"), verdict]);
+        table.add_row([requirement, line, ratio, format!("{required:.2}"), verdict]);
     }
     table
 }
@@ -111,8 +111,8 @@ mod tests {
 
     fn ratios(distances: &[Two], lacking: Option<&str>) -> Vec<Ratio> {
         let figures = Box::new(|two: &Two| two.1.zip(two.2));
-        let (what, lacking) = ("one to the other".to_owned(), lacking.map(str::to_owned));
-        all(vec![Kind { engine: Some("native"), what, required: 2.0, figures, lacking }], distances)
+        let (requirement, lacking) = ("one to the other".to_owned(), lacking.map(str::to_owned));
+        all(vec![Kind { engine: Some("native"), requirement, required: 2.0, figures, lacking }], distances)
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
     /// Creates the connector and the parts of each worker.
     #[expect(clippy::type_complexity, reason = "used once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter { config, provider, listeners, arenas, published, counters: counted, workers: ways, .. } = self;
+        let Adapter { config, provider, listeners, arenas, published, counters: counted, workers: channels, .. } = self;
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (arena, own) = (arenas[0].clone(), arenas[1].clone());
@@ -196,9 +196,9 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::RegisteredWindows;
         let bell = waker().map_err(failed)?;
         let (commands, requests) =
-            waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * ways.len(), bell.wake());
+            waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * channels.len(), bell.wake());
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
-        for (worker, (messages, rest)) in ways.into_iter().enumerate() {
+        for (worker, (messages, rest)) in channels.into_iter().enumerate() {
             let channel = rest.as_ref().map(IdleWait::channel);
             let most = config.qps_per_cq(&limits).min(config.qps()).max(1);
             let (cqs, datagrams) = match config.mode {

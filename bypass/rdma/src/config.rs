@@ -110,12 +110,12 @@ impl Default for Config {
 #[non_exhaustive]
 pub enum Unsupported {
     /// The device's limit is lower.
-    #[error("{asked} {what} exceed the device's limit: at most {most} are possible")]
+    #[error("{requested} {objects} exceed the device's limit: at most {most} are possible")]
     TooMany {
         /// Resource.
-        what: &'static str,
+        objects: &'static str,
         /// Requested number.
-        asked: u32,
+        requested: u32,
         /// Limit.
         most: u32,
     },
@@ -163,8 +163,9 @@ impl Config {
     pub(crate) fn within(&self, limits: &DeviceLimits) -> Result<Config, Unsupported> {
         let mut config = self.clone();
         let (sends, buffers) = (u32::from(self.sends), u32::from(self.buffers));
-        let no_more_than =
-            |what, asked, most| if asked > most { Err(Unsupported::TooMany { what, asked, most }) } else { Ok(()) };
+        let no_more_than = |objects, requested, most| {
+            if requested > most { Err(Unsupported::TooMany { objects, requested, most }) } else { Ok(()) }
+        };
         no_more_than("requests under way", sends, limits.qp_wrs)?;
         if self.mode == Mode::Write {
             if limits.transport == TransportKind::Iwarp {
@@ -278,15 +279,16 @@ mod tests {
 
     #[test]
     fn each_connection_has_a_share_of_the_buffers() {
-        for (srq, asked, connections, buffers, each) in [
+        for (srq, requested, connections, buffers, each) in [
             (4096, 32, 1024, 1024, 4),
             (4096, 32, 64, 64, 32),
             (4096, 10, 64, 64, 10),
             (30, 32, 64, 10, 3),
             (3, 3, 64, 1, 3),
         ] {
-            let asked = Config { srq: Some(srq), buffers: asked, max_connections: connections, ..Config::default() };
-            let config = asked.within(&limits()).unwrap();
+            let requested =
+                Config { srq: Some(srq), buffers: requested, max_connections: connections, ..Config::default() };
+            let config = requested.within(&limits()).unwrap();
             assert_eq!((config.max_connections, config.buffers), (buffers, each), "{srq}");
             assert!(config.max_connections as u32 * u32::from(config.buffers) <= srq);
         }
@@ -298,11 +300,15 @@ mod tests {
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
         assert_eq!((config.max_connections, config.qps_per_cq(&limits)), (40, 20));
         // There is room for draining queue pairs as well.
-        for asked in 1..50 {
-            let srq = Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: asked, ..Config::default() };
+        for requested in 1..50 {
+            let srq =
+                Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: requested, ..Config::default() };
             let config = srq.within(&limits).unwrap();
-            assert!(config.qps() > config.max_connections && config.max_connections == asked.min(68), "{asked}");
-            assert!(config.qps() <= 2 * config.qps_per_cq(&limits), "{asked}");
+            assert!(
+                config.qps() > config.max_connections && config.max_connections == requested.min(68),
+                "{requested}"
+            );
+            assert!(config.qps() <= 2 * config.qps_per_cq(&limits), "{requested}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Step {
     /// Name.
-    pub what: &'static str,
+    pub operation: &'static str,
     /// The step is needed for each connection, not only once per process.
     pub each: bool,
     /// Durations.
@@ -26,13 +26,13 @@ struct Watch<F> {
 }
 
 impl<F: FnMut() -> Duration> Watch<F> {
-    fn time<T>(&mut self, what: &'static str, each: bool, step: impl FnOnce() -> T) -> T {
+    fn time<T>(&mut self, operation: &'static str, each: bool, step: impl FnOnce() -> T) -> T {
         let begin = (self.clock)();
         let done = step();
         let took = (self.clock)().saturating_sub(begin);
-        match self.steps.iter_mut().find(|step| step.what == what) {
+        match self.steps.iter_mut().find(|step| step.operation == operation) {
             Some(step) => step.took.push(took),
-            None => self.steps.push(Step { what, each, took: vec![took] }),
+            None => self.steps.push(Step { operation, each, took: vec![took] }),
         }
         done
     }
@@ -54,7 +54,7 @@ pub fn steps<C: Provider>(
     let mut watch = Watch { clock, steps: Vec::new() };
     let gids = provider.gids(PORT).map_err(Error::of("query the port's addresses"))?;
     let routed = gids.iter().rfind(|gid| gid.kind == GidKind::RoceV2);
-    let none = || Error { what: "find an address of the port", error: ErrorKind::AddrNotAvailable.into() };
+    let none = || Error { operation: "find an address of the port", error: ErrorKind::AddrNotAvailable.into() };
     let own = *routed.or(gids.first()).ok_or_else(none)?;
     let lid = provider.port(PORT).map_err(Error::of("query the port"))?.lid;
     let pd = watch.time("protection domain", false, || Pd::new(provider))?;
@@ -89,7 +89,7 @@ pub fn steps<C: Provider>(
 fn post<C: Provider>(qp: &mut Qp<C, Init>, config: &Config, arena: &Arena) -> Result<(), Error> {
     qp.post((0..config.buffers).map_while(|_| arena.alloc(config.buffer)))?;
     if qp.recv_room() > 0 {
-        return Err(Error { what: "allocate buffers for a connection", error: ErrorKind::OutOfMemory.into() });
+        return Err(Error { operation: "allocate buffers for a connection", error: ErrorKind::OutOfMemory.into() });
     }
     Ok(())
 }
@@ -114,10 +114,10 @@ mod tests {
             now
         };
         let steps = steps(&device, &Config::default(), &arena(), 3, clock).unwrap();
-        let told: Vec<_> = steps.iter().map(|step| (step.what, step.each, step.took.len())).collect();
-        let once = ["protection domain", "register memory", "completion queue"].map(|what| (what, false, 1));
-        let each = ["create", "INIT", "post buffers", "RTR", "RTS", "destroy"].map(|what| (what, true, 3));
-        assert_eq!(told, [&once[..], &each].concat());
+        let summary: Vec<_> = steps.iter().map(|step| (step.operation, step.each, step.took.len())).collect();
+        let once = ["protection domain", "register memory", "completion queue"].map(|operation| (operation, false, 1));
+        let each = ["create", "INIT", "post buffers", "RTR", "RTS", "destroy"].map(|operation| (operation, true, 3));
+        assert_eq!(summary, [&once[..], &each].concat());
         assert!(steps.iter().flat_map(|step| &step.took).all(|took| *took == Duration::from_micros(1)));
         assert_eq!(fabric.live(), Live::default());
     }

@@ -28,13 +28,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps `len` bytes for `what`. With `hugepages`, uses hugepages if enough are free.
-    pub(crate) fn new(len: usize, hugepages: bool, what: &str) -> io::Result<Region> {
+    /// Maps `len` bytes for `purpose`. With `hugepages`, uses hugepages if enough are free.
+    pub(crate) fn new(len: usize, hugepages: bool, purpose: &str) -> io::Result<Region> {
         match hugepages.then(|| Region::hugepages(len)) {
             Some(Ok(region)) => Ok(region),
             Some(Err(error)) => {
                 tracing::warn!(
-                    "no hugepages for {what}, so it has ordinary pages: {error}; `linerate hugepages reserve` reserves some"
+                    "no hugepages for {purpose}, so it has ordinary pages: {error}; `linerate hugepages reserve` reserves some"
                 );
                 Region::pages(len)
             }

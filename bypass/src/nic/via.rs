@@ -74,12 +74,12 @@ pub enum InvalidVia {
     )]
     Unknown(String),
     /// The name after the colon is missing.
-    #[error("'{kind}' needs {what}: write {kind}:{example}")]
+    #[error("'{kind}' needs {required}: write {kind}:{example}")]
     Missing {
         /// Kind of network.
         kind: &'static str,
         /// Description of the name.
-        what: &'static str,
+        required: &'static str,
         /// Example of a name.
         example: &'static str,
     },
@@ -87,12 +87,12 @@ pub enum InvalidVia {
     #[error("'{0}' takes no argument")]
     Superfluous(&'static str),
     /// Invalid name.
-    #[error("'{name}' cannot be {what}: {why}")]
+    #[error("'{name}' cannot be {required}: {why}")]
     Name {
         /// The name.
         name: String,
         /// Description of the name.
-        what: &'static str,
+        required: &'static str,
         /// Reason why the name is invalid.
         why: &'static str,
     },
@@ -118,9 +118,9 @@ impl FromStr for Via {
             None => (rest, ""),
         };
         let mut options: Vec<String> = options.split(',').filter(|o| !o.is_empty()).map(str::to_owned).collect();
-        let named = |kind, what, example| match name {
+        let named = |kind, required, example| match name {
             Some(name) if !name.is_empty() => Ok(name.to_owned()),
-            _ => Err(InvalidVia::Missing { kind, what, example }),
+            _ => Err(InvalidVia::Missing { kind, required, example }),
         };
         match kind {
             "kernel" | "eal" => {
@@ -170,7 +170,7 @@ fn interface_name(name: String) -> Result<String, InvalidVia> {
     };
     match wrong {
         None => Ok(name),
-        Some(why) => Err(InvalidVia::Name { name, what: "an interface", why }),
+        Some(why) => Err(InvalidVia::Name { name, required: "an interface", why }),
     }
 }
 
@@ -181,7 +181,11 @@ fn pci_address(name: String) -> Result<String, InvalidVia> {
     if shape == "xxxx:xx:xx.x" {
         Ok(full)
     } else {
-        Err(InvalidVia::Name { name, what: "a PCI address", why: "write it as lspci -D does, such as 0000:03:00.0" })
+        Err(InvalidVia::Name {
+            name,
+            required: "a PCI address",
+            why: "write it as lspci -D does, such as 0000:03:00.0",
+        })
     }
 }
 

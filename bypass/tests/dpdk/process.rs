@@ -21,10 +21,10 @@ pub fn is_orphan() -> bool {
 
 /// Calls `done`, which polls a port, until it returns `true`.
 #[track_caller]
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_for(condition: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !done() {
-        assert!(Instant::now() < end, "{what} did not come about in {DEADLINE:?}");
+        assert!(Instant::now() < end, "{condition} did not come about in {DEADLINE:?}");
         std::thread::yield_now();
     }
 }

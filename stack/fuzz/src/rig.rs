@@ -164,9 +164,9 @@ impl Rig {
         let _ = self.app_sender.send_to_conn(conn, op);
     }
 
-    fn trace(&self, what: impl FnOnce() -> String) {
+    fn trace(&self, text: impl FnOnce() -> String) {
         if self.traces {
-            eprintln!("{:>12} {}", self.now().as_micros() - 1_000_000_000, what());
+            eprintln!("{:>12} {}", self.now().as_micros() - 1_000_000_000, text());
         }
     }
 

@@ -43,7 +43,7 @@ pub enum Step {
         /// Second word of its header, which holds the next-hop MTU.
         word: u32,
         /// Sequence number of the quoted segment.
-        seq: Place,
+        seq: SeqChoice,
     },
 }
 
@@ -60,7 +60,7 @@ pub enum Kind {
 
 /// Sequence number relative to the endpoint's state.
 #[derive(Debug, Clone, Copy, Arbitrary)]
-pub enum Place {
+pub enum SeqChoice {
     /// Next expected number.
     Next,
     /// Near the next expected number.
@@ -79,9 +79,9 @@ pub struct Shape {
     /// Flow.
     pub flow: u8,
     /// Sequence number.
-    pub seq: Place,
+    pub seq: SeqChoice,
     /// Acknowledgement number.
-    pub ack: Place,
+    pub ack: SeqChoice,
     /// Flags.
     pub flags: Flags,
     /// Window field.
@@ -119,7 +119,7 @@ pub enum Options {
     /// No options.
     None,
     /// Timestamps with offsets from the ordinary ones, and SACK blocks at offsets in the unacknowledged data.
-    Sack(i8, i8, [(Place, u16); 3]),
+    Sack(i8, i8, [(SeqChoice, u16); 3]),
     /// Options of an ordinary SYN, with this window scale and MSS.
     Syn(u8, u16),
     /// Arbitrary bytes.
@@ -193,21 +193,21 @@ fn take(rig: &mut Rig, step: &Step) {
     }
 }
 
-/// Returns the sequence number at `place` of the stream to the endpoint, or from it.
-fn number(rig: &mut Rig, flow: u8, place: Place, to_endpoint: bool) -> u32 {
+/// Returns the sequence number at `choice` of the stream to the endpoint, or from it.
+fn number(rig: &mut Rig, flow: u8, choice: SeqChoice, to_endpoint: bool) -> u32 {
     let tuple = rig.tuple(flow);
     let known = rig.flow(tuple);
     let numbers = known.numbers();
     let next = if to_endpoint { known.ack } else { known.nxt };
-    match place {
-        Place::Next => next,
-        Place::Near(n) => next.wrapping_add_signed(n.into()),
-        Place::Far(n) => next.wrapping_add_signed(n.into()),
-        Place::Other(n) => {
+    match choice {
+        SeqChoice::Next => next,
+        SeqChoice::Near(n) => next.wrapping_add_signed(n.into()),
+        SeqChoice::Far(n) => next.wrapping_add_signed(n.into()),
+        SeqChoice::Other(n) => {
             let other = numbers.map(|numbers| if to_endpoint { numbers.rcv_edge } else { numbers.una });
             other.unwrap_or(next).wrapping_add_signed(n.into())
         }
-        Place::Any(n) => n,
+        SeqChoice::Any(n) => n,
     }
 }
 

@@ -109,10 +109,10 @@ impl Net {
         if self.commands.items.is_empty() && self.commands.datagrams.is_empty() {
             return;
         }
-        let Some(way) = self.shared.worker_sender.get() else { return };
+        let Some(sender) = self.shared.worker_sender.get() else { return };
         if let Some(empty) = self.spare.take().or_else(|| self.empty.receive()) {
             let commands = std::mem::replace(&mut self.commands, empty);
-            if let Err(commands) = way.send_to_worker(self.worker, commands) {
+            if let Err(commands) = sender.send_to_worker(self.worker, commands) {
                 // The mailbox is full: retry later.
                 self.spare = Some(std::mem::replace(&mut self.commands, commands));
             }
@@ -136,13 +136,13 @@ impl Net {
         let window = self.config.window;
         let Some(stream) = self.streams.get_mut(conn) else { return };
         let slices = before.1 - stream.received.slices();
-        let told = stream.consumed(conn, before.0 - stream.received.len(), slices, window);
+        let command = stream.consumed(conn, before.0 - stream.received.len(), slices, window);
         if stream.end_is_due() {
             self.ended.push(conn);
         }
         self.slices_done += slices as u64;
-        if let Some(told) = told {
-            self.command(told);
+        if let Some(command) = command {
+            self.command(command);
         }
     }
 
@@ -389,8 +389,8 @@ mod tests {
     #[test]
     fn full_mailbox_loses_no_command_and_no_batch() {
         let (mut net, shared) = net();
-        let (way, mut worker) = mailbox(1);
-        shared.worker_sender.set(AppSender::new(vec![way])).ok().unwrap();
+        let (sender, mut worker) = mailbox(1);
+        shared.worker_sender.set(AppSender::new(vec![sender])).ok().unwrap();
         net.connect("127.0.0.1:1".parse().unwrap(), 0);
         net.flush();
         for token in 1..1000 {
@@ -400,11 +400,11 @@ mod tests {
         let mut tokens = Vec::new();
         while let Some(message) = worker.receive() {
             let AppMsg::Message { message, .. } = message else { panic!("no query was sent") };
-            let asked = message.items.into_iter().map(|command| match command {
+            let requested = message.items.into_iter().map(|command| match command {
                 Command::Connect(_, token) => token,
                 _ => panic!("unexpected command"),
             });
-            tokens.extend(asked);
+            tokens.extend(requested);
             net.flush();
         }
         assert_eq!(tokens, (0..1000).collect::<Vec<u64>>());

@@ -179,12 +179,12 @@ fn proxy_splices_both_ways_and_half_closes() {
 #[test]
 fn deferred_replies_from_another_thread_arrive() {
     let (service, orders) = Deferred::new();
-    let (tell_way, way) = channel::<AppSender<Bytes>>();
+    let (publish_sender, app_sender_rx) = channel::<AppSender<Bytes>>();
     let server = start(&listening(), true, move |ctx| {
-        tell_way.send(ctx.app_sender).unwrap();
+        publish_sender.send(ctx.app_sender).unwrap();
         service
     });
-    let app_sender = way.recv().unwrap();
+    let app_sender = app_sender_rx.recv().unwrap();
     let helper = std::thread::spawn(move || Deferred::answer(orders, app_sender));
     let mut stream = client(server.address);
     for text in ["abc", "defgh"] {
@@ -216,7 +216,7 @@ fn datagrams_are_echoed() {
 
 /// Reads nothing until it gets a message, then reports how it ended.
 struct Late {
-    told: Sender<CloseReason>,
+    reasons: Sender<CloseReason>,
     read: Vec<u8>,
 }
 
@@ -245,14 +245,14 @@ impl Service for Late {
 
     fn closed(&mut self, _: &mut impl Transport, _: ConnId, ended: bool, why: CloseReason) {
         assert!(ended || why != CloseReason::Finished);
-        self.told.send(why).unwrap();
+        self.reasons.send(why).unwrap();
     }
 }
 
 #[test]
 fn late_reads_after_the_end_of_a_connection_lose_nothing() {
-    let (told, ends) = channel();
-    let server = start(&listening(), true, |_| Late { told, read: Vec::new() });
+    let (reasons, ends) = channel();
+    let server = start(&listening(), true, |_| Late { reasons, read: Vec::new() });
     let sent: Vec<u8> = (0..20_000).map(pattern).collect();
     for _ in 0..3 {
         let mut stream = client(server.address);

@@ -102,7 +102,7 @@ struct Entry<P> {
     in_use: bool,
     /// True if another station may have the IP address, so that confirmation is multicast.
     multicast_confirm: bool,
-    asked: Option<PendingSolicitation>,
+    pending: Option<PendingSolicitation>,
     parked: Vec<P>,
 }
 
@@ -156,8 +156,8 @@ struct Family {
     scanned: Instant,
     /// Rate limit of entries that unsolicited messages create.
     unsolicited: RateLimit,
-    /// Entries with `asked`, which [`Neighbors::poll`] visits.
-    asked: Vec<IpAddr>,
+    /// Entries with `pending`, which [`Neighbors::poll`] visits.
+    pending: Vec<IpAddr>,
     /// Number of waiting packets.
     parked: usize,
     reachable: Duration,
@@ -173,7 +173,7 @@ impl Family {
             replaceable: Vec::new(),
             scanned: Instant::ZERO,
             unsolicited: RateLimit::new(UNSOLICITED_BURST),
-            asked: Vec::new(),
+            pending: Vec::new(),
             parked: 0,
             reachable: REACHABLE,
             retry: RETRY,
@@ -245,16 +245,16 @@ impl<P> Neighbors<P> {
             if entry.used.replace(now).is_none() {
                 family.unused -= 1;
             }
-            match (entry.mac, entry.asked) {
+            match (entry.mac, entry.pending) {
                 (Some(mac), None) if now.since(entry.confirmed) < family.reachable && !entry.multicast_confirm => {
                     return Lookup::Known(mac);
                 }
                 (Some(mac), Some(_)) => return Lookup::Known(mac),
-                (Some(mac), None) if family.asked.len() >= MAX_PENDING => return Lookup::Known(mac),
+                (Some(mac), None) if family.pending.len() >= MAX_PENDING => return Lookup::Known(mac),
                 (Some(mac), None) => {
                     let again = now + family.retry;
-                    entry.asked = Some(PendingSolicitation { tries: 1, again });
-                    family.asked.push(ip);
+                    entry.pending = Some(PendingSolicitation { tries: 1, again });
+                    family.pending.push(ip);
                     let solicitation = entry.solicitation(ip);
                     self.is_due_by(again);
                     return Lookup::Confirm(mac, solicitation);
@@ -262,14 +262,14 @@ impl<P> Neighbors<P> {
                 (None, _) => return Lookup::Pending,
             }
         }
-        if family.asked.len() >= MAX_PENDING || !self.make_room(ip, now) {
+        if family.pending.len() >= MAX_PENDING || !self.make_room(ip, now) {
             return Lookup::Refused;
         }
         let family = family!(self, ip);
         let again = now + family.retry;
-        family.asked.push(ip);
+        family.pending.push(ip);
         family.entries += 1;
-        let asked = Some(PendingSolicitation { tries: 1, again });
+        let pending = Some(PendingSolicitation { tries: 1, again });
         let used = Some(now);
         let entry = Entry {
             mac: None,
@@ -278,7 +278,7 @@ impl<P> Neighbors<P> {
             used,
             in_use: false,
             multicast_confirm: false,
-            asked,
+            pending,
             parked: Vec::new(),
         };
         self.entries.insert(Key(ip), entry);
@@ -309,13 +309,13 @@ impl<P> Neighbors<P> {
             entry.mac = Some(mac);
             entry.confirmed = now;
             entry.multicast_confirm = false;
-            let was_asked = entry.asked.take().is_some();
-            if was_asked {
-                family.asked.retain(|asked| *asked != ip);
+            let was_pending = entry.pending.take().is_some();
+            if was_pending {
+                family.pending.retain(|pending| *pending != ip);
             }
             family.parked -= entry.parked.len();
             let parked = std::mem::take(&mut entry.parked);
-            if was_asked {
+            if was_pending {
                 self.renew_due();
             }
             return Update::Known { parked, changed };
@@ -346,7 +346,7 @@ impl<P> Neighbors<P> {
             used,
             in_use: false,
             multicast_confirm: false,
-            asked: None,
+            pending: None,
             parked,
         };
         self.entries.insert(Key(ip), entry);
@@ -358,14 +358,14 @@ impl<P> Neighbors<P> {
     pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
         let entries = &mut self.entries;
         for family in [&mut self.v4, &mut self.v6] {
-            let Family { asked, parked, retry, entries: count, .. } = family;
-            asked.retain(|ip| {
+            let Family { pending, parked, retry, entries: count, .. } = family;
+            pending.retain(|ip| {
                 let Some(entry) = entries.get_mut(&Key(*ip)) else { return false };
-                let Some(asked) = &mut entry.asked else { return false };
-                if now < asked.again {
+                let Some(pending) = &mut entry.pending else { return false };
+                if now < pending.again {
                     return true;
                 }
-                if asked.tries >= TRIES {
+                if pending.tries >= TRIES {
                     if let Some(entry) = entries.remove(&Key(*ip)) {
                         // A lookup created the entry, so it does not count as unused.
                         *count -= 1;
@@ -374,7 +374,7 @@ impl<P> Neighbors<P> {
                     }
                     return false;
                 }
-                *asked = PendingSolicitation { tries: asked.tries + 1, again: now + *retry };
+                *pending = PendingSolicitation { tries: pending.tries + 1, again: now + *retry };
                 ask(entry.solicitation(*ip));
                 true
             });
@@ -387,11 +387,11 @@ impl<P> Neighbors<P> {
     pub fn require_confirmation(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| entry.mac.is_some()) {
             entry.multicast_confirm = true;
-            entry.asked = None;
+            entry.pending = None;
         }
         let entries = &self.entries;
         for family in [&mut self.v4, &mut self.v6] {
-            family.asked.retain(|ip| entries.get(&Key(*ip)).is_some_and(|entry| entry.asked.is_some()));
+            family.pending.retain(|ip| entries.get(&Key(*ip)).is_some_and(|entry| entry.pending.is_some()));
         }
         self.renew_due();
     }
@@ -408,9 +408,10 @@ impl<P> Neighbors<P> {
     }
 
     fn renew_due(&mut self) {
-        let again = |ip: &IpAddr| self.entries.get(&Key(*ip)).and_then(|entry| entry.asked).map(|asked| asked.again);
+        let again =
+            |ip: &IpAddr| self.entries.get(&Key(*ip)).and_then(|entry| entry.pending).map(|pending| pending.again);
         let scan = self.scan.map(|_| Instant::ZERO);
-        self.due = self.v4.asked.iter().chain(&self.v6.asked).filter_map(again).chain(scan).min();
+        self.due = self.v4.pending.iter().chain(&self.v6.pending).filter_map(again).chain(scan).min();
     }
 
     /// Returns the number of connection slots that the running scan has covered; `None` without a scan.
@@ -511,7 +512,7 @@ impl<P> Neighbors<P> {
         while let Some(ip) = family.replaceable.pop() {
             let Some(entry) = self.entries.get(&Key(ip)) else { continue };
             let is_idle = entry.used.is_some_and(|used| used < family.scanned);
-            if entry.asked.is_none() && is_idle && !self.gateways.contains(&ip) {
+            if entry.pending.is_none() && is_idle && !self.gateways.contains(&ip) {
                 self.entries.remove(&Key(ip));
                 family.entries -= 1;
                 return true;

@@ -173,8 +173,8 @@ mod tests {
     fn only_dctcp_requires_ecn() {
         for congestion in Algorithm::ALL {
             let control = Builtin::new(&Config { congestion, ..Config::default() }, 1000);
-            let asked = [control.wants_ecn(), control.exact_ecn_echo(), control.handles_ecn_echo()];
-            assert_eq!(asked, [congestion == Algorithm::Dctcp; 3]);
+            let capabilities = [control.wants_ecn(), control.exact_ecn_echo(), control.handles_ecn_echo()];
+            assert_eq!(capabilities, [congestion == Algorithm::Dctcp; 3]);
         }
     }
 

@@ -272,7 +272,7 @@ pub(crate) mod tests {
             message[1] = 1;
             frame(ROUTER, &message)
         };
-        for (what, frame) in [
+        for (case, frame) in [
             ("hop limit", changed(ETHERNET_HEADER + 7, 254)),
             ("source", frame("2001:db8::1".parse().unwrap(), &good)),
             ("no source", frame(Ipv6Addr::UNSPECIFIED, &good)),
@@ -283,7 +283,7 @@ pub(crate) mod tests {
             ("option beyond the end", frame(ROUTER, &message(0, 1, &[&[5, 2, 0, 0, 0, 0, 5, 0x78]]))),
             ("half an option", frame(ROUTER, &message(0, 1, &[&[5]]))),
         ] {
-            assert_eq!(Advertisement::parse(&frame).err(), Some(DropCause::BadAdvertisement), "{what}");
+            assert_eq!(Advertisement::parse(&frame).err(), Some(DropCause::BadAdvertisement), "{case}");
         }
         // Other NDP messages are not advertisements.
         let solicitation = frame(ROUTER, &[133, 0, 0, 0, 0, 0, 0, 0]);

@@ -214,10 +214,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn next_deadline(&self) -> Option<Instant> {
         let reopens = !self.shared.window_held.is_empty() && !self.shared.is_low();
         // A service without a packet retries until an allocation succeeds.
-        let asks = !self.shared.alloc_blocked.is_empty();
+        let retries_alloc = !self.shared.alloc_blocked.is_empty();
         let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
         let events = sends || self.shared.rr.has_unanswered() || !self.shared.events.is_empty();
-        if events || reopens || asks {
+        if events || reopens || retries_alloc {
             return Some(Instant::ZERO);
         }
         let deadlines =

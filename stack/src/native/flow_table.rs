@@ -237,15 +237,15 @@ mod tests {
         for i in 0..64u32 {
             table.insert(u64::from(i) << 57 | 1 << 34, i).unwrap();
         }
-        let mut asked = Vec::new();
+        let mut compared = Vec::new();
         assert_eq!(
             table.find(5 << 57 | 1 << 34, |index| {
-                asked.push(index);
+                compared.push(index);
                 false
             }),
             None
         );
-        assert_eq!(asked, [5]);
+        assert_eq!(compared, [5]);
         assert_eq!(table.candidate(5 << 57 | 1 << 34), Some(5));
         assert_eq!(table.candidate(5 << 57 | 1 << 35), None);
         table.prefetch(5 << 57);

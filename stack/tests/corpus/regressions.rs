@@ -1,13 +1,13 @@
 //! Regressions found by fuzzing, each as the shortest sequence. The harness checks the invariants.
 
-use crate::fuzz::steps::{Flags, Options, Place, Shape, Step, play};
+use crate::fuzz::steps::{Flags, Options, SeqChoice, Shape, Step, play};
 use crate::fuzz::{Op, Setup};
 
 /// Segment of the first flow with ACK, next in order, with 10 bytes.
 const ORDINARY: Shape = Shape {
     flow: 0,
-    seq: Place::Next,
-    ack: Place::Next,
+    seq: SeqChoice::Next,
+    ack: SeqChoice::Next,
     flags: Flags::Ack,
     window: 5000,
     len: 10,
@@ -22,22 +22,22 @@ const SAME_BURST: u8 = 32;
 #[test]
 fn keepalive_probes_vanished_peer_with_held_data() {
     let setup = |habits| Setup { bits: Setup::KEEPALIVE, peer: 7, habits: habits | Setup::SILENCE };
-    play(setup(0), &[Step::Send(Shape { seq: Place::Far(1000), ..ORDINARY })]);
+    play(setup(0), &[Step::Send(Shape { seq: SeqChoice::Far(1000), ..ORDINARY })]);
     play(setup(Setup::HOLDS), &[Step::Send(ORDINARY)]);
 }
 
 /// RFC 4987 §3.2: every reply to a repeated SYN doubled the SYN-ACK timeout, up to a minute.
 #[test]
 fn repeated_syns_do_not_extend_half_open_connection() {
-    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
+    let syn = Step::Send(Shape { flow: 1, seq: SeqChoice::Any(7), flags: Flags::Syn, ..ORDINARY });
     play(Setup { habits: Setup::SILENCE, ..Setup::default() }, &vec![syn; 7]);
 }
 
 /// A half-open connection holds only its control block.
 #[test]
 fn old_data_for_a_half_open_connection_gets_no_buffers() {
-    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, ..ORDINARY });
-    let old = Step::Send(Shape { flow: 1, seq: Place::Near(-20), ..ORDINARY });
+    let syn = Step::Send(Shape { flow: 1, seq: SeqChoice::Any(7), flags: Flags::Syn, ..ORDINARY });
+    let old = Step::Send(Shape { flow: 1, seq: SeqChoice::Near(-20), ..ORDINARY });
     play(Setup::default(), &[syn, old]);
 }
 
@@ -51,8 +51,8 @@ fn last_ack_makes_connection_idle() {
 /// A challenge ACK in the same burst replaced the SYN-ACK, which was never sent, and the connection never timed out.
 #[test]
 fn syn_is_answered_despite_segment_in_same_burst() {
-    let syn = Step::Send(Shape { flow: 1, seq: Place::Any(7), flags: Flags::Syn, how: SAME_BURST, ..ORDINARY });
-    let old = Step::Send(Shape { flow: 1, seq: Place::Any(0), len: 0, ..ORDINARY });
+    let syn = Step::Send(Shape { flow: 1, seq: SeqChoice::Any(7), flags: Flags::Syn, how: SAME_BURST, ..ORDINARY });
+    let old = Step::Send(Shape { flow: 1, seq: SeqChoice::Any(0), len: 0, ..ORDINARY });
     play(Setup::default(), &[syn, old]);
 }
 

@@ -59,7 +59,7 @@ pub fn outcomes(ledger: &Ledger) -> Vec<[EndOutcome; 2]> {
 fn check_end(ledger: &Ledger, n: usize, end: End) -> Result<(), &'static str> {
     let scenario = &ledger.scenario;
     let (own, peer) = (ledger.of(n, end), ledger.of(n, end.other()));
-    let fault = |wrong: bool, what| if wrong { Err(what) } else { Ok(()) };
+    let fault = |wrong: bool, fault| if wrong { Err(fault) } else { Ok(()) };
     match own.ended {
         Some(CloseReason::Finished) => {
             fault(!own.closed || !own.peer_closed, "finished without a close of both ends")?;

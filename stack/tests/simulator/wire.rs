@@ -153,7 +153,7 @@ impl Wire {
         // smoltcp delays ACKs for longer than a tail loss probe takes.
         let both = self.scenario.hosts.iter().all(|host| host.engine == EngineKind::Native);
         let clean = both && self.scenario.is_clean();
-        let fault = |wrong: bool, what| if native && wrong { Err(what) } else { Ok(()) };
+        let fault = |wrong: bool, fault| if native && wrong { Err(fault) } else { Ok(()) };
         if segment.rst {
             return fault(clean && !self.scenario.hosts.is_empty() && segment.payload > 0, "a reset with data");
         }

@@ -84,8 +84,8 @@ pub fn fixed(view: &View, app: App, point: Point) -> Option<Figure> {
     let groups = [(String::new(), view.of(app).collect::<Vec<_>>())];
     let at = |_: &Seen| Some(point);
     let panels = panels(bars(&groups, at, at), names::point(point), names::point(point));
-    let what = spread_of(view, view.of(app).filter_map(|seen| seen.at(point)));
-    let caption = with_machine(view, &format!("{}. {what}", app.title()));
+    let text = spread_of(view, view.of(app).filter_map(|seen| seen.at(point)));
+    let caption = with_machine(view, &format!("{}. {text}", app.title()));
     (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption })
 }
 
@@ -166,26 +166,26 @@ fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value
 
 fn caption(view: &View, app: App, of: Swept, rows: &[(&Seen, &Sweep)]) -> String {
     let settings = distinct(rows.iter().map(|(_, sweep)| sweep.setting.trim()).filter(|setting| !setting.is_empty()));
-    let mut what = if settings.is_empty() { String::new() } else { format!("{}.", settings.join("; ")) };
+    let mut text = if settings.is_empty() { String::new() } else { format!("{}.", settings.join("; ")) };
     if of == Swept::OfferedRate {
-        what += " Requests come by Poisson arrivals, and times count from when one was due.";
+        text += " Requests come by Poisson arrivals, and times count from when one was due.";
     }
     if rows.iter().any(|(_, sweep)| sweep.points.iter().any(|point| point.saturated)) {
-        what += " A ring marks where the server did not keep up with what was asked for.";
+        text += " A ring marks offered rates that the server did not reach.";
     }
-    what += " Each value was measured once.";
+    text += " Each value was measured once.";
     for (seen, sweep) in rows {
         if let Some(why) = &sweep.ended {
-            what += &format!(" {} ends early: {}.", seen.name, why.trim().trim_end_matches('.'));
+            text += &format!(" {} ends early: {}.", seen.name, why.trim().trim_end_matches('.'));
         }
     }
-    with_machine(view, &format!("{}. {}", app.title(), what.trim()))
+    with_machine(view, &format!("{}. {}", app.title(), text.trim()))
 }
 
 /// Returns the caption of a plot, with the origin of its data.
-fn with_machine(view: &View, what: &str) -> String {
+fn with_machine(view: &View, text: &str) -> String {
     let machine = &view.results.machine;
-    format!("{what} {}, {}.", machine.cpu, names::cores(machine.cores))
+    format!("{text} {}, {}.", machine.cpu, names::cores(machine.cores))
 }
 
 #[cfg(test)]

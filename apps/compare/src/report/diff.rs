@@ -65,12 +65,12 @@ fn run(results: &Results) -> String {
 fn differences(a: &Results, b: &Results) -> Vec<(String, String, String)> {
     let json = |results: &Results| {
         let mut all = serde_json::Map::new();
-        for (what, value) in
+        for (figure, value) in
             [("machine", serde_json::to_value(&results.machine)), ("settings", serde_json::to_value(&results.settings))]
         {
             if let Ok(serde_json::Value::Object(fields)) = value {
                 all.extend(
-                    fields.into_iter().map(|(name, value)| (format!("{what}: {}", name.replace('_', " ")), value)),
+                    fields.into_iter().map(|(name, value)| (format!("{figure}: {}", name.replace('_', " ")), value)),
                 );
             }
         }
@@ -125,21 +125,21 @@ fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
         ("CPU µs", |stats| stats.cpu_us),
         ("instructions", |stats| stats.instructions),
     ];
-    let compared = all.into_iter().filter_map(|(what, of)| Some((what, of(a)?, of(b)?)));
+    let compared = all.into_iter().filter_map(|(figure, of)| Some((figure, of(a)?, of(b)?)));
     compared
-        .map(|(what, a, b)| {
+        .map(|(figure, a, b)| {
             let digits = decimals([a.median, b.median]);
             let cell = |spread: Spread| {
                 let range = format!("{} – {}", grouped(spread.min, digits), grouped(spread.max, digits));
                 Cell { text: grouped(spread.median, digits), small: (spread.rounds > 1).then_some(range) }
             };
             let ratio = if a.median > 0.0 { format!("{:.2}", b.median / a.median) } else { String::new() };
-            let said = match b.against(&a) {
+            let verdict = match b.against(&a) {
                 None => "overlap",
                 Some(std::cmp::Ordering::Greater) => "more",
                 Some(_) => "less",
             };
-            vec![Cell::default(), what.into(), cell(a), cell(b), ratio.into(), said.into()]
+            vec![Cell::default(), figure.into(), cell(a), cell(b), ratio.into(), verdict.into()]
         })
         .collect()
 }

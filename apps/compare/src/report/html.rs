@@ -27,15 +27,16 @@ fn block(block: &Block) -> String {
         Block::Verdict(verdict) => {
             // The details have the table's figures.
             let Verdict { sentences, figure: plot, .. } = &**verdict;
-            let said: String = sentences.iter().map(|sentence| format!("<p>{}</p>\n", escape(sentence))).collect();
+            let paragraphs: String =
+                sentences.iter().map(|sentence| format!("<p>{}</p>\n", escape(sentence))).collect();
             let plot = plot.as_ref().map(figure).unwrap_or_default();
-            format!("<section class=\"verdict\">\n{said}{plot}</section>\n")
+            format!("<section class=\"verdict\">\n{paragraphs}{plot}</section>\n")
         }
         Block::Findings(findings) => {
-            let said = |sentence: &String| format!("<dd>{}</dd>", escape(sentence));
+            let paragraphs = |sentence: &String| format!("<dd>{}</dd>", escape(sentence));
             let each = findings.iter().map(|found| {
-                let said: String = found.sentences.iter().map(said).collect();
-                format!("<div><dt>{}</dt>{said}</div>\n", escape(&found.topic))
+                let paragraphs: String = found.sentences.iter().map(paragraphs).collect();
+                format!("<div><dt>{}</dt>{paragraphs}</div>\n", escape(&found.topic))
             });
             format!("<dl class=\"findings\">\n{}</dl>\n", each.collect::<String>())
         }

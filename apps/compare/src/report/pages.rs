@@ -114,7 +114,7 @@ fn duration(seconds: f64) -> String {
 
 fn method(view: &View) -> Vec<String> {
     let settings = &view.results.settings;
-    let mut said = vec![
+    let mut sentences = vec![
         format!(
             "Each row is a server and a load, two processes. At each fixed setting a row was measured {} for {} s, after {} s that do not \
              count.",
@@ -122,7 +122,7 @@ fn method(view: &View) -> Vec<String> {
             settings.round_seconds,
             settings.warm_up_seconds
         ),
-        "A figure is the median over the rounds, with the least and the most of them. Rows are said to differ where these ranges do not \
+        "A figure is the median over the rounds, with the least and the most of them. Rows differ where these ranges do not \
          overlap; of fewer than three rounds, and of sweeps, each value is taken to be off by 5 % or by what rounds differed by, if that \
          is more."
             .to_owned(),
@@ -136,8 +136,8 @@ fn method(view: &View) -> Vec<String> {
          together; over kernel sockets they are reads and writes, over verbs messages."
             .to_owned(),
     ];
-    said.extend(view.results.notes.iter().cloned());
-    said
+    sentences.extend(view.results.notes.iter().cloned());
+    sentences
 }
 
 fn settings(results: &Results) -> Vec<(String, String)> {
@@ -150,16 +150,16 @@ fn settings(results: &Results) -> Vec<(String, String)> {
         (
             "Keys".to_owned(),
             format!(
-                "{}, {:.0} % of requests are GETs, asked for by Zipf's law with exponent {}",
+                "{}, {:.0} % of requests are GETs of keys chosen by Zipf's law with exponent {}",
                 grouped(settings.keys as f64, 0),
                 settings.get_ratio * 100.0,
                 settings.zipf
             ),
         ),
     ];
-    for (who, on) in [("Server's cores", &settings.server_cores), ("Load's cores", &settings.load_cores)] {
+    for (label, on) in [("Server's cores", &settings.server_cores), ("Load's cores", &settings.load_cores)] {
         if !on.is_empty() {
-            facts.push((who.to_owned(), cores(on)));
+            facts.push((label.to_owned(), cores(on)));
         }
     }
     facts

@@ -129,14 +129,14 @@ pub fn everything(view: &View, app: App) -> Table {
     let mut table = Table::new(String::new(), &heads);
     for seen in view.ran(app) {
         for (point, stats) in &seen.points {
-            for (what, spread) in stats.all() {
+            for (figure, spread) in stats.all() {
                 let digits = decimals([spread.median]);
                 let show = |value: f64| Cell::from(grouped(value, digits));
                 let quartile = |value: Option<f64>| value.map(show).unwrap_or_default();
                 table.rows.push(vec![
                     seen.name.clone().into(),
                     names::short_point(*point).into(),
-                    what.into(),
+                    figure.into(),
                     show(spread.median),
                     show(spread.min),
                     quartile(spread.quartiles.map(|(first, _)| first)),
@@ -153,7 +153,7 @@ pub fn everything(view: &View, app: App) -> Table {
 /// Creates the table of every value of one kind of sweep.
 pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     let (unit, scale) = kind.rate();
-    let x = if kind == Swept::OfferedRate { "asked for, requests/s" } else { kind.axis() };
+    let x = if kind == Swept::OfferedRate { "offered, requests/s" } else { kind.axis() };
     let heads = ["row".to_owned(), format!("#{x}"), format!("#{unit}")].into_iter();
     let heads: Vec<_> =
         heads.chain(QUANTILES.map(|(name, _)| format!("#{name} µs"))).chain(["besides".to_owned()]).collect();

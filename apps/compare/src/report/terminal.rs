@@ -72,8 +72,9 @@ fn block(block: &Block) -> String {
 
 /// Returns the verdict, with as many rows of its table as there is room for.
 fn verdict(Verdict { sentences, table: of, .. }: &Verdict) -> String {
-    let said: Vec<String> = sentences.iter().map(|sentence| wrapped(sentence, 0)).collect();
-    let lines: Vec<&str> = std::iter::once("Verdict").chain(said.iter().flat_map(|text| text.lines())).collect();
+    let wrapped_sentences: Vec<String> = sentences.iter().map(|sentence| wrapped(sentence, 0)).collect();
+    let lines: Vec<&str> =
+        std::iter::once("Verdict").chain(wrapped_sentences.iter().flat_map(|text| text.lines())).collect();
     let mut lines: Vec<String> = lines.into_iter().take(VERDICT_LINES).map(str::to_owned).collect();
     if !of.rows.is_empty() {
         let room = VERDICT_LINES - lines.len();

@@ -40,9 +40,9 @@ fn page_is_self_contained_and_states_the_method() {
         assert!(!page.contains(foreign), "{foreign}");
     }
     assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http"));
-    for said in ["AMD EPYC 7763", "DPDK 22.11.7", "net.core.busy_poll is 50", "--listen 10.0.0.2:7", "5 times", "Zipf"]
+    for text in ["AMD EPYC 7763", "DPDK 22.11.7", "net.core.busy_poll is 50", "--listen 10.0.0.2:7", "5 times", "Zipf"]
     {
-        assert!(page.contains(said), "{said} is missing");
+        assert!(page.contains(text), "{text} is missing");
     }
 }
 
@@ -118,12 +118,12 @@ fn invalid_results_are_reported_with_a_remedy() {
     ];
     for (text, expected) in cases {
         std::fs::write(&path, text).unwrap();
-        let said = read(&path).unwrap_err().to_string();
-        assert!(said.contains(expected) && said.starts_with(path.to_str().unwrap()), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let text = read(&path).unwrap_err().to_string();
+        assert!(text.contains(expected) && text.starts_with(path.to_str().unwrap()), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
-    let said = read(&dir.path().join("none")).unwrap_err().to_string();
-    assert!(said.contains("name the results.json"), "{said}");
+    let text = read(&dir.path().join("none")).unwrap_err().to_string();
+    assert!(text.contains("name the results.json"), "{text}");
     std::fs::write(dir.path().join("file"), "").unwrap();
     assert!(matches!(write(&results(), &dir.path().join("file")), Err(ReportError::Write { .. })));
 }

@@ -74,17 +74,17 @@ fn sides<'v, 'a>(
 
 /// Joins clauses of applications to a sentence. A setting precedes the clauses that it applies to.
 fn sentence(clauses: Vec<(Point, String)>) -> Option<String> {
-    let mut said = String::new();
+    let mut sentence = String::new();
     let mut before = None;
     for (point, clause) in clauses {
-        match (before, said.is_empty()) {
-            (_, true) => said = format!("On {}, {clause}", names::point(point)),
-            (Some(before), false) if before == point => said += &format!("; {clause}"),
-            _ => said += &format!("; on {}, {clause}", names::point(point)),
+        match (before, sentence.is_empty()) {
+            (_, true) => sentence = format!("On {}, {clause}", names::point(point)),
+            (Some(before), false) if before == point => sentence += &format!("; {clause}"),
+            _ => sentence += &format!("; on {}, {clause}", names::point(point)),
         }
         before = Some(point);
     }
-    (!said.is_empty()).then(|| said + ".")
+    (!sentence.is_empty()).then(|| sentence + ".")
 }
 
 /// Names of a clause's rows. The next clause does not repeat them if they are the same.
@@ -108,7 +108,7 @@ fn throughput(view: &View) -> Option<String> {
         let sides = sides(view, app, Ordering::Greater, |seen| seen.rate(most));
         let over = rows.naming(&sides);
         let figure = |(seen, rate): &words::Figure| format!("{} requests/s{}", si(rate.median), over(seen));
-        let said = match sides {
+        let sentence = match sides {
             [None, None] => continue,
             [Some(only), None] | [None, Some(only)] => figure(&only),
             [Some(own), Some(base)] => match (own.1.against(&base.1), own.1.times(&base.1)) {
@@ -118,7 +118,7 @@ fn throughput(view: &View) -> Option<String> {
                 _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
             },
         };
-        clauses.push((most, format!("{} reached {said}", app.name())));
+        clauses.push((most, format!("{} reached {sentence}", app.name())));
     }
     sentence(clauses)
 }
@@ -134,7 +134,7 @@ fn latency(view: &View) -> Option<String> {
             let p99 = p99.map_or(String::new(), |p99| format!(" (p99 {})", three(p99.median)));
             format!("{} µs{p99}{}", three(p50.median), over(seen))
         };
-        let said = match sides {
+        let sentence = match sides {
             [None, None] => continue,
             [Some(only), None] | [None, Some(only)] => figure(&only),
             [Some(own), Some(base)] => match (own.1.against(&base.1), base.1.times(&own.1), own.1.times(&base.1)) {
@@ -147,8 +147,8 @@ fn latency(view: &View) -> Option<String> {
                 _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
             },
         };
-        let what = if clauses.is_empty() { "the median round trip of " } else { "that of " };
-        clauses.push((least, format!("{what}{} was {said}", app.name())));
+        let subject = if clauses.is_empty() { "the median round trip of " } else { "that of " };
+        clauses.push((least, format!("{subject}{} was {sentence}", app.name())));
     }
     sentence(clauses)
 }

@@ -56,7 +56,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
             say(format!("{}: {topic}", app.title()), (Weight::Comparison(app), sentences));
         }
     }
-    for (topic, said) in [
+    for (topic, sentences) in [
         ("Extent of the run", caveats::run(view)),
         ("Links", caveats::links(view)),
         ("Emulated devices", caveats::emulated(view)),
@@ -66,7 +66,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
         ("Errors", caveats::errors(view)),
         (NOT_RUN, caveats::not_run(view)),
     ] {
-        say(topic.to_owned(), said);
+        say(topic.to_owned(), sentences);
     }
     findings
 }
@@ -106,21 +106,21 @@ fn micros(us: f64) -> String {
 }
 
 fn throughput(view: &View, app: App) -> Vec<String> {
-    let mut said = Vec::new();
-    let Some(&most) = view.points(app).last() else { return said };
+    let mut sentences = Vec::new();
+    let Some(&most) = view.points(app).last() else { return sentences };
     let rows: Vec<_> =
         view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.rate(most)?))).collect();
     let (equal, next) = best(&rows, Ordering::Greater);
-    let Some(&(first, rate)) = equal.first() else { return said };
+    let Some(&(first, rate)) = equal.first() else { return sentences };
     let with = names::point(most);
     match &equal[..] {
-        [_] => said.push(format!(
+        [_] => sentences.push(format!(
             "On {with}, {} answered the most: {} requests/s{}.",
             first.name,
             si(rate.median),
             range(&rate, si)
         )),
-        several => said.push(format!(
+        several => sentences.push(format!(
             "On {with}, {} answered the most, between {} and {} requests/s; between them there is {NO_DIFFERENCE}.",
             names(several),
             si(several.iter().map(|(_, rate)| rate.min).fold(f64::INFINITY, f64::min)),
@@ -130,21 +130,21 @@ fn throughput(view: &View, app: App) -> Vec<String> {
     if let ([_], Some((next, theirs))) = (&equal[..], next)
         && let Some(more) = rate.times(&theirs)
     {
-        said.push(format!("That is {} what the next did, {}.", times(more), next.name));
+        sentences.push(format!("That is {} what the next did, {}.", times(more), next.name));
     }
     if first.at(most).is_some_and(|stats| stats.is_limited_by_client()) {
-        said.push(format!("The client of {} was the limit, so it may be faster than that.", first.name));
+        sentences.push(format!("The client of {} was the limit, so it may be faster than that.", first.name));
     }
-    said.extend(unprotected(view, app, most));
-    said
+    sentences.extend(unprotected(view, app, most));
+    sentences
 }
 
 /// Returns the rates of links without TCP, and the fraction that the engines reach.
 fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     for bare in view.ran(app).filter(|seen| !seen.is_reliable()) {
         let Some(rate) = bare.rate(point) else { continue };
-        let what =
+        let sentence =
             if bare.row.design == Design::Raw { "frames, without any protocol," } else { "datagrams, without TCP," };
         let parts: Vec<String> = view
             .ran(app)
@@ -164,35 +164,35 @@ fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
             })
             .collect();
         let parts = if parts.is_empty() { String::new() } else { format!("; {}", list(&parts)) };
-        said.push(format!(
-            "Over {}, {} {what} came back in a second{parts}.",
+        sentences.push(format!(
+            "Over {}, {} {sentence} came back in a second{parts}.",
             bare.row.link.kind.name(),
             si(rate.median)
         ));
     }
-    said
+    sentences
 }
 
 fn latency(view: &View, app: App) -> Vec<String> {
-    let mut said = Vec::new();
-    let Some(&least) = view.points(app).first() else { return said };
+    let mut sentences = Vec::new();
+    let Some(&least) = view.points(app).first() else { return sentences };
     let rows: Vec<_> =
         view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.p50(least)?))).collect();
     let (equal, next) = best(&rows, Ordering::Less);
-    let Some(&(first, p50)) = equal.first() else { return said };
+    let Some(&(first, p50)) = equal.first() else { return sentences };
     let with = names::point(least);
     match &equal[..] {
         [_] => {
             let p99 = first.at(least).and_then(|stats| stats.rtt[2]);
             let p99 = p99.map_or(String::new(), |p99| format!(", p99 {}{}", micros(p99.median), range(&p99, micros)));
-            said.push(format!(
+            sentences.push(format!(
                 "On {with}, {} had the shortest round trips: p50 {}{}{p99}.",
                 first.name,
                 micros(p50.median),
                 range(&p50, micros)
             ));
         }
-        several => said.push(format!(
+        several => sentences.push(format!(
             "On {with}, {} had the shortest round trips, p50 {} to {}; between them there is {NO_DIFFERENCE}.",
             names(several),
             micros(several.iter().map(|(_, p50)| p50.min).fold(f64::INFINITY, f64::min)),
@@ -202,9 +202,9 @@ fn latency(view: &View, app: App) -> Vec<String> {
     if let ([_], Some((next, theirs))) = (&equal[..], next)
         && let Some(longer) = theirs.times(&p50)
     {
-        said.push(format!("The next, {}, took {} as long.", next.name, times(longer)));
+        sentences.push(format!("The next, {}, took {} as long.", next.name, times(longer)));
     }
-    said
+    sentences
 }
 
 #[cfg(test)]

@@ -320,7 +320,7 @@ mod tests {
     fn timeouts_are_longer_on_networks_only() {
         let network = super::super::network::tests::network();
         let (link, tuning) = Link::of(&network, &LinkSpec::Kernel);
-        assert!(link.patience(PATIENCE) > PATIENCE && tuning.iter().any(|said| said.contains("No sysctl")));
+        assert!(link.patience(PATIENCE) > PATIENCE && tuning.iter().any(|note| note.contains("No sysctl")));
         assert_eq!((link.listen(7), link.copies()), ("10.1.0.1:0".to_owned(), true));
         assert_eq!(Link::Loopback(None).patience(PATIENCE), PATIENCE);
         assert!(Link::Loopback(None).network().is_none());

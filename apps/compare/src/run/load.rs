@@ -153,7 +153,7 @@ fn watched(
     let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
     let mut load = link.start(command)?;
     let mut used = None;
-    if load.wait_until_said(&["warming up", "measuring"], limit)?.is_some() {
+    if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
         let (begun, before) = (Instant::now(), server.used());
         let lasts = measure.warm_up + measure.time;
         while !is_interrupted() && begun.elapsed() < lasts {
@@ -262,8 +262,8 @@ impl LoadResult {
         match loaded {
             Some(loaded) => Ok(LoadResult { loaded, used, command }),
             None => {
-                let what = format!("failed ({})", ended.status);
-                Err(Error::Failed { command: command.join(" "), what, said: ended.stderr })
+                let failure = format!("failed ({})", ended.status);
+                Err(Error::Failed { command: command.join(" "), failure, output: ended.stderr })
             }
         }
     }
@@ -299,8 +299,8 @@ impl LoadResult {
         if of != Swept::Connections || self.loaded.errors == 0 {
             return Ok(());
         }
-        let what = format!("{} connections were not opened or were lost", self.loaded.errors);
-        Err(Error::Failed { command: self.command.join(" "), what, said: String::new() })
+        let failure = format!("{} connections were not opened or were lost", self.loaded.errors);
+        Err(Error::Failed { command: self.command.join(" "), failure, output: String::new() })
     }
 
     /// Converts the result to a point of a sweep.
@@ -308,7 +308,7 @@ impl LoadResult {
         let LoadReport { requests, seconds, rate, errors, misses, rtt_us, open, .. } = &self.loaded;
         let unanswered = open.map_or(0, |open| open.unanswered);
         let saturated =
-            measure.rate.is_some_and(|asked| super::sweep::is_saturated(asked, *seconds, *requests, unanswered));
+            measure.rate.is_some_and(|offered| super::sweep::is_saturated(offered, *seconds, *requests, unanswered));
         let rtt_us = matches!(measure.served, ServiceKind::App { .. }).then_some(*rtt_us);
         SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses }
     }

@@ -65,7 +65,7 @@ fn obstacle(spec: &LinkSpec, report: &Report) -> Option<(String, String)> {
         LinkSpec::Port(form, ends) => return port(*form, &ends.server, report),
     };
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
-    missing.map(said).or_else(|| if *spec == LinkSpec::AfXdp { namespaces(report) } else { None })
+    missing.map(reason_and_remedy).or_else(|| if *spec == LinkSpec::AfXdp { namespaces(report) } else { None })
 }
 
 /// Returns the obstacle at one of two machines, where names are given by `name`.
@@ -79,14 +79,14 @@ fn obstacle_at(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> 
 
 fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {
     if let Some(missing) = missing_for(form.name(), &report.checks).first() {
-        return Some(said(missing));
+        return Some(reason_and_remedy(missing));
     }
     let subject = match form {
         Form::Pci => Subject::Pci,
         Form::AfXdp => Subject::Interfaces,
     };
     match report.checks.iter().find(|check| check.subject == subject && check.name == name) {
-        Some(check) if check.state != State::Ok => Some(said(check)),
+        Some(check) if check.state != State::Ok => Some(reason_and_remedy(check)),
         Some(_) => None,
         None => {
             let why = format!("there is no {} {name}", if form == Form::Pci { "network device" } else { "interface" });
@@ -113,7 +113,7 @@ fn verbs(device: Option<&str>, report: &Report) -> Option<(String, String)> {
             .find(|check| check.subject == Subject::Rdma && check.name == name && check.state != State::Ok)
     };
     if let Some(check) = ["support", "libraries", "ib_uverbs", "/dev/infiniband"].into_iter().find_map(of_rdma) {
-        return Some(said(check));
+        return Some(reason_and_remedy(check));
     }
     let Some(device) = device else {
         let why = "no RDMA device".to_owned();
@@ -123,12 +123,12 @@ fn verbs(device: Option<&str>, report: &Report) -> Option<(String, String)> {
     let there = report.checks.iter().find(|check| check.subject == Subject::Rdma && check.name == device);
     match there {
         Some(check) if check.state == State::Ok => None,
-        Some(check) => Some(said(check)),
+        Some(check) => Some(reason_and_remedy(check)),
         None => Some((format!("no RDMA device {device}"), "linerate rdma info lists the devices".to_owned())),
     }
 }
 
-fn said(check: &Check) -> (String, String) {
+fn reason_and_remedy(check: &Check) -> (String, String) {
     let remedy = check.remedy.clone().unwrap_or_else(|| "run linerate doctor for details".to_owned());
     (format!("{}: {}", check.name, check.found), remedy)
 }
@@ -168,8 +168,8 @@ mod tests {
     fn interfaces_require_root() {
         let user = |state, remedy| check(Subject::Privileges, "user", state, "user 1000", remedy);
         assert_eq!(why("veth", vec![user(State::Ok, "")]), None);
-        let (said, remedy) = why("af_xdp", vec![user(State::Warn, "sudo linerate")]).unwrap();
-        assert!(said.contains("root") && remedy == "sudo linerate");
+        let (reason_and_remedy, remedy) = why("af_xdp", vec![user(State::Warn, "sudo linerate")]).unwrap();
+        assert!(reason_and_remedy.contains("root") && remedy == "sudo linerate");
     }
 
     #[test]

@@ -140,8 +140,8 @@ impl Server {
             UsageSource::Local(observed) => Some(observed.used()),
             UsageSource::None => None,
             UsageSource::Queried => {
-                let told = self.process.ask().ok();
-                let used = told.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
+                let usage = self.process.ask().ok();
+                let used = usage.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
                 if used.is_none() {
                     // A late answer would be mistaken for that of a later query.
                     self.watched = UsageSource::None;

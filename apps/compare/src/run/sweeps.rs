@@ -128,7 +128,7 @@ impl SweepRun<'_> {
         for x in values {
             match self.measure(*x) {
                 Ok(point) => points.push(point),
-                Err(said) => return (points, Some(format!("at {x}: {said}"))),
+                Err(reason) => return (points, Some(format!("at {x}: {reason}"))),
             }
         }
         (points, None)
@@ -137,9 +137,9 @@ impl SweepRun<'_> {
     fn measure(&mut self, x: f64) -> Result<SweepPoint, String> {
         let measured = self.try_measure(x);
         measured.map_err(|error| {
-            let said = one_line(&error);
+            let reason = one_line(&error);
             self.failure = Some(error);
-            said
+            reason
         })
     }
 

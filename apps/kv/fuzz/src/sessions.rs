@@ -37,7 +37,7 @@ impl Part {
     /// The part arrives in slices of a few bytes.
     const SLICES: u8 = 1 << 4;
     /// A request with a known reply follows.
-    const ASK: u8 = 1 << 5;
+    const TAGGED: u8 = 1 << 5;
     /// Event before the part: none, the client stops or resumes reading, it half-closes or vanishes, or time passes.
     const EVENT: u8 = 3 << 6;
 }
@@ -64,7 +64,7 @@ struct SimulatedClient {
     unread: Vec<u8>,
     requests: usize,
     /// Requests with known replies: their positions and tokens.
-    asked: Vec<(usize, String)>,
+    tagged: Vec<(usize, String)>,
     /// The client sent a protocol error or `quit`.
     sends_no_more: bool,
     has_finished: bool,
@@ -78,7 +78,7 @@ struct Simulation {
     workers: usize,
     clients: Vec<Option<SimulatedClient>>,
     sent: usize,
-    asked: usize,
+    tagged: usize,
     /// A client may have changed the settings that are checked here.
     is_lenient: bool,
 }
@@ -104,7 +104,7 @@ impl Simulation {
             workers,
             clients: (0..CLIENTS).map(|_| None).collect(),
             sent: 0,
-            asked: 0,
+            tagged: 0,
             is_lenient: bits & 8 != 0,
         }
     }
@@ -141,10 +141,10 @@ impl Simulation {
             let mut bytes = expanded(rest);
             bytes.truncate(MAX_SENT.saturating_sub(self.sent));
             self.sent += bytes.len();
-            self.is_lenient |= client.say(&bytes);
-            if delivery & Part::ASK != 0 {
-                self.asked += 1;
-                bytes.extend(client.ask(self.asked));
+            self.is_lenient |= client.append_requests(&bytes);
+            if delivery & Part::TAGGED != 0 {
+                self.tagged += 1;
+                bytes.extend(client.append_tagged(self.tagged));
             }
             let slice = if delivery & Part::SLICES != 0 { 1 + bytes.len() / 64 } else { bytes.len().max(1) };
             bytes.chunks(slice).for_each(|slice| self.server.send(client.conn, slice));
@@ -167,7 +167,7 @@ impl Simulation {
             memcached: memcached::Parser::default(),
             unread: Vec::new(),
             requests: 0,
-            asked: Vec::new(),
+            tagged: Vec::new(),
             sends_no_more: false,
             has_finished: false,
             is_gone: false,
@@ -223,7 +223,7 @@ impl Simulation {
 
 impl SimulatedClient {
     /// Records `bytes` as sent. Returns true if they may change the settings that are checked.
-    fn say(&mut self, bytes: &[u8]) -> bool {
+    fn append_requests(&mut self, bytes: &[u8]) -> bool {
         self.unread.extend_from_slice(bytes);
         let mut used = 0;
         let mut is_lenient = false;
@@ -272,7 +272,7 @@ impl SimulatedClient {
     }
 
     /// Returns a request whose reply contains `number`, if the client can send one now.
-    fn ask(&mut self, number: usize) -> Vec<u8> {
+    fn append_tagged(&mut self, number: usize) -> Vec<u8> {
         if self.sends_no_more || self.resp.is_within() || self.memcached.is_within() {
             return Vec::new();
         }
@@ -282,8 +282,8 @@ impl SimulatedClient {
             true => format!("md {token} O{token}\r\n"),
             false => format!("*2\r\n$4\r\nECHO\r\n${}\r\n{token}\r\n", token.len()),
         };
-        self.asked.push((self.requests, token));
-        self.say(request.as_bytes());
+        self.tagged.push((self.requests, token));
+        self.append_requests(request.as_bytes());
         request.into_bytes()
     }
 
@@ -295,7 +295,7 @@ impl SimulatedClient {
         let received = || self.received[..self.received.len().min(1000)].escape_ascii();
         if self.is_memcached {
             let mut rest = &self.received[..];
-            for (_, token) in &self.asked {
+            for (_, token) in &self.tagged {
                 let answer = format!(" O{token}\r\n");
                 let at = rest.windows(answer.len()).position(|window| window == answer.as_bytes());
                 let Some(at) = at else { panic!("{token} has no reply: {}", received()) };
@@ -305,7 +305,7 @@ impl SimulatedClient {
         }
         let Some(replies) = replies::all(&self.received) else { panic!("no replies: {}", received()) };
         assert_eq!(replies.len(), self.requests, "{}", received());
-        for (request, token) in &self.asked {
+        for (request, token) in &self.tagged {
             let reply = replies[*request];
             let answer = format!("${}\r\n{token}\r\n", token.len());
             let is_answer = reply == answer.as_bytes() || reply == b"+QUEUED\r\n";

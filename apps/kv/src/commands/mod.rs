@@ -184,12 +184,14 @@ impl<'a> Request<'a> {
 
     /// Returns true if the request needs the [list of connections](Server::clients).
     pub fn needs_clients(&self, session: &Session) -> bool {
-        let asks = |command: &Command| command.flags.has(Flags::CLIENTS);
+        let needs_clients = |command: &Command| command.flags.has(Flags::CLIENTS);
         match &self.command {
-            Ok(command) if command.shard_use == ShardUse::Queue => {
-                session.transaction.iter().flat_map(|transaction| &transaction.queue).any(|queued| asks(queued.command))
-            }
-            Ok(command) => asks(command),
+            Ok(command) if command.shard_use == ShardUse::Queue => session
+                .transaction
+                .iter()
+                .flat_map(|transaction| &transaction.queue)
+                .any(|queued| needs_clients(queued.command)),
+            Ok(command) => needs_clients(command),
             Err(_) => false,
         }
     }

@@ -78,8 +78,8 @@ impl Counts {
 impl Index<Count> for Counts {
     type Output = u64;
 
-    fn index(&self, what: Count) -> &u64 {
-        &self.0[what as usize]
+    fn index(&self, count: Count) -> &u64 {
+        &self.0[count as usize]
     }
 }
 
@@ -92,10 +92,10 @@ impl Index<Count> for Counts {
 pub struct WorkerCounts([AtomicU64; NAMES.len()]);
 
 impl WorkerCounts {
-    /// Increments the counter `what`.
+    /// Increments the counter `count`.
     #[inline]
-    pub fn add(&self, what: Count) {
-        let counter = &self.0[what as usize];
+    pub fn add(&self, count: Count) {
+        let counter = &self.0[count as usize];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -116,7 +116,7 @@ impl WorkerCounts {
             Count::DecrHits,
             Count::DecrMisses,
         ];
-        each.into_iter().map(|what| self.0[what as usize].load(Ordering::Relaxed)).sum()
+        each.into_iter().map(|count| self.0[count as usize].load(Ordering::Relaxed)).sum()
     }
 }
 

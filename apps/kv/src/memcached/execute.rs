@@ -51,8 +51,8 @@ pub enum Flow {
 /// Runs `request` with its `data` and writes the reply.
 pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) -> Flow {
     let answer: &[u8] = match request.command {
-        Command::Reply(what) => {
-            sink.put(what.as_bytes());
+        Command::Reply(reply) => {
+            sink.put(reply.as_bytes());
             return Flow::On;
         }
         Command::Get { keys, cas, expires } => {

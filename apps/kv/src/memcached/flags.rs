@@ -100,7 +100,7 @@ impl<'a> Meta<'a> {
                 *place = signed(token);
                 place.is_none().then_some(BAD_TOKEN)
             };
-            let says = match letter {
+            let invalid = match letter {
                 b'b' => {
                     self.binary = true;
                     base64::decode(self.name, &mut [0; KEY]).is_none().then_some(BAD_KEY)
@@ -147,7 +147,7 @@ impl<'a> Meta<'a> {
                 b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' => None,
                 _ => return Err(INVALID),
             };
-            wrong = says.or(wrong);
+            wrong = invalid.or(wrong);
         }
         wrong.map_or(Ok(quiet), Err)
     }
@@ -159,43 +159,43 @@ impl<'a> Meta<'a> {
 
 /// Parses the `words` behind `verb`. Returns the request and the kind of its body.
 pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
-    let said = |what| (Request { command: Command::Reply(what), quiet: false }, Body::None);
+    let error_reply = |line| (Request { command: Command::Reply(line), quiet: false }, Body::None);
     let all = words;
     let Some(name) = words.next() else {
-        return said(if verb == b"me" { BAD_LINE } else { ERROR });
+        return error_reply(if verb == b"me" { BAD_LINE } else { ERROR });
     };
     if name.len() > KEY {
-        return said(BAD_LINE);
+        return error_reply(BAD_LINE);
     }
     if verb == b"me" {
         return debug(name, words);
     }
     // Counting is needed only if there are flags.
     if !words.0.is_empty() && all.count() >= WORDS {
-        return said(if verb == b"mg" { TOO_MANY_TO_GET } else { TOO_MANY });
+        return error_reply(if verb == b"mg" { TOO_MANY_TO_GET } else { TOO_MANY });
     }
     if verb == b"ms" {
         return set(name, words, limits);
     }
     let mut meta = Meta::new(name, words);
     let (quiet, command) = match (verb, meta.read(), meta.mode) {
-        (b"mg", Err(why), _) => return said(why),
-        (_, Err(_), _) => return said(INVALID_OR_DUPLICATE),
+        (b"mg", Err(why), _) => return error_reply(why),
+        (_, Err(_), _) => return error_reply(INVALID_OR_DUPLICATE),
         (b"mg", Ok(quiet), _) => (quiet, Command::MetaGet(meta)),
         (b"md", Ok(quiet), _) => (quiet, Command::MetaDelete(meta)),
         (_, Ok(quiet), None | Some(b'I' | b'+')) => (quiet, Command::MetaCount(meta, true)),
         (_, Ok(quiet), Some(b'D' | b'-')) => (quiet, Command::MetaCount(meta, false)),
-        _ => return said(NO_COUNT_MODE),
+        _ => return error_reply(NO_COUNT_MODE),
     };
     if meta.has_long_opaque() {
-        return said(LONG_OPAQUE);
+        return error_reply(LONG_OPAQUE);
     }
     (Request { command, quiet }, Body::None)
 }
 
 fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
-    let said = |what, body| (Request { command: Command::Reply(what), quiet: false }, body);
-    let Some(len) = words.next().and_then(length) else { return said(BAD_LINE, Body::None) };
+    let error_reply = |line, body| (Request { command: Command::Reply(line), quiet: false }, body);
+    let Some(len) = words.next().and_then(length) else { return error_reply(BAD_LINE, Body::None) };
     let mut meta = Meta::new(name, words);
     let read = meta.read();
     let how = match meta.mode {
@@ -207,9 +207,9 @@ fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a
         Some(_) => None,
     };
     match (read, how) {
-        (Err(why), _) => said(why, Body::Skip(len)),
-        (_, None) => said(NO_SET_MODE, Body::Skip(len)),
-        _ if meta.has_long_opaque() => said(LONG_OPAQUE, Body::Skip(len)),
+        (Err(why), _) => error_reply(why, Body::Skip(len)),
+        (_, None) => error_reply(NO_SET_MODE, Body::Skip(len)),
+        _ if meta.has_long_opaque() => error_reply(LONG_OPAQUE, Body::Skip(len)),
         (Ok(quiet), Some(how)) => {
             let body = body(meta.key(&mut [0; KEY]).len(), meta.client_flags, len, limits);
             (Request { command: Command::MetaSet(meta, how), quiet }, body)

@@ -108,8 +108,8 @@ fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Li
         }
     }
     item.won |= is_stale && !had_won;
-    for (says, mark) in [(had_won, b" Z"), (is_stale, b" X"), (item.won, b" W")] {
-        if says {
+    for (is_set, mark) in [(had_won, b" Z"), (is_stale, b" X"), (item.won, b" W")] {
+        if is_set {
             line.put(mark);
         }
     }

@@ -179,8 +179,8 @@ fn parse_few_words<'a>(
         Err(LineError::Usage) => no_such_command(),
         // The key may be `noreply`.
         Ok(command @ Command::Delete(b"noreply")) if len == 1 => (Request { command, quiet: false }, Body::None),
-        Ok(Command::Reply(what)) | Err(LineError::Argument(what)) => {
-            (Request { command: said(what, quiet), quiet }, Body::None)
+        Ok(Command::Reply(line)) | Err(LineError::Argument(line)) => {
+            (Request { command: error_reply(line, quiet), quiet }, Body::None)
         }
         Ok(command) => (Request { command, quiet }, Body::None),
     }
@@ -209,8 +209,8 @@ fn no_such_command<'a>() -> (Request<'a>, Body) {
     (Request { command: Command::Reply(ERROR), quiet: false }, Body::None)
 }
 
-fn said<'a>(what: &'static str, quiet: bool) -> Command<'a> {
-    Command::Reply(if quiet { "" } else { what })
+fn error_reply<'a>(line: &'static str, quiet: bool) -> Command<'a> {
+    Command::Reply(if quiet { "" } else { line })
 }
 
 fn key(word: &[u8]) -> Result<&[u8], LineError> {
@@ -254,7 +254,7 @@ fn put<'a>(how: StoreMode, compares: bool, words: Words<'a>, limits: &Limits) ->
         Some((Command::Put { key: args[0], how, flags: flags as u32, expires, cas }, flags as u32, len))
     };
     let Some((command, flags, len)) = command() else {
-        return (Request { command: said(BAD_LINE, quiet), quiet }, Body::None);
+        return (Request { command: error_reply(BAD_LINE, quiet), quiet }, Body::None);
     };
     (Request { command, quiet }, body(args[0].len(), flags, len, limits))
 }

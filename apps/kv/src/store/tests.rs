@@ -86,13 +86,13 @@ proptest! {
                 Step::Set(space, key, len, fill, expiry) => {
                     let (name, value) = (vec![key; 1 + key as usize], vec![fill; len]);
                     let old = model.get(&(space, name.clone())).and_then(|(_, at)| *at);
-                    let (asked, at) = match expiry {
+                    let (requested, at) = match expiry {
                         None => (Expiry::Keep, old),
                         Some(None) => (Expiry::Never, None),
                         Some(Some(delay)) => (Expiry::At(now + delay), Some(now + delay)),
                     };
                     let key = store.key(space, &name);
-                    prop_assert_eq!(store.set(&key, &value[..], asked, now), Ok(()));
+                    prop_assert_eq!(store.set(&key, &value[..], requested, now), Ok(()));
                     model.insert((space, name), (value, at));
                 }
                 Step::Get(space, key) => {

@@ -181,8 +181,8 @@ impl ServerPair {
 #[test]
 fn random_commands_get_equal_replies() {
     let since = Instant::now();
-    let asked = std::env::var("LINERATE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    let long_enough = Duration::from_secs(asked.unwrap_or(SECONDS));
+    let given = std::env::var("LINERATE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let long_enough = Duration::from_secs(given.unwrap_or(SECONDS));
     let mut commands = 0;
     for seed in 0.. {
         if since.elapsed() > long_enough {

@@ -216,8 +216,8 @@ fn datagrams_and_connections_are_served_in_same_turn() {
                 server.send(*client, if n % 2 == 0 { b"GET key\r\n" } else { b"get k\r\n" });
             }
             server.settle();
-            let said: Vec<_> = clients.iter().map(|client| server.received(*client)).collect();
-            assert!(said.chunks(2).all(|pair| pair == [&b"$-1\r\n"[..], b"END\r\n"]), "{said:?}");
+            let replies: Vec<_> = clients.iter().map(|client| server.received(*client)).collect();
+            assert!(replies.chunks(2).all(|pair| pair == [&b"$-1\r\n"[..], b"END\r\n"]), "{replies:?}");
             assert_eq!(server.datagrams(0).len(), usize::from(count));
         }
     }

@@ -23,14 +23,14 @@ struct Server {
     values: HashMap<Vec<u8>, Vec<u8>>,
     before: HashMap<Vec<u8>, Vec<u8>>,
     pending: HashMap<ConnId, Vec<u8>>,
-    asked: Vec<String>,
+    requests: Vec<String>,
     spoil: fn(&Self, &[u8]) -> Option<Vec<u8>>,
 }
 
 impl Server {
     fn new() -> Self {
         let spoil = |server: &Server, key: &[u8]| server.values.get(key).cloned();
-        Server { values: HashMap::new(), before: HashMap::new(), pending: HashMap::new(), asked: Vec::new(), spoil }
+        Server { values: HashMap::new(), before: HashMap::new(), pending: HashMap::new(), requests: Vec::new(), spoil }
     }
 
     /// Returns the answers on `conn` to the requests that `bytes` complete.
@@ -40,7 +40,7 @@ impl Server {
         let mut answers = Vec::new();
         while let Some((words, len, is_resp)) = parse(&pending) {
             pending.drain(..len);
-            self.asked.push(String::from_utf8_lossy(&[&words[0][..], b" ", &words[1]].concat()).into_owned());
+            self.requests.push(String::from_utf8_lossy(&[&words[0][..], b" ", &words[1]].concat()).into_owned());
             if let [_, key, value] = &words[..] {
                 if let Some(before) = self.values.insert(key.clone(), value.clone()) {
                     self.before.insert(key.clone(), before);
@@ -142,8 +142,8 @@ impl Bench {
     }
 
     fn serve_on(&mut self, conn: ConnId) {
-        let asked = self.net.drain(&mut self.load, conn);
-        let answers = self.server.answer(conn, &asked);
+        let requests = self.net.drain(&mut self.load, conn);
+        let answers = self.server.answer(conn, &requests);
         for part in answers.chunks(self.cut) {
             if !self.net.is_aborted(conn) {
                 self.net.arrive(&mut self.load, conn, part);
@@ -165,9 +165,9 @@ fn every_key_is_set_before_measuring() {
     }
     bench.net.pass(&mut bench.load, TICK);
     assert!(bench.barrier.all_prepared());
-    assert_eq!((bench.server.values.len(), bench.server.asked.len()), (1000, 1000));
+    assert_eq!((bench.server.values.len(), bench.server.requests.len()), (1000, 1000));
     let conn = bench.net.alive()[0];
-    assert_eq!(bench.net.sent(conn), b"", "nothing is asked between");
+    assert_eq!(bench.net.sent(conn), b"", "nothing is requests between");
     let outcome = bench.outcome();
     assert_eq!((outcome.traffic.filled(), outcome.traffic.sets().requests), (1000, 0));
 }
@@ -229,14 +229,14 @@ fn both_protocols_are_parsed_in_any_pieces() {
 #[test]
 fn depth_and_get_ratio_are_kept() {
     let mut bench = Bench::measuring(KvPlan { depth: 16, get_ratio: 0.9, ..plan() }, 10_000);
-    bench.server.asked.clear();
+    bench.server.requests.clear();
     for round in 0..500 {
-        assert_eq!(bench.server.asked.len(), 16 * round);
+        assert_eq!(bench.server.requests.len(), 16 * round);
         bench.serve();
     }
-    let gets = bench.server.asked.iter().filter(|asked| asked.starts_with("GET")).count();
+    let gets = bench.server.requests.iter().filter(|requests| requests.starts_with("GET")).count();
     assert!((7000..7400).contains(&gets), "{gets} of 8000");
-    let first = bench.server.asked.iter().filter(|asked| asked.ends_with(&popular(10))).count();
+    let first = bench.server.requests.iter().filter(|requests| requests.ends_with(&popular(10))).count();
     assert!((2550..2900).contains(&first), "{first} of 8000 are of the first, where 0.339 are to be");
 }
 
@@ -335,8 +335,9 @@ fn either_of_two_concurrent_sets_may_remain() {
         if round % 3 == 0 {
             conns.reverse();
         }
-        let asked: Vec<_> = conns.iter().map(|conn| bench.net.drain(&mut bench.load, *conn)).collect();
-        let answers: Vec<_> = conns.iter().zip(asked).map(|(conn, asked)| bench.server.answer(*conn, &asked)).collect();
+        let requests: Vec<_> = conns.iter().map(|conn| bench.net.drain(&mut bench.load, *conn)).collect();
+        let answers: Vec<_> =
+            conns.iter().zip(requests).map(|(conn, requests)| bench.server.answer(*conn, &requests)).collect();
         for (conn, answer) in conns.iter().zip(answers).rev() {
             bench.net.arrive(&mut bench.load, *conn, &answer);
         }
@@ -360,7 +361,7 @@ fn unverified_values_are_only_counted() {
 }
 
 /// Returns the error caused by `answer` to one request.
-fn said(protocol: Protocol, get_ratio: f64, answer: &[u8]) -> String {
+fn outcome_of(protocol: Protocol, get_ratio: f64, answer: &[u8]) -> String {
     for cut in [usize::MAX, 1, 3] {
         let plan = KvPlan { protocol, get_ratio, fill: false, verify: false, ..plan() };
         let mut bench = Bench::new(plan, 10_000);
@@ -414,8 +415,8 @@ fn wrong_replies_are_described() {
         (Memcached, 1.0, b"VALUE \r\n", r#"the reply is "VALUE \r\n""#),
         (Memcached, 1.0, b"-ERR unknown command\r\n", "-ERR"),
     ] {
-        let said = said(protocol, get_ratio, answer);
-        assert!(said.contains(part), "{}: {said}", answer[..answer.len().min(50)].escape_ascii());
+        let outcome_of = outcome_of(protocol, get_ratio, answer);
+        assert!(outcome_of.contains(part), "{}: {outcome_of}", answer[..answer.len().min(50)].escape_ascii());
     }
 }
 
@@ -427,15 +428,15 @@ fn error_replies_are_counted_and_the_connection_continues() {
         (Protocol::Memcached, b"ERROR\r\n"),
     ] {
         for get_ratio in [0.0, 1.0] {
-            let said = said(protocol, get_ratio, answer);
-            assert!(said.starts_with("nothing, 1 refused"), "{said}");
+            let outcome_of = outcome_of(protocol, get_ratio, answer);
+            assert!(outcome_of.starts_with("nothing, 1 refused"), "{outcome_of}");
             let text = answer.strip_prefix(b"-").unwrap_or(answer).trim_ascii_end();
-            assert!(said.contains(&format!("the reply is \"{}\"", text.escape_ascii())), "{said}");
+            assert!(outcome_of.contains(&format!("the reply is \"{}\"", text.escape_ascii())), "{outcome_of}");
         }
     }
     let long = [&b"-ERR "[..], &[b'x'; 10_000], b"\r\n"].concat();
-    let said = said(Protocol::Resp, 1.0, &long);
-    assert!(said.starts_with("nothing, 1 refused") && said.len() < 300, "{said}");
+    let outcome_of = outcome_of(Protocol::Resp, 1.0, &long);
+    assert!(outcome_of.starts_with("nothing, 1 refused") && outcome_of.len() < 300, "{outcome_of}");
 }
 
 #[test]
@@ -495,17 +496,17 @@ fn open_loop_times_count_from_the_due_time() {
 fn open_loop_keeps_its_pace_without_answers_up_to_the_depth() {
     let plan = KvPlan { open: even(10_000.0), depth: 4, connections: 5, ..plan() };
     let mut bench = Bench::measuring(plan, 10_000);
-    let asked = |bench: &Bench| -> Vec<usize> {
-        let asked = |conn| bench.net.sent(conn).windows(5).filter(|w| *w == b"GET\r\n" || *w == b"SET\r\n").count();
-        bench.net.alive().into_iter().map(asked).collect()
+    let requests = |bench: &Bench| -> Vec<usize> {
+        let requests = |conn| bench.net.sent(conn).windows(5).filter(|w| *w == b"GET\r\n" || *w == b"SET\r\n").count();
+        bench.net.alive().into_iter().map(requests).collect()
     };
-    assert_eq!(asked(&bench).iter().sum::<usize>(), 1);
+    assert_eq!(requests(&bench).iter().sum::<usize>(), 1);
     bench.net.pass(&mut bench.load, TICK);
-    assert_eq!(asked(&bench).iter().sum::<usize>(), 11);
-    assert!(asked(&bench).iter().all(|asked| (1..=3).contains(asked)), "{:?}", asked(&bench));
+    assert_eq!(requests(&bench).iter().sum::<usize>(), 11);
+    assert!(requests(&bench).iter().all(|requests| (1..=3).contains(requests)), "{:?}", requests(&bench));
     bench.net.pass(&mut bench.load, 10 * TICK);
     bench.net.pass(&mut bench.load, 10 * TICK);
-    assert_eq!(asked(&bench), [4; 5]);
+    assert_eq!(requests(&bench), [4; 5]);
     // Due requests are kept.
     for _ in 0..100 {
         bench.serve();

@@ -1,6 +1,6 @@
 //! One end of a test: connection setup, and the test loop.
 
-use super::parameters::{Ask, Place};
+use super::parameters::{Ask, RemoteMemory};
 use super::prepared::Prepared;
 use super::run::Run;
 use super::{Parameters, PerfError, Refusal, Test};
@@ -66,8 +66,8 @@ pub struct End<C: Provider> {
     /// Consecutive idle turns.
     idle: u32,
     /// Time of the last connection manager poll and of the last progress.
-    asked: Option<Instant>,
-    heard: Option<Instant>,
+    events_checked: Option<Instant>,
+    probed: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -92,7 +92,7 @@ struct Making<C: Provider> {
     qp: Option<Qp<C, Init>>,
     new: Option<Qp<C, New>>,
     /// Memory of the peer, once known.
-    place: Option<Place>,
+    memory: Option<RemoteMemory>,
     id: CmId<C>,
 }
 
@@ -126,8 +126,8 @@ impl<C: Provider> End<C> {
             message,
             purpose,
             idle: 0,
-            asked: None,
-            heard: None,
+            events_checked: None,
+            probed: None,
         })
     }
 
@@ -143,7 +143,7 @@ impl<C: Provider> End<C> {
             tracing::debug!("{error}");
             PerfError::Unreachable
         })?;
-        let making = Making { parameters, prepared, qp: None, new: Some(qp), place: None, id };
+        let making = Making { parameters, prepared, qp: None, new: Some(qp), memory: None, id };
         self.stage = Stage::Making { making, until: None };
         Ok(())
     }
@@ -200,7 +200,7 @@ impl<C: Provider> End<C> {
             Turn::Idle => self.rest(now),
             turn => {
                 self.idle = 0;
-                self.heard = None;
+                self.probed = None;
                 Ok(turn)
             }
         }
@@ -214,14 +214,14 @@ impl<C: Provider> End<C> {
         }
         self.idle = 0;
         let now = now();
-        if now.since(*self.asked.get_or_insert(now)) >= ASK_MANAGER {
-            self.asked = Some(now);
+        if now.since(*self.events_checked.get_or_insert(now)) >= ASK_MANAGER {
+            self.events_checked = Some(now);
             self.events(now)?;
         }
-        if now.since(*self.heard.get_or_insert(now)) >= ASK_PEER
+        if now.since(*self.probed.get_or_insert(now)) >= ASK_PEER
             && let Stage::Made { run, .. } = &mut self.stage
         {
-            self.heard = Some(now);
+            self.probed = Some(now);
             run.probe()?;
         }
         Ok(Turn::Idle)
@@ -254,9 +254,9 @@ impl<C: Provider> End<C> {
     /// Processes connection manager events. Returns true if there were any.
     fn events(&mut self, now: Instant) -> Result<bool, PerfError> {
         let mut any = false;
-        while let Some(news) = self.channel.next_event()? {
+        while let Some(notification) = self.channel.next_event()? {
             any = true;
-            match news {
+            match notification {
                 CmNotification::Request { id, event, .. } => self.request(id, &event, now),
                 CmNotification::Event(event) => self.event(&event)?,
             }
@@ -266,7 +266,7 @@ impl<C: Provider> End<C> {
 
     /// Handles a connect request at a server.
     fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
-        let from = id.addresses().map_or_else(|| "somebody".to_owned(), |(_, remote)| remote.to_string());
+        let from = id.addresses().map_or_else(|| "unknown peer".to_owned(), |(_, remote)| remote.to_string());
         let refuse = |id: CmId<C>, why: &[u8]| {
             if let Err(error) = id.reject(why) {
                 tracing::debug!("{error}");
@@ -275,7 +275,7 @@ impl<C: Provider> End<C> {
         let ask = match Ask::read(event.private_data.bytes()) {
             None => {
                 tracing::warn!("{from} is refused: it is another program");
-                return refuse(id, b"this is linerate rdma perf, and you are not");
+                return refuse(id, b"linerate rdma perf: unknown request");
             }
             Some(ask) => ask.and_then(|ask| self.check(&id, ask)),
         };
@@ -297,7 +297,7 @@ impl<C: Provider> End<C> {
         match self.purpose {
             Purpose::Serve(test) if !test.serves(ask.parameters.test) => return Err(Refusal::Test(test)),
             _ if !matches!(self.stage, Stage::Waiting) => return Err(Refusal::Busy),
-            _ if !id.is_here() => return Err(Refusal::Elsewhere),
+            _ if !id.is_on_device() => return Err(Refusal::Elsewhere),
             _ => {}
         }
         ask.parameters.check(&self.limits, self.message)?;
@@ -306,26 +306,26 @@ impl<C: Provider> End<C> {
 
     /// Accepts a client. Returns the identifier with the error on failure.
     fn accept(&mut self, mut id: CmId<C>, ask: Ask, event: &CmEvent, now: Instant) -> Result<(), (CmId<C>, Error)> {
-        let Ask { parameters, place } = ask;
+        let Ask { parameters, memory } = ask;
         let prepared = Prepared::new(&self.provider, &self.limits, &parameters, false);
         let made = prepared.and_then(|(prepared, qp)| {
             let qp = prepared.init(qp, &id)?;
             let reads = (event.initiator_depth, event.responder_resources);
-            let told = self.told(qp.number(), &parameters, reads, &prepared.place().write_answer());
+            let params = self.connect_params(qp.number(), &parameters, reads, &prepared.memory().write_answer());
             if self.is_iwarp() {
-                id.accept(&told)?;
+                id.accept(&params)?;
                 return Ok((prepared, Err(qp)));
             }
             let qp = qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?;
-            id.accept(&told)?;
+            id.accept(&params)?;
             Ok((prepared, Ok(qp)))
         });
         self.stage = match made {
-            Ok((prepared, Ok(qp))) => Stage::Made { run: Run::new(parameters, false, prepared, qp, place), id },
+            Ok((prepared, Ok(qp))) => Stage::Made { run: Run::new(parameters, false, prepared, qp, memory), id },
             // Over iWARP the connection manager moves the queue pair to RTS.
             Ok((prepared, Err(qp))) => {
-                let (qp, new, place, until) = (Some(qp), None, Some(place), Some(now + CONNECT));
-                Stage::Making { making: Making { parameters, prepared, qp, new, place, id }, until }
+                let (qp, new, memory, until) = (Some(qp), None, Some(memory), Some(now + CONNECT));
+                Stage::Making { making: Making { parameters, prepared, qp, new, memory, id }, until }
             }
             Err(error) => return Err((id, error)),
         };
@@ -333,10 +333,16 @@ impl<C: Provider> End<C> {
     }
 
     /// Returns the connection parameters for a peer with these READ limits.
-    fn told(&self, qp: u32, parameters: &Parameters, (asked, answered): (u8, u8), private_data: &[u8]) -> CmConnParam {
+    fn connect_params(
+        &self,
+        qp: u32,
+        parameters: &Parameters,
+        (reads, answered): (u8, u8),
+        private_data: &[u8],
+    ) -> CmConnParam {
         CmConnParam {
             qp,
-            responder_resources: self.limits.responder_resources.min(asked),
+            responder_resources: self.limits.responder_resources.min(reads),
             initiator_depth: self.limits.initiator_depth.min(answered).min(parameters.reads),
             retries: RETRIES,
             rnr_retries: RETRIES,
@@ -372,23 +378,23 @@ impl<C: Provider> End<C> {
     /// Advances a connection being established.
     fn step(&self, mut making: Making<C>, until: Option<Instant>, event: &CmEvent) -> Result<Stage<C>, PerfError> {
         use CmEventKind::*;
-        let Making { parameters, prepared, qp, new, place, id } = &mut making;
+        let Making { parameters, prepared, qp, new, memory, id } = &mut making;
         match event.kind {
-            AddressResolved if !id.is_here() => return Err(PerfError::Unreachable),
+            AddressResolved if !id.is_on_device() => return Err(PerfError::Unreachable),
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
             RouteResolved => {
                 if let Some(new) = new.take() {
                     let made = prepared.init(new, id)?;
-                    let ask = Ask { parameters: *parameters, place: prepared.place() };
-                    id.connect(&self.told(made.number(), parameters, (u8::MAX, u8::MAX), &ask.write()))?;
+                    let ask = Ask { parameters: *parameters, memory: prepared.memory() };
+                    id.connect(&self.connect_params(made.number(), parameters, (u8::MAX, u8::MAX), &ask.write()))?;
                     *qp = Some(made);
                 }
             }
             Response | Established => {
                 let Some(qp) = qp.take() else { return Err(PerfError::Stranger) };
-                let answer = || Place::read_answer(event.private_data.bytes());
-                let is_client = place.is_none();
-                let place = place.or_else(answer).ok_or(PerfError::Stranger)?;
+                let answer = || RemoteMemory::read_answer(event.private_data.bytes());
+                let is_client = memory.is_none();
+                let memory = memory.or_else(answer).ok_or(PerfError::Stranger)?;
                 let qp = if event.kind == Established {
                     qp.rts_by_iwarp()
                 } else {
@@ -397,7 +403,7 @@ impl<C: Provider> End<C> {
                     ready
                 };
                 let Making { parameters, prepared, id, .. } = making;
-                let run = Run::new(parameters, is_client, prepared, qp, place);
+                let run = Run::new(parameters, is_client, prepared, qp, memory);
                 return Ok(Stage::Made { run, id });
             }
             Rejected => {

@@ -174,9 +174,9 @@ impl Malformed {
 }
 
 impl Test {
-    /// Returns true if a server of this test serves `asked`: for atomic tests, any atomic operation.
-    pub(super) fn serves(self, asked: Test) -> bool {
-        self == asked || self.is_atomic() && asked.is_atomic() && self.kind == asked.kind
+    /// Returns true if a server of this test serves `requested`: for atomic tests, any atomic operation.
+    pub(super) fn serves(self, requested: Test) -> bool {
+        self == requested || self.is_atomic() && requested.is_atomic() && self.kind == requested.kind
     }
 
     pub(super) fn is_atomic(self) -> bool {
@@ -254,7 +254,7 @@ impl Parameters {
             return Err(Refusal::Size(most));
         }
         let is_multiple = |of: u16, by: u16| of.checked_rem(by) == Some(0);
-        for (is_sensible, what) in [
+        for (is_sensible, malformed) in [
             ((LEAST_MESSAGES..=MOST_MESSAGES).contains(&self.messages), Malformed::Messages),
             ((1..=MOST_DEPTH).contains(&self.tx_depth), Malformed::TxDepth),
             ((1..=MOST_DEPTH).contains(&self.rx_depth), Malformed::RxDepth),
@@ -266,7 +266,7 @@ impl Parameters {
             (self.size == NUMBER || !self.test.is_atomic(), Malformed::AtomicSize),
         ] {
             if !is_sensible {
-                return Err(Refusal::Malformed(what));
+                return Err(Refusal::Malformed(malformed));
             }
         }
         if self.test.is_atomic() && !limits.atomics.any() {
@@ -290,7 +290,7 @@ impl Parameters {
 
 /// Memory of an end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RemoteMemory {
     pub address: u64,
     pub rkey: u32,
 }
@@ -299,7 +299,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub parameters: Parameters,
-    pub place: Place,
+    pub memory: RemoteMemory,
 }
 
 const ASK: [u8; 4] = *b"LRpA";
@@ -365,8 +365,8 @@ impl Ask {
             bytes.extend(number.to_be_bytes());
         }
         bytes.extend([reads, 0, 0, 0]);
-        bytes.extend(self.place.address.to_be_bytes());
-        bytes.extend(self.place.rkey.to_be_bytes());
+        bytes.extend(self.memory.address.to_be_bytes());
+        bytes.extend(self.memory.rkey.to_be_bytes());
         bytes.resize(ASK_LEN, 0);
         bytes
     }
@@ -394,17 +394,17 @@ impl Ask {
             reads: reader.take::<4>()?[0],
             bidirectional: flags & 1 != 0 && test.kind == Kind::Bandwidth,
         };
-        let place = Place::read(&mut reader)?;
+        let memory = RemoteMemory::read(&mut reader)?;
         // The device checks that the range is the peer's memory; here only its end must not overflow.
-        let is_there = place.address.checked_add(u64::from(parameters.size)).is_some();
-        Some(if is_there { Ok(Ask { parameters, place }) } else { Err(Refusal::Malformed(Malformed::Address)) })
+        let is_there = memory.address.checked_add(u64::from(parameters.size)).is_some();
+        Some(if is_there { Ok(Ask { parameters, memory }) } else { Err(Refusal::Malformed(Malformed::Address)) })
     }
 }
 
-impl Place {
-    fn read(reader: &mut Reader<'_>) -> Option<Place> {
+impl RemoteMemory {
+    fn read(reader: &mut Reader<'_>) -> Option<RemoteMemory> {
         let address = u64::from_be_bytes(reader.take()?);
-        Some(Place { address, rkey: u32::from_be_bytes(reader.take()?) })
+        Some(RemoteMemory { address, rkey: u32::from_be_bytes(reader.take()?) })
     }
 
     /// Encodes the server's reply.
@@ -418,10 +418,10 @@ impl Place {
     }
 
     /// Parses a server's reply; `None` for another program.
-    pub fn read_answer(bytes: &[u8]) -> Option<Place> {
+    pub fn read_answer(bytes: &[u8]) -> Option<RemoteMemory> {
         let mut reader = Reader(bytes);
         let is_ours = reader.take()? == ANSWER && reader.take::<4>()?[0] == VERSION;
-        if is_ours { Place::read(&mut reader) } else { None }
+        if is_ours { RemoteMemory::read(&mut reader) } else { None }
     }
 }
 
@@ -434,7 +434,7 @@ impl Refusal {
             Refusal::Depth(most) => (3, [0; 2], most),
             Refusal::IwarpSend => (4, [0; 2], 0),
             Refusal::IwarpBidirectional => (5, [0; 2], 0),
-            Refusal::Malformed(what) => (6, [what as u8, 0], 0),
+            Refusal::Malformed(malformed) => (6, [malformed as u8, 0], 0),
             Refusal::Busy => (7, [0; 2], 0),
             Refusal::Elsewhere => (8, [0; 2], 0),
             Refusal::Failed => (9, [0; 2], 0),

@@ -1,7 +1,7 @@
 //! Verbs objects of an end.
 
 use super::Parameters;
-use super::parameters::{BESIDE, Place, Verb};
+use super::parameters::{BESIDE, RemoteMemory, Verb};
 use linerate_rdma::provider::{Access, DeviceLimits, Provider, TransportKind};
 use linerate_rdma::verbs::{CmId, Cq, Error, ExposedMr, Init, Mr, New, Pd, Qp, QpConfig};
 use std::ops::Range;
@@ -67,8 +67,8 @@ impl<C: Provider> Prepared<C> {
     }
 
     /// Returns the memory that the peer may access.
-    pub fn place(&self) -> Place {
-        Place { address: self.theirs.address(), rkey: self.theirs.rkey() }
+    pub fn memory(&self) -> RemoteMemory {
+        RemoteMemory { address: self.theirs.address(), rkey: self.theirs.rkey() }
     }
 
     /// Moves the queue pair to INIT and posts its buffers.

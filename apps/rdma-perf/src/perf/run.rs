@@ -1,6 +1,6 @@
 //! Messages of a test over an established connection.
 
-use super::parameters::{AtomicKind, Kind, Place, Verb};
+use super::parameters::{AtomicKind, Kind, RemoteMemory, Verb};
 use super::prepared::Prepared;
 use super::{Parameters, PerfError, Turn};
 use linerate_bypass::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(super) struct Run<C: Provider> {
     prepared: Prepared<C>,
     qp: Qp<C, Rts>,
     /// Memory of the peer.
-    place: (u64, u32),
+    memory: (u64, u32),
     /// Measured requests posted.
     posted: u64,
     /// Messages received.
@@ -36,13 +36,19 @@ pub(super) struct Run<C: Provider> {
     /// Time when this end completed its messages.
     through: Option<Instant>,
     /// The peer's final message was received.
-    heard: bool,
+    is_complete: bool,
     /// The connection has ended: only remaining completions are processed.
     is_gone: bool,
 }
 
 impl<C: Provider> Run<C> {
-    pub fn new(parameters: Parameters, is_client: bool, prepared: Prepared<C>, qp: Qp<C, Rts>, place: Place) -> Self {
+    pub fn new(
+        parameters: Parameters,
+        is_client: bool,
+        prepared: Prepared<C>,
+        qp: Qp<C, Rts>,
+        memory: RemoteMemory,
+    ) -> Self {
         Run {
             parameters,
             is_client,
@@ -50,7 +56,7 @@ impl<C: Provider> Run<C> {
             is_begun: is_client,
             prepared,
             qp,
-            place: (place.address, place.rkey),
+            memory: (memory.address, memory.rkey),
             posted: 0,
             received: 0,
             seen: 0,
@@ -58,7 +64,7 @@ impl<C: Provider> Run<C> {
             last: Instant::ZERO,
             first: None,
             through: None,
-            heard: false,
+            is_complete: false,
             is_gone: false,
         }
     }
@@ -128,7 +134,7 @@ impl<C: Provider> Run<C> {
                 self.qp.flush()?;
                 return Ok(if turn == Turn::Idle { Turn::Worked } else { turn });
             }
-        } else if self.heard && self.qp.outstanding() == 0 {
+        } else if self.is_complete && self.qp.outstanding() == 0 {
             return Ok(Turn::Over);
         }
         match turn {
@@ -140,7 +146,7 @@ impl<C: Provider> Run<C> {
 
     /// Returns true if the end of the connection no longer matters.
     fn is_done(&self) -> bool {
-        self.through.is_some() && self.heard
+        self.through.is_some() && self.is_complete
     }
 
     /// Returns true if this end has completed its messages.
@@ -153,7 +159,7 @@ impl<C: Provider> Run<C> {
         } else if self.expected() > 0 {
             has_all
         } else {
-            self.heard
+            self.is_complete
         }
     }
 
@@ -166,7 +172,7 @@ impl<C: Provider> Run<C> {
     fn poll(&mut self, now: &impl Fn() -> Instant) -> Result<bool, PerfError> {
         let before = self.received;
         let expected = self.expected();
-        let Run { prepared, qp, parameters, received, heard, .. } = self;
+        let Run { prepared, qp, parameters, received, is_complete, .. } = self;
         let completions = prepared.queue.poll(BATCH)?;
         let any = completions.len() > 0;
         let mut failed: Option<WcStatus> = None;
@@ -185,9 +191,9 @@ impl<C: Provider> Run<C> {
             }
             match qp.arrived(completion) {
                 Err(status) => fail(&mut failed, status),
-                Ok(_) if *heard => return Err(PerfError::Broken("message after the final one")),
+                Ok(_) if *is_complete => return Err(PerfError::Broken("message after the final one")),
                 Ok(0) if *received < expected => return Err(PerfError::Broken("final message too early")),
-                Ok(0) => *heard = true,
+                Ok(0) => *is_complete = true,
                 Ok(len) if *received < expected && len == parameters.size as usize => *received += 1,
                 Ok(_) => return Err(PerfError::Broken("unexpected message")),
             }
@@ -279,17 +285,17 @@ impl<C: Provider> Run<C> {
     fn request(&mut self) -> Result<(), PerfError> {
         let Parameters { test, size, messages, .. } = self.parameters;
         self.posted += 1;
-        let Run { prepared: Prepared { ours, .. }, qp, place, .. } = self;
+        let Run { prepared: Prepared { ours, .. }, qp, memory, .. } = self;
         let (part, is_last) = (0..size as usize, self.posted == messages);
         let noted = match test.verb {
             Verb::Send => qp.send_from_mr(ours, part, is_last),
-            Verb::Write => qp.write_from_mr(ours, part, *place, is_last),
-            Verb::Read => qp.read_into_mr(ours, part, *place, is_last),
+            Verb::Write => qp.write_from_mr(ours, part, *memory, is_last),
+            Verb::Read => qp.read_into_mr(ours, part, *memory, is_last),
             // As in perftest: the values do not matter to the device.
-            Verb::Atomic(AtomicKind::FetchAdd) => qp.atomic_into_mr(ours, 0, Atomic::FetchAdd(1), *place, is_last),
+            Verb::Atomic(AtomicKind::FetchAdd) => qp.atomic_into_mr(ours, 0, Atomic::FetchAdd(1), *memory, is_last),
             Verb::Atomic(AtomicKind::CompareSwap) => {
                 let atomic = Atomic::CompareSwap { expect: 0, swap: 1 };
-                qp.atomic_into_mr(ours, 0, atomic, *place, is_last)
+                qp.atomic_into_mr(ours, 0, atomic, *memory, is_last)
             }
         };
         noted.map_err(|_| PerfError::Broken("send queue overflow"))

@@ -106,7 +106,7 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let is_iwarp = limits.transport == TransportKind::Iwarp;
     let address = address(&native).map_err(failed)?;
 
-    let mut all = vec![Step { what: "open the device", each: false, took: vec![opened] }];
+    let mut all = vec![Step { operation: "open the device", each: false, took: vec![opened] }];
     if is_iwarp {
         tracing::info!("steps not measured: over iWARP, rdma_cm performs them");
     } else {
@@ -115,12 +115,12 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
         all.extend(steps(&native, &Config::default(), &arena, rounds, || clock.elapsed())?);
     }
     let medians = |counts: fn(&Step) -> bool| {
-        all.iter().filter(|step| counts(step)).map(|step| Row::new(step.what, step.took.clone()).p50_us).sum()
+        all.iter().filter(|step| counts(step)).map(|step| Row::new(step.operation, step.took.clone()).p50_us).sum()
     };
-    let is_setup = |step: &Step| step.what != "destroy";
-    let (cold_us, warm_us) = (medians(is_setup), medians(|step| step.each && step.what != "destroy"));
-    let pooled_us = medians(|step| matches!(step.what, "RTR" | "RTS"));
-    let steps = all.iter().map(|step| Row::new(step.what, step.took.clone())).collect();
+    let is_setup = |step: &Step| step.operation != "destroy";
+    let (cold_us, warm_us) = (medians(is_setup), medians(|step| step.each && step.operation != "destroy"));
+    let pooled_us = medians(|step| matches!(step.operation, "RTR" | "RTS"));
+    let steps = all.iter().map(|step| Row::new(step.operation, step.took.clone())).collect();
 
     let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
     drop(native);

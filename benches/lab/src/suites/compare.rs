@@ -123,10 +123,10 @@ fn ran(results: &serde_json::Value, id: &str) -> Result<()> {
     let is_it = |row: &&serde_json::Value| {
         let parts: Vec<&str> = row["id"].as_str().unwrap_or_default().split('/').collect();
         let [app, .., _] = parts[..] else { return false };
-        let way = parts.get(1).and_then(|way| way.split(':').next()).unwrap_or_default();
+        let network = parts.get(1).and_then(|network| network.split(':').next()).unwrap_or_default();
         // A port has a name at each end.
-        let design = parts[if way == "pci" { 3 } else { 2 }..].join("/");
-        format!("{app}/{way}/{design}") == id
+        let design = parts[if network == "pci" { 3 } else { 2 }..].join("/");
+        format!("{app}/{network}/{design}") == id
     };
     let Some(row) = results["rows"].as_array().and_then(|rows| rows.iter().find(is_it)) else {
         return failed("the row is missing");

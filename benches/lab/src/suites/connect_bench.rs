@@ -27,40 +27,40 @@ fn alone(lab: &Lab, report: &mut Report) {
 
 /// Runs the case.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
-    report.case("connect-bench tells all steps", || tells_all(lab, pair));
-    report.case("connections-bench tells of all ways", || tells_of_ways(lab, pair));
+    report.case("connect-bench reports all steps", || reports_all_steps(lab, pair));
+    report.case("connections-bench measures all variants", || reports_all_variants(lab, pair));
 }
 
-fn tells_of_ways(lab: &Lab, pair: &Pair) -> Result<()> {
+fn reports_all_variants(lab: &Lab, pair: &Pair) -> Result<()> {
     let script = lab.in_guest(&format!("rdma connections-bench {DEVICE} -c {FEW},{MORE} -n 5 --json"));
-    let told = pair.server.run("connections-bench", &script)?.last_json()?;
-    let rows = told["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_told = |row: &serde_json::Value| {
+    let report_json = pair.server.run("connections-bench", &script)?.last_json()?;
+    let rows = report_json["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_complete = |row: &serde_json::Value| {
         ["open_us", "echo_us"].iter().all(|figure| row[figure].as_f64() > Some(0.0)) && row["process_kb"].is_number()
     };
     let counts: Vec<_> = rows.iter().filter_map(|row| row["connections"].as_u64()).collect();
-    if counts == [FEW, MORE].repeat(3) && rows.iter().all(is_told) {
+    if counts == [FEW, MORE].repeat(3) && rows.iter().all(is_complete) {
         Ok(())
     } else {
-        failed(format!("unexpected report: {told}"))
+        failed(format!("unexpected report: {report_json}"))
     }
 }
 
-fn tells_all(lab: &Lab, pair: &Pair) -> Result<()> {
+fn reports_all_steps(lab: &Lab, pair: &Pair) -> Result<()> {
     let script = lab.in_guest(&format!("rdma connect-bench {DEVICE} -n {ROUNDS} --json"));
-    let told = pair.server.run("connect-bench", &script)?.last_json()?;
+    let report_json = pair.server.run("connect-bench", &script)?.last_json()?;
     for (rows, names) in [("steps", &STEPS[..]), ("connections", &CONNECTIONS)] {
         for name in names {
             let is_it = |row: &&serde_json::Value| row["what"] == *name && row["times"] == ROUNDS;
-            let found = told[rows].as_array().and_then(|rows| rows.iter().find(is_it));
+            let found = report_json[rows].as_array().and_then(|rows| rows.iter().find(is_it));
             if found.is_none_or(|row| row["p50_us"].as_f64() <= Some(0.0)) {
-                return failed(format!("{name} is missing among {rows}: {told}"));
+                return failed(format!("{name} is missing among {rows}: {report_json}"));
             }
         }
     }
-    let device = &told["device"];
+    let device = &report_json["device"];
     if device["name"] == DEVICE && device["emulated_by"] == "rxe" {
         return Ok(());
     }
-    failed(format!("the report does not name the emulation: {told}"))
+    failed(format!("the report does not name the emulation: {report_json}"))
 }

@@ -40,21 +40,21 @@ fn alone(lab: &Lab, report: &mut Report) {
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(perftest) = report.case("perftest", || lab.image.perftest(&lab.log)) else { return };
     for (test, service) in CASES {
-        let told = report.case(&format!("echo needs no more than {test}"), || {
+        let counts = report.case(&format!("echo needs no more than {test}"), || {
             let ours = ours(lab, pair, service)?;
             let theirs = theirs(lab, pair, &perftest, test, ours.messages.div_ceil(2))?;
             ours.is_within(&theirs)?;
             Ok(format!("echo:     {}\n    perftest: {}", ours.less_besides(), theirs))
         });
-        if let Some(told) = told {
-            println!("    {told}");
+        if let Some(counts) = counts {
+            println!("    {counts}");
         }
     }
 }
 
 impl Counts {
     /// Checks that the server's own statistics match, once its connection is established.
-    fn is_told_by(&self, server: &serde_json::Value) -> Result<()> {
+    fn check_counts(&self, server: &serde_json::Value) -> Result<()> {
         let verbs = &server["verbs"];
         let is_same = verbs["requests"] == self.requests
             && verbs["buffers"] == self.buffers.saturating_sub(BUFFERS)
@@ -66,7 +66,7 @@ impl Counts {
 
 /// Counts of both ends.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct VerbCounts {
     /// Messages with data, sent by both ends.
     messages: u64,
     /// Requests and replies of the application, which may share messages.
@@ -74,9 +74,9 @@ struct Asked {
     counts: Counts,
 }
 
-impl Asked {
+impl VerbCounts {
     /// Subtracts what a connection needs regardless of the number of messages.
-    fn less_besides(mut self) -> Asked {
+    fn less_besides(mut self) -> VerbCounts {
         self.counts.requests = self.counts.requests.saturating_sub(2 * FINISH);
         self.counts.buffers = self.counts.buffers.saturating_sub(2 * (BUFFERS + FINISH));
         self.counts.requests_completed = self.counts.requests_completed.saturating_sub(2 * FINISH);
@@ -91,17 +91,17 @@ impl Asked {
     }
 
     /// Checks that the counts per message, and per request or reply, do not exceed the others'.
-    fn is_within(&self, others: &Asked) -> Result<()> {
+    fn is_within(&self, others: &VerbCounts) -> Result<()> {
         if self.counts.unseen + others.counts.unseen > 0 {
             return failed(format!("incomplete counts: {self:?}, {others:?}"));
         }
         let less = self.less_besides();
-        for ((what, count), (_, others_count)) in less.all().into_iter().zip(others.all()) {
+        for ((verb, count), (_, others_count)) in less.all().into_iter().zip(others.all()) {
             for (per, of, others_of) in
                 [("message", self.messages, others.messages), ("request and answer", self.carried, others.carried)]
             {
                 if count * others_of > others_count * of {
-                    return failed(format!("more {what} for each {per}: echo: {less}; perftest: {others}"));
+                    return failed(format!("more {verb} for each {per}: echo: {less}; perftest: {others}"));
                 }
             }
         }
@@ -109,19 +109,19 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for VerbCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Asked { messages, carried, .. } = self;
+        let VerbCounts { messages, carried, .. } = self;
         write!(f, "{messages} messages that carry {carried}, and for each message")?;
-        for (what, count) in self.all() {
-            write!(f, " {:.3} {what}", count as f64 / *messages as f64)?;
+        for (verb, count) in self.all() {
+            write!(f, " {:.3} {verb}", count as f64 / *messages as f64)?;
         }
         Ok(())
     }
 }
 
 /// Counts an echo server and its load.
-fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
+fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<VerbCounts> {
     let via = format!("rdma:{DEVICE}");
     let script = |arguments: &str| Ok::<_, Error>(format!("{}{}", counted(lab)?, lab.in_guest(arguments)));
     let serve = script(&service.serve(&End::new(&via, Pair::SERVER)))?;
@@ -131,22 +131,22 @@ fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<Asked> {
     let load = pair.client.run(service.name, &load)?;
     let server = server.stop()?;
     service.check(&load, &server)?;
-    let told = server.last_json()?;
+    let counts = server.last_json()?;
     let number = |name: &str| {
-        let number = told[name].as_u64();
-        number.map_or_else(|| failed(format!("the server does not report {name}: {told}")), Ok)
+        let number = counts[name].as_u64();
+        number.map_or_else(|| failed(format!("the server does not report {name}: {counts}")), Ok)
     };
     let here = Counts::read(&server)?;
-    here.is_told_by(&told)?;
+    here.check_counts(&counts)?;
     let payload = number("rx_bytes")? + number("tx_bytes")? - HEADER * (number("rx_frames")? + number("tx_frames")?);
     let (messages, counts) = (number("tx_frames")? + sent(&load)?, here + Counts::read(&load)?);
-    Ok(Asked { messages, carried: payload / SIZE, counts })
+    Ok(VerbCounts { messages, carried: payload / SIZE, counts })
 }
 
 /// Counts perftest, whose ends send `count` messages each.
-fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Result<Asked> {
+fn theirs(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, count: u64) -> Result<VerbCounts> {
     let [client, server] = perftest::run(lab, pair, perftest, test, &format!("--size {SIZE} --iters {count}"))?;
-    Ok(Asked { messages: 2 * count, carried: 2 * count, counts: client + server })
+    Ok(VerbCounts { messages: 2 * count, carried: 2 * count, counts: client + server })
 }
 
 /// Returns the number of messages that a load reports as sent.

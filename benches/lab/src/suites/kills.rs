@@ -40,8 +40,8 @@ pub fn some(lab: &Lab, report: &mut Report, pair: &Pair) {
 }
 
 fn run<const N: usize>(lab: &Lab, report: &mut Report, pair: &Pair, killed: [(&str, &str, Service); N]) {
-    for (what, words, service) in killed {
-        report.case(&format!("{what}: the server is killed, then a load"), || kills(lab, pair, service, words));
+    for (case, words, service) in killed {
+        report.case(&format!("{case}: the server is killed, then a load"), || kills(lab, pair, service, words));
     }
 }
 
@@ -75,12 +75,12 @@ fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     let [_, client] = &nothing;
     wait_for("the load's device to hold what it held", || Ok(objects(&pair.client)? == *client))?;
     let load = pair.load(lab, service, words)?.succeed()?;
-    let told = server.stop()?.last_json()?;
+    let counted = server.stop()?.last_json()?;
     // The killed load had made all its requests except the final ones.
     let finished = service.connections + service.asks + service.asks.saturating_sub(1);
     let is_well =
-        load.last_json()?["errors"] == 0 && told["broken"] == service.connections && told["finished"] == finished;
-    if is_well { Ok(()) } else { failed(format!("the next load reports {load:?}, the server {told}")) }
+        load.last_json()?["errors"] == 0 && counted["broken"] == service.connections && counted["finished"] == finished;
+    if is_well { Ok(()) } else { failed(format!("the next load reports {load:?}, the server {counted}")) }
 }
 
 /// Returns the objects of both devices.

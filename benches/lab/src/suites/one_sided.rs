@@ -61,7 +61,7 @@ fn million(lab: &Lab, report: &mut Report) {
     for _ in 0..ROUNDS {
         let Some(round) = report.case("SETs, and GETs that read", || mixed(lab, &pair, ROUND)) else { return };
         sets += round.sets;
-        println!("    {}; {sets} SETs in all", round.told);
+        println!("    {}; {sets} SETs in all", round.summary);
         if sets >= SETS {
             return;
         }
@@ -73,10 +73,10 @@ fn million(lab: &Lab, report: &mut Report) {
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(server) = report.case("a server that exports its values", || pair.serve(lab, MIXED, "")) else { return };
     if let Some(round) = report.case("one-sided GETs and as many SETs", || mixed(lab, pair, MIXED)) {
-        println!("    {}", round.told);
+        println!("    {}", round.summary);
     }
-    if let Some(told) = report.case("one-sided GETs take none of the server's time", || reads(lab, pair, server)) {
-        println!("    {told}");
+    if let Some(summary) = report.case("one-sided GETs take none of the server's time", || reads(lab, pair, server)) {
+        println!("    {summary}");
     }
     report.case("counters are what was added to them", || pair.answers(lab, COUNTING, ""));
 }
@@ -84,7 +84,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
 /// Result of a load.
 struct Round {
     sets: u64,
-    told: String,
+    summary: String,
 }
 
 fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<Round> {
@@ -94,19 +94,19 @@ fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<Round> {
     if load["errors"] != 0 || load["misses"] != 0 || sets == 0 || found == 0 {
         return failed(format!("the load reports {load}"));
     }
-    Ok(Round { sets, told: format!("{sets} SETs, and {}", shown(one)) })
+    Ok(Round { sets, summary: format!("{sets} SETs, and {}", shown(one)) })
 }
 
 /// Measures the server's CPU time for one-sided GETs, as the difference between a longer and a shorter load.
 fn reads(lab: &Lab, pair: &Pair, server: Program) -> Result<String> {
     let (short, _) = only_read(lab, pair, SHORT)?;
-    let (long, told) = only_read(lab, pair, READS)?;
+    let (long, summary) = only_read(lab, pair, READS)?;
     server.stop()?;
     let (busy, seconds) = (long - short, f64::from(READS.seconds - SHORT.seconds));
     if busy > seconds * BUSY {
-        return failed(format!("the server was busy for {busy:.3} s of {seconds} additional s: {told}"));
+        return failed(format!("the server was busy for {busy:.3} s of {seconds} additional s: {summary}"));
     }
-    Ok(format!("{told}, and for {short:.3} s in {} s", SHORT.seconds))
+    Ok(format!("{summary}, and for {short:.3} s in {} s", SHORT.seconds))
 }
 
 /// Returns the server's CPU time for such a load in seconds, and the load's report.

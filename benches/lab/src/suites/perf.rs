@@ -50,11 +50,11 @@ fn run(lab: &Lab, report: &mut Report, pair: &Pair, tests: &[(&str, &str)]) {
     for (verb, [lat, bw]) in VERBS {
         for &(kind, options) in tests {
             let options = format!("{} {options}", if kind == "lat" { lat } else { bw });
-            let told = report.case(&format!("perf {verb} {kind} {}, beside perftest", options.trim()), || {
+            let lines = report.case(&format!("perf {verb} {kind} {}, beside perftest", options.trim()), || {
                 compare(lab, pair, &perftest, verb, kind, options.trim())
             });
-            if let Some(told) = told {
-                println!("    {told}");
+            if let Some(lines) = lines {
+                println!("    {lines}");
             }
         }
     }
@@ -78,7 +78,7 @@ fn uneven(lab: &Lab, pair: &Pair) -> Result<()> {
 fn compare(lab: &Lab, pair: &Pair, perftest: &Path, verb: &str, kind: &str, options: &str) -> Result<String> {
     let ours = ours(lab, pair, verb, kind, options)?;
     let theirs = perftest::run(lab, pair, perftest, &format!("ib_{verb}_{kind}"), options)?;
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for (end, (ours, theirs)) in ["client", "server"].into_iter().zip(ours.into_iter().zip(theirs)) {
         let both = format!("{end}: perf: {}; perftest: {}", shown(&less_last(ours)), shown(&theirs));
         if ours.unseen + theirs.unseen > 0 {
@@ -90,9 +90,9 @@ fn compare(lab: &Lab, pair: &Pair, perftest: &Path, verb: &str, kind: &str, opti
         if numbers(&less_last(ours)).into_iter().zip(numbers(&theirs)).any(|(ours, theirs)| ours > theirs) {
             return failed(format!("perf needs more: {both}"));
         }
-        told.push(both);
+        lines.push(both);
     }
-    Ok(told.join("\n    "))
+    Ok(lines.join("\n    "))
 }
 
 /// Returns the compared counts.

@@ -14,7 +14,7 @@ pub const SUITE: Suite = Suite { name: "rxe", about: "RDMA verbs over Soft-RoCE,
 pub const QUICK: Suite = Suite { name: "rxe-quick", about: "the two services over Soft-RoCE, once each", run: quick };
 
 /// Common arguments of both ends.
-const WAYS: &[(&str, &str)] = &[
+const MODES: &[(&str, &str)] = &[
     ("rdma_cm", ""),
     ("TCP", "--rdma-connect tcp"),
     ("shared buffers", "--srq 1024"),
@@ -46,9 +46,9 @@ fn run(lab: &Lab, report: &mut Report) {
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
     report.case("rping", || pair.rping());
     report.case("the device's tests", || device_tests(lab, &pair));
-    for (way, words) in WAYS {
-        for (what, service) in LOADS {
-            report.case(&format!("{way}: {what}"), || pair.answers(lab, service, words));
+    for (mode, words) in MODES {
+        for (load, service) in LOADS {
+            report.case(&format!("{mode}: {load}"), || pair.answers(lab, service, words));
         }
     }
     counts::run(lab, report, &pair);

@@ -45,8 +45,8 @@ pub struct Args {
     load_core: usize,
 
     /// Measure only these; a comparison with another one then counts as not met
-    #[arg(long, value_name = "WAY,…", value_delimiter = ',', value_enum, default_values_t = Contender::ALL)]
-    ways: Vec<Contender>,
+    #[arg(long, alias = "ways", value_name = "CONTENDER,…", value_delimiter = ',', value_enum, default_values_t = Contender::ALL)]
+    contenders: Vec<Contender>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -60,34 +60,35 @@ pub struct Contenders {
 }
 
 impl Contenders {
-    /// Returns the contenders of `asked` that this machine can measure; TAP replaces AF_XDP if needed.
-    fn possible(asked: &[Contender], setting: &Setting) -> Result<Self, linerate_harness::Error> {
-        let mut ways = Contenders { measured: Vec::new(), missing: Vec::new() };
-        for way in Contender::ALL.into_iter().chain(asked.contains(&Contender::Tap).then_some(Contender::Tap)) {
-            if !asked.contains(&way) {
-                ways.missing.push((way, format!("{} was excluded", way.name())));
+    /// Returns the contenders of `requested` that this machine can measure; TAP replaces AF_XDP if needed.
+    fn possible(requested: &[Contender], setting: &Setting) -> Result<Self, linerate_harness::Error> {
+        let mut contenders = Contenders { measured: Vec::new(), missing: Vec::new() };
+        for contender in Contender::ALL.into_iter().chain(requested.contains(&Contender::Tap).then_some(Contender::Tap))
+        {
+            if !requested.contains(&contender) {
+                contenders.missing.push((contender, format!("{} was excluded", contender.name())));
                 continue;
             }
-            let Some(why) = obstacle(setting, way)? else {
-                ways.measured.push(way);
+            let Some(why) = obstacle(setting, contender)? else {
+                contenders.measured.push(contender);
                 continue;
             };
-            eprintln!("not measured: {}: {why}", way.name());
-            ways.missing.push((way, why));
-            if way == Contender::AfXdp
-                && !asked.contains(&Contender::Tap)
+            eprintln!("not measured: {}: {why}", contender.name());
+            contenders.missing.push((contender, why));
+            if contender == Contender::AfXdp
+                && !requested.contains(&Contender::Tap)
                 && obstacle(setting, Contender::Tap)?.is_none()
             {
                 eprintln!("measured instead: {}", Contender::Tap.name());
-                ways.measured.push(Contender::Tap);
+                contenders.measured.push(Contender::Tap);
             }
         }
-        Ok(ways)
+        Ok(contenders)
     }
 
     /// Returns the reason why one of `needed` is not measured, if any.
     pub fn lacking(&self, needed: &[Contender]) -> Option<String> {
-        self.missing.iter().find(|(way, _)| needed.contains(way)).map(|(_, why)| why.clone())
+        self.missing.iter().find(|(contender, _)| needed.contains(contender)).map(|(_, why)| why.clone())
     }
 }
 
@@ -105,7 +106,7 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     };
     let setting = Setting { pair, keys: args.keys };
     let _first = raise_priority();
-    let ways = Contenders::possible(&args.ways, &setting)?;
+    let contenders = Contenders::possible(&args.contenders, &setting)?;
     let cores = Cores { server: args.server_core, load: args.load_core };
     let mut runs: Vec<(f64, Vec<Row>)> = Vec::new();
     let at_distances = |runs: &[(f64, Vec<Row>)]| -> Vec<Distance> {
@@ -114,20 +115,20 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     };
     // Contenders without two comparable distances get as many rounds again.
     let is_short = |runs: &[(f64, Vec<Row>)]| {
-        let ratios = required::ratios(&ways, &at_distances(runs));
+        let ratios = required::ratios(&contenders, &at_distances(runs));
         ratios.iter().any(|ratio| ratio.ratio.is_none() && ratio.lacking.is_none())
     };
     let mut round = 0;
     // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
     while round < args.rounds || (round < 2 * args.rounds && is_short(&runs)) {
         round += 1;
-        for way in &ways.measured {
-            eprintln!("round {round}: {}", way.name());
-            runs.extend(cores.measure_stable(|| measure(&setting, *way))?);
+        for contender in &contenders.measured {
+            eprintln!("round {round}: {}", contender.name());
+            runs.extend(cores.measure_stable(|| measure(&setting, *contender))?);
         }
     }
     let mut turns = Vec::new();
-    if ways.lacking(&required::OVER_VIRTIO).is_none() {
+    if contenders.lacking(&required::OVER_VIRTIO).is_none() {
         eprintln!("kv and echo over virtio, interleaved");
         // Slots are lost when the cores move, so this takes twice as long as each load in all requested rounds.
         let each = setting.pair.duration * args.rounds * 2;
@@ -135,14 +136,14 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     }
     let by_turns = Interleaved::of(&turns);
     let mut limits = Vec::new();
-    if ways.measured.contains(&Contender::Virtio) {
+    if contenders.measured.contains(&Contender::Virtio) {
         eprintln!("GETs of {LONG} bytes");
         limits.extend(required::long_values(copied(&setting)?, copied_by_service()?));
     }
     let distances = at_distances(&runs);
     limits.extend(required::errors(&distances));
-    let mut ratios = required::of_echo(&ways, &by_turns);
-    ratios.extend(required::ratios(&ways, &distances));
+    let mut ratios = required::of_echo(&contenders, &by_turns);
+    ratios.extend(required::ratios(&contenders, &distances));
     let Args { seconds, keys, size, .. } = *args;
     Ok(Report { connections: CONNECTIONS, rounds: round, seconds, keys, size, distances, by_turns, ratios, limits })
 }

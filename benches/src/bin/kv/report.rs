@@ -42,7 +42,7 @@ impl AtDistance for Distance {
 impl Distance {
     /// Returns the medians of comparable rows, figure by figure.
     pub fn new<'a>(transfer_ns: f64, all: impl Iterator<Item = &'a Row>) -> Self {
-        let is_comparable = |a: &Row, b: &Row| (a.way, a.asked, a.depth) == (b.way, b.asked, b.depth);
+        let is_comparable = |a: &Row, b: &Row| (a.contender, a.requests, a.depth) == (b.contender, b.requests, b.depth);
         let all: Vec<&Row> = all.collect();
         let mut results: Vec<Row> = Vec::new();
         for row in &all {
@@ -63,8 +63,9 @@ impl Distance {
     }
 
     /// Returns the requests per second.
-    pub fn rate(&self, way: Contender, asked: RequestKind, depth: u32) -> Option<f64> {
-        let row = self.results.iter().find(|row| (row.way, row.asked, row.depth) == (way, asked, depth));
+    pub fn rate(&self, contender: Contender, requests: RequestKind, depth: u32) -> Option<f64> {
+        let row =
+            self.results.iter().find(|row| (row.contender, row.requests, row.depth) == (contender, requests, depth));
         row.map(|row| row.rate)
     }
 }
@@ -82,7 +83,7 @@ impl fmt::Display for Report {
         table.load_style(presets::ASCII_MARKDOWN);
         table.set_header([
             "server and client",
-            "asked",
+            "requests",
             "depth",
             "line ns",
             "requests/s",
@@ -91,10 +92,10 @@ impl fmt::Display for Report {
             "errors",
         ]);
         for Distance { transfer_ns, results } in &self.distances {
-            for Row { way, asked, depth, rate, errors, p50_us, p99_us } in results {
+            for Row { contender, requests, depth, rate, errors, p50_us, p99_us } in results {
                 table.add_row([
-                    way.name().to_owned(),
-                    asked.name().to_owned(),
+                    contender.name().to_owned(),
+                    requests.name().to_owned(),
                     depth.to_string(),
                     format!("{transfer_ns:.0}"),
                     format!("{rate:.0}"),
@@ -146,11 +147,18 @@ mod tests {
 
     #[test]
     fn rows_are_reduced_to_medians_with_summed_errors() {
-        let row =
-            |asked, rate| Row { way: Contender::Virtio, asked, depth: 1, rate, errors: 1, p50_us: rate, p99_us: 9.0 };
+        let row = |requests, rate| Row {
+            contender: Contender::Virtio,
+            requests,
+            depth: 1,
+            rate,
+            errors: 1,
+            p50_us: rate,
+            p99_us: 9.0,
+        };
         let rows =
             [(RequestKind::Gets, 3.0), (RequestKind::Sets, 7.0), (RequestKind::Gets, 1.0), (RequestKind::Gets, 2.0)];
-        let distance = Distance::new(30.0, rows.map(|(asked, rate)| row(asked, rate)).iter());
+        let distance = Distance::new(30.0, rows.map(|(requests, rate)| row(requests, rate)).iter());
         assert_eq!(distance.results.len(), 2);
         assert_eq!((distance.results[0].rate, distance.results[0].errors), (2.0, 3));
         assert_eq!(distance.rate(Contender::Virtio, RequestKind::Sets, 1), Some(7.0));

@@ -20,21 +20,21 @@ const OF_MEMCACHED: f64 = 10.0;
 const OF_REDIS_OVER_VETH: f64 = 1.0;
 
 /// Returns the service's ratios to echo, at each distance.
-pub fn of_echo(ways: &Contenders, by_turns: &[Interleaved]) -> Vec<Ratio> {
+pub fn of_echo(contenders: &Contenders, by_turns: &[Interleaved]) -> Vec<Ratio> {
     let figures: Box<Figures<Interleaved>> = Box::new(|by_turns| Some((by_turns.ratio[1], 1.0)));
     let kind = Kind::new("requests/s over virtio, to echo's, by turns", OF_ECHO, figures);
-    ratios::all(vec![Kind { lacking: ways.lacking(&OVER_VIRTIO), ..kind }], by_turns)
+    ratios::all(vec![Kind { lacking: contenders.lacking(&OVER_VIRTIO), ..kind }], by_turns)
 }
 
 /// Returns all other required ratios, at each distance with both figures.
-pub fn ratios(ways: &Contenders, distances: &[Distance]) -> Vec<Ratio> {
-    ratios::all(kinds(ways), distances)
+pub fn ratios(contenders: &Contenders, distances: &[Distance]) -> Vec<Ratio> {
+    ratios::all(kinds(contenders), distances)
 }
 
-fn kinds(ways: &Contenders) -> Vec<Kind<Distance>> {
-    let kind = |what: String, required, needed: &[Contender], figures: Box<Figures<Distance>>| Kind {
-        lacking: ways.lacking(needed),
-        ..Kind::new(what, required, figures)
+fn kinds(contenders: &Contenders) -> Vec<Kind<Distance>> {
+    let kind = |requirement: String, required, needed: &[Contender], figures: Box<Figures<Distance>>| Kind {
+        lacking: contenders.lacking(needed),
+        ..Kind::new(requirement, required, figures)
     };
     let over_virtio = |distance: &Distance, depth| distance.rate(Contender::Virtio, RequestKind::Both, depth);
     let mut kinds = Vec::new();
@@ -54,18 +54,22 @@ fn kinds(ways: &Contenders) -> Vec<Kind<Distance>> {
             Some((over_virtio(distance, ALONE)?, distance.rate(Contender::Memcached, RequestKind::Both, ALONE)?))
         }),
     ));
-    let on_an_interface = [Contender::AfXdp, Contender::Tap].into_iter().filter(|way| ways.measured.contains(way));
+    let on_an_interface =
+        [Contender::AfXdp, Contender::Tap].into_iter().filter(|contender| contenders.measured.contains(contender));
     let on_an_interface: Vec<Contender> = on_an_interface.collect();
-    for way in if on_an_interface.is_empty() { vec![Contender::AfXdp] } else { on_an_interface } {
-        for (depth, asked) in
+    for contender in if on_an_interface.is_empty() { vec![Contender::AfXdp] } else { on_an_interface } {
+        for (depth, requests) in
             [ALONE, PIPELINED].into_iter().flat_map(|depth| [(depth, RequestKind::Gets), (depth, RequestKind::Sets)])
         {
             kinds.push(kind(
-                format!("{} -P {depth}, {}, to redis-server's over veth", way.name(), asked.name()),
+                format!("{} -P {depth}, {}, to redis-server's over veth", contender.name(), requests.name()),
                 OF_REDIS_OVER_VETH,
-                &[way, Contender::RedisOverVeth],
+                &[contender, Contender::RedisOverVeth],
                 Box::new(move |distance| {
-                    Some((distance.rate(way, asked, depth)?, distance.rate(Contender::RedisOverVeth, asked, depth)?))
+                    Some((
+                        distance.rate(contender, requests, depth)?,
+                        distance.rate(Contender::RedisOverVeth, requests, depth)?,
+                    ))
                 }),
             ));
         }
@@ -76,7 +80,7 @@ fn kinds(ways: &Contenders) -> Vec<Kind<Distance>> {
 /// Returns the rate of redis-server over loopback with the faster client.
 fn redis(distance: &Distance, depth: u32) -> Option<f64> {
     let by_load = distance.rate(Contender::Redis, RequestKind::Both, depth)?;
-    let benchmark = |asked| distance.rate(Contender::RedisByBenchmark, asked, depth);
+    let benchmark = |requests| distance.rate(Contender::RedisByBenchmark, requests, depth);
     Some(by_load.max(mixed(benchmark(RequestKind::Gets)?, benchmark(RequestKind::Sets)?)))
 }
 
@@ -86,8 +90,8 @@ fn mixed(gets: f64, sets: f64) -> f64 {
 }
 
 /// Returns the limits of copied bytes per long value: none on the transmit path, and none in the service.
-pub fn long_values(way_out: Copied, by_service: f64) -> [Limit; 2] {
-    let per_get = if way_out.gets == 0 { f64::INFINITY } else { way_out.bytes as f64 / way_out.gets as f64 };
+pub fn long_values(copied: Copied, by_service: f64) -> [Limit; 2] {
+    let per_get = if copied.gets == 0 { f64::INFINITY } else { copied.bytes as f64 / copied.gets as f64 };
     [
         Limit::new("bytes copied by stack and port, per GET of 64 KB over virtio", per_get, 0.0),
         Limit::new("bytes copied by the service, per GET of 64 KB", by_service, 0.0),
@@ -123,18 +127,18 @@ mod tests {
     ];
 
     fn distance(figures: &[(Contender, RequestKind, u32, f64)]) -> Distance {
-        let row = |(way, asked, depth, rate): &(Contender, RequestKind, u32, f64)| {
-            let (way, asked, depth, rate) = (*way, *asked, *depth, *rate);
-            Row { way, asked, depth, rate, errors: 1, p50_us: 1.0, p99_us: 2.0 }
+        let row = |(contender, requests, depth, rate): &(Contender, RequestKind, u32, f64)| {
+            let (contender, requests, depth, rate) = (*contender, *requests, *depth, *rate);
+            Row { contender, requests, depth, rate, errors: 1, p50_us: 1.0, p99_us: 2.0 }
         };
         Distance::new(30.0, figures.iter().map(row).collect::<Vec<_>>().iter())
     }
 
     #[test]
     fn redis_is_compared_by_its_faster_client() {
-        let ways = Contenders { measured: Contender::ALL.to_vec(), missing: Vec::new() };
+        let contenders = Contenders { measured: Contender::ALL.to_vec(), missing: Vec::new() };
         let verdicts: Vec<_> =
-            ratios(&ways, &[distance(&FIGURES)]).iter().map(|ratio| (ratio.ratio, ratio.met)).collect();
+            ratios(&contenders, &[distance(&FIGURES)]).iter().map(|ratio| (ratio.ratio, ratio.met)).collect();
         let expected = [(15.0, true), (5.0, true), (7.5, false), (1.25, true)];
         assert_eq!(verdicts[..4], expected.map(|(ratio, met)| (Some(ratio), met)));
         // The other ratios have one figure or none.
@@ -147,27 +151,28 @@ mod tests {
             let each = turns.iter().flat_map(|(distance, kv)| [(*distance, Rates { kv: *kv, echo: 100.0 }); 3]);
             Interleaved::of(&each.collect::<Vec<_>>())
         };
-        let verdicts = |ways: &Contenders, by_turns: Vec<Interleaved>| -> Vec<_> {
-            let ratios = of_echo(ways, &by_turns);
+        let verdicts = |contenders: &Contenders, by_turns: Vec<Interleaved>| -> Vec<_> {
+            let ratios = of_echo(contenders, &by_turns);
             ratios.into_iter().map(|ratio| (ratio.transfer_ns, ratio.ratio, ratio.met, ratio.lacking)).collect()
         };
-        let ways = Contenders { measured: Contender::ALL.to_vec(), missing: Vec::new() };
+        let contenders = Contenders { measured: Contender::ALL.to_vec(), missing: Vec::new() };
         let [near, far] = [(Some(30.0), Some(0.74), false, None), (Some(160.0), Some(0.75), true, None)];
-        assert_eq!(verdicts(&ways, by_turns(&[(160.0, 75.0), (30.0, 74.0)])), [near, far]);
-        let ways = Contenders { measured: vec![Contender::Virtio], missing: vec![(Contender::Echo, "why".to_owned())] };
-        assert_eq!(verdicts(&ways, Vec::new()), [(None, None, false, Some("why".to_owned()))]);
+        assert_eq!(verdicts(&contenders, by_turns(&[(160.0, 75.0), (30.0, 74.0)])), [near, far]);
+        let contenders =
+            Contenders { measured: vec![Contender::Virtio], missing: vec![(Contender::Echo, "why".to_owned())] };
+        assert_eq!(verdicts(&contenders, Vec::new()), [(None, None, false, Some("why".to_owned()))]);
     }
 
     #[test]
     fn missing_contenders_are_named_and_not_met() {
         let why = "memcached is not installed";
-        let ways = Contenders {
+        let contenders = Contenders {
             measured: vec![Contender::Virtio, Contender::Tap],
             missing: vec![(Contender::Memcached, why.to_owned())],
         };
-        let ratios = ratios(&ways, &[distance(&FIGURES[..9])]);
+        let ratios = ratios(&contenders, &[distance(&FIGURES[..9])]);
         assert_eq!((ratios[2].lacking.as_deref(), ratios[2].met), (Some(why), false));
-        assert!(ratios[3].what.contains("TAP") && ratios.len() == 7);
+        assert!(ratios[3].requirement.contains("TAP") && ratios.len() == 7);
     }
 
     #[test]

@@ -75,7 +75,7 @@ struct Memory {
 /// Durations of single calls.
 #[derive(Debug, Serialize)]
 struct Calls {
-    what: &'static str,
+    call: &'static str,
     calls: usize,
     p50_ns: u32,
     p999_ns: u32,
@@ -112,12 +112,12 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         for (expire, expiry, limit) in [(false, Expiry::Never, BESIDE), (true, Expiry::At(1 << 40), BESIDE_EXPIRING)] {
             eprintln!("bytes: {} MB, expire: {expire}", memory >> 20);
             let measured = keys_in(memory, most, expire, expiry)?;
-            let what = format!(
+            let call = format!(
                 "bytes beside key and value, {} keys that {}expire",
                 measured.keys,
                 if expire { "" } else { "never " }
             );
-            report.limits.push(Limit::new(what, measured.beside, limit));
+            report.limits.push(Limit::new(call, measured.beside, limit));
             report.memory.push(measured);
         }
     }
@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         let bounded = calls.iter().zip(KINDS).filter(|(_, (_, is_bounded))| *is_bounded);
         let micros = |ns| f64::from(ns) / 1e3;
         let limit = |calls: &Calls| {
-            Limit::new(format!("longest of {}, µs", calls.what), micros(calls.worst_ns), micros(LONGEST))
+            Limit::new(format!("longest of {}, µs", calls.call), micros(calls.worst_ns), micros(LONGEST))
         };
         report.limits.extend(bounded.map(|(calls, _)| limit(calls)));
         report.calls = calls;
@@ -198,12 +198,12 @@ impl Times {
         self.at += 1;
     }
 
-    fn summary(mut self, what: &'static str) -> Calls {
+    fn summary(mut self, call: &'static str) -> Calls {
         self.least.sort_unstable();
         let calls = self.least.len();
         let at = |part: f64| self.least.get((calls.saturating_sub(1) as f64 * part) as usize).copied().unwrap_or(0);
         let over = self.least.iter().filter(|time| **time > LONGEST).count();
-        Calls { what, calls, p50_ns: at(0.5), p999_ns: at(0.999), worst_ns: at(1.0), over }
+        Calls { call, calls, p50_ns: at(0.5), p999_ns: at(0.999), worst_ns: at(1.0), over }
     }
 }
 
@@ -228,7 +228,7 @@ fn calls(count: usize, rounds: u32) -> (Vec<Calls>, String) {
         times.iter_mut().for_each(|times| times.at = 0);
         backing = round(count, &mut times);
     }
-    (times.into_iter().zip(KINDS).map(|(times, (what, _))| times.summary(what)).collect(), backing)
+    (times.into_iter().zip(KINDS).map(|(times, (call, _))| times.summary(call)).collect(), backing)
 }
 
 fn round(
@@ -310,9 +310,9 @@ impl fmt::Display for Report {
         }
         if let Some(backing) = &self.backing {
             let micros = |ns: &u32| format!("{:.1}", f64::from(*ns) / 1e3);
-            let row = |Calls { what, calls, p50_ns, p999_ns, worst_ns, over }: &Calls| {
-                let what = (*what).to_owned();
-                vec![what, calls.to_string(), micros(p50_ns), micros(p999_ns), micros(worst_ns), over.to_string()]
+            let row = |Calls { call, calls, p50_ns, p999_ns, worst_ns, over }: &Calls| {
+                let call = (*call).to_owned();
+                vec![call, calls.to_string(), micros(p50_ns), micros(p999_ns), micros(worst_ns), over.to_string()]
             };
             let names = ["single calls", "how many", "median µs", "99.9 % µs", "longest µs", "over 100 µs"];
             writeln!(f, "{}", table(&names, self.calls.iter().map(row).collect(), &[0]))?;

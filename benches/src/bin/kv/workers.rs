@@ -61,7 +61,7 @@ struct Row {
 }
 
 /// Returns the numbers of workers and access patterns: one worker, which owns all keys, and two.
-fn ways(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
+fn settings(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
         let patterns = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
@@ -85,16 +85,17 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let before = group_by_distance().map_err(failed)?;
     let workers = (1..=cores.len()).map(|count| Workers::new(&cores[..count], keys, size as usize).map(RefCell::new));
     let workers = workers.collect::<Result<Vec<_>, _>>()?;
-    let ways: Vec<(usize, AccessPattern)> = ways(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
+    let settings: Vec<(usize, AccessPattern)> =
+        settings(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
     let measured =
         |(count, asking): &(usize, AccessPattern)| Measured { workers: &workers[count - 1], asking: *asking };
-    let mut measured: Vec<Measured<'_>> = ways.iter().map(measured).collect();
+    let mut measured: Vec<Measured<'_>> = settings.iter().map(measured).collect();
     let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
     let after = group_by_distance().map_err(failed)?;
 
     let mut rows: Vec<Row> = Vec::new();
     let mut one = costs[0].ns;
-    for ((workers, asking), cost) in ways.into_iter().zip(costs) {
+    for ((workers, asking), cost) in settings.into_iter().zip(costs) {
         if workers == 1 {
             one = cost.ns;
         }
@@ -121,15 +122,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header([
-            "asked by",
-            "workers",
-            "whose keys",
-            "keys/s",
-            "per worker",
-            "ns per key",
-            "to one worker's",
-        ]);
+        table.set_header(["request", "workers", "whose keys", "keys/s", "per worker", "ns per key", "to one worker's"]);
         for Row { way, workers, whose, keys_per_second, keys_per_second_and_worker, cost, to_one } in &self.rows {
             let whose = match whose {
                 KeyOwner::Any => "any",

@@ -108,7 +108,7 @@ fn run(args: &Args, setting: &Setting) -> Result<Report, Error> {
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
     for round in 1..=args.rounds {
-        let say = |what: &str| eprintln!("round {round} of {}: {what}", args.rounds);
+        let say = |text: &str| eprintln!("round {round} of {}: {text}", args.rounds);
         for (network, runs) in networks.iter().zip(&mut runs) {
             say(&network.name());
             runs.extend(cores.measure_stable(|| measure(setting, *network, &[MANY, ONE]))?);

@@ -51,8 +51,8 @@ fn kinds(networks: &[Network], beside: Extras) -> Vec<Kind<Distance>> {
     for (network, engine) in networks.iter().filter_map(|network| Some((*network, network.engine()?))) {
         let required = Required::of(engine);
         let engine = Some(engine.value());
-        let mut require = |what: &str, required, figures: Box<Figures<Distance>>| {
-            kinds.push(Kind { engine, ..Kind::new(what, required, figures) });
+        let mut require = |requirement: &str, required, figures: Box<Figures<Distance>>| {
+            kinds.push(Kind { engine, ..Kind::new(requirement, required, figures) });
         };
         require(
             "requests/s of 64 connections, to the faster kernel baseline's",
@@ -82,11 +82,11 @@ fn kinds(networks: &[Network], beside: Extras) -> Vec<Kind<Distance>> {
         }
     }
     if beside.sockperf {
-        let what = "requests/s of one connection: the sleeping baseline's, to sockperf's";
+        let requirement = "requests/s of one connection: the sleeping baseline's, to sockperf's";
         let figures = move |distance: &Distance| {
             Some((rate(distance, Network::Sleeping, ONE)?, distance.sockperf.as_ref()?.rate))
         };
-        kinds.push(Kind::new(what, OF_SOCKPERF, Box::new(figures)));
+        kinds.push(Kind::new(requirement, OF_SOCKPERF, Box::new(figures)));
     }
     kinds
 }

@@ -263,7 +263,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     ///
     /// # Safety
     /// The identifier is live.
-    unsafe fn cm_is_here(&self, id: Handle) -> bool;
+    unsafe fn cm_is_on_device(&self, id: Handle) -> bool;
 
     /// Returns the local and the remote address.
     ///

@@ -59,29 +59,29 @@ impl<T> Waker<T> {
     }
 }
 
-/// Queue place that becomes free when a completion is polled.
+/// Queue slot that becomes free when a completion is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum QueueSlot {
     /// Places of the send request with this number and of all earlier ones.
     Send(Handle, u64),
-    /// Place of one receive buffer.
+    /// QueueSlot of one receive buffer.
     Receive(Handle),
-    /// Place of one shared receive buffer, used by a queue pair.
+    /// QueueSlot of one shared receive buffer, used by a queue pair.
     Shared(Handle, Handle),
 }
 
-impl Place {
+impl QueueSlot {
     /// Returns the queue pair of the completion.
     fn qp(self) -> Handle {
         match self {
-            Place::Send(qp, _) | Place::Receive(qp) | Place::Shared(_, qp) => qp,
+            QueueSlot::Send(qp, _) | QueueSlot::Receive(qp) | QueueSlot::Shared(_, qp) => qp,
         }
     }
 }
 
 impl World {
     /// Adds a completion. An overrun breaks the queue and all queue pairs that use it.
-    pub fn complete(&mut self, cq: Handle, completion: WorkCompletion, place: Place) {
+    pub fn complete(&mut self, cq: Handle, completion: WorkCompletion, slot: QueueSlot) {
         let device = self.cqs.device(cq);
         let object = &mut self.cqs[cq];
         if object.is_overrun {
@@ -96,7 +96,7 @@ impl World {
             }
             return;
         }
-        object.completions.push_back((completion, place));
+        object.completions.push_back((completion, slot));
         if let Some(channel) = object.channel
             && std::mem::take(&mut object.is_armed)
         {
@@ -120,33 +120,33 @@ impl World {
         let room = into.capacity() - into.len();
         let count = room.min(self.cqs[cq].completions.len());
         for _ in 0..count {
-            let (completion, place) = self.cqs[cq].completions.pop_front().expect("counted before");
-            self.free(place);
+            let (completion, slot) = self.cqs[cq].completions.pop_front().expect("counted before");
+            self.free(slot);
             let counters = self.counters.entry(completion.qp).or_default();
-            match place {
-                Place::Send(..) => counters.sends_polled += 1,
-                Place::Receive(_) | Place::Shared(..) => counters.receives_polled += 1,
+            match slot {
+                QueueSlot::Send(..) => counters.sends_polled += 1,
+                QueueSlot::Receive(_) | QueueSlot::Shared(..) => counters.receives_polled += 1,
             }
             into.push(completion);
         }
         Ok(count)
     }
 
-    /// Frees the place of a polled completion. Only polling frees places, because a provider has no other information
+    /// Frees the slot of a polled completion. Only polling frees places, because a provider has no other information
     /// on the device's progress.
-    fn free(&mut self, place: Place) {
-        match place {
-            Place::Send(qp, sequence) => {
+    fn free(&mut self, slot: QueueSlot) {
+        match slot {
+            QueueSlot::Send(qp, sequence) => {
                 if let Some(qp) = self.qps.get_mut(qp) {
                     qp.retired = qp.retired.max(sequence + 1);
                 }
             }
-            Place::Receive(qp) => {
+            QueueSlot::Receive(qp) => {
                 if let Some(qp) = self.qps.get_mut(qp) {
                     qp.receives_held = qp.receives_held.saturating_sub(1);
                 }
             }
-            Place::Shared(srq, _) => {
+            QueueSlot::Shared(srq, _) => {
                 if let Some(srq) = self.srq.get_mut(srq) {
                     srq.held = srq.held.saturating_sub(1);
                 }
@@ -161,13 +161,13 @@ impl World {
         }
         let mut freed = Vec::new();
         for cq in [self.qps[qp].config.send_cq, self.qps[qp].config.recv_cq] {
-            self.cqs[cq].completions.retain(|&(_, place)| {
-                let stays = place.qp() != qp;
-                freed.extend((!stays).then_some(place));
+            self.cqs[cq].completions.retain(|&(_, slot)| {
+                let stays = slot.qp() != qp;
+                freed.extend((!stays).then_some(slot));
                 stays
             });
         }
-        freed.into_iter().for_each(|place| self.free(place));
+        freed.into_iter().for_each(|slot| self.free(slot));
     }
 
     /// Flushes the oldest buffer of a queue pair, or reports its last shared buffer.
@@ -175,17 +175,17 @@ impl World {
         let object = &mut self.qps[qp];
         debug_assert_eq!(object.state, QpState::Error);
         let Some(buffer) = object.receives.pop_front() else {
-            object.is_last_told = true;
+            object.is_last_reported = true;
             let device = &mut self.devices[self.qps.device(qp)];
-            if device.config.tells_last {
+            if device.config.reports_last_wqe {
                 device.events.push(AsyncEvent::LastWqeReached(qp));
             }
             return;
         };
         let (cq, number) = (object.config.recv_cq, object.number);
-        let place = object.config.srq.map_or(Place::Receive(qp), |srq| Place::Shared(srq, qp));
+        let slot = object.config.srq.map_or(QueueSlot::Receive(qp), |srq| QueueSlot::Shared(srq, qp));
         let completion = WorkCompletion::new(buffer.id, WcStatus::Flushed, WcOpcode::Receive, 0, number);
-        self.complete(cq, completion, place);
+        self.complete(cq, completion, slot);
     }
 
     /// Lets a failing queue pair hold a shared buffer for a message in progress, if the device is of that kind.
@@ -202,7 +202,7 @@ impl World {
     pub fn forget_shared(&mut self, qp: Handle) {
         let Some(srq) = self.qps[qp].config.srq else { return };
         for _ in std::mem::take(&mut self.qps[qp].receives) {
-            self.free(Place::Shared(srq, qp));
+            self.free(QueueSlot::Shared(srq, qp));
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct DeviceConfig {
     /// completion and its place is free.
     pub holds_shared: bool,
     /// A failed queue pair generates the last-WQE-reached event. Soft-RoCE does since Linux 6.5.
-    pub tells_last: bool,
+    pub reports_last_wqe: bool,
 }
 
 impl DeviceConfig {
@@ -71,7 +71,7 @@ impl DeviceConfig {
             mtu: Mtu::Mtu1024,
             keeps_completions: false,
             holds_shared: false,
-            tells_last: true,
+            reports_last_wqe: true,
         }
     }
 
@@ -211,11 +211,11 @@ impl Device {
         })
     }
 
-    /// Returns the capacities granted for `asked`, or `EINVAL` above the limits. With a shared receive queue, the queue
-    /// pair has no receive queue.
-    pub fn grant(&self, asked: &QpCap, is_shared: bool) -> io::Result<QpCap> {
+    /// Returns the capacities granted for `requested`, or `EINVAL` above the limits. With a shared receive queue, the
+    /// queue pair has no receive queue.
+    pub fn grant(&self, requested: &QpCap, is_shared: bool) -> io::Result<QpCap> {
         let limits = &self.config.limits;
-        let granted = if is_shared { QpCap { receives: 0, recv_sges: 0, ..*asked } } else { *asked };
+        let granted = if is_shared { QpCap { receives: 0, recv_sges: 0, ..*requested } } else { *requested };
         let fits = granted.sends.max(granted.receives) <= limits.qp_wrs
             && granted.send_sges.max(granted.recv_sges) <= limits.sges
             && granted.inline <= self.config.inline;

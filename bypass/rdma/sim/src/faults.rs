@@ -102,10 +102,10 @@ impl Fabric {
     }
 
     /// Kills the process of a device: its objects are gone, and every call fails, except that destroying succeeds.
-    /// With `says_so` its kernel ends the connections, and peers receive [`CmEventKind::Disconnected`]; otherwise the
-    /// whole machine is gone, and their requests end with [`WcStatus::RetryExceeded`].
-    pub fn vanish(&self, sim: &SimDevice, says_so: bool) {
-        self.world().vanish(sim.index, says_so);
+    /// With `is_announced` its kernel ends the connections, and peers receive [`CmEventKind::Disconnected`]; otherwise
+    /// the whole machine is gone, and their requests end with [`WcStatus::RetryExceeded`].
+    pub fn vanish(&self, sim: &SimDevice, is_announced: bool) {
+        self.world().vanish(sim.index, is_announced);
     }
 
     /// Takes the port down until [`port_up`](Self::port_up). Requests wait as long as their queue pairs retry.
@@ -156,7 +156,7 @@ impl Fabric {
         device.config.address = address;
         device.events.push(AsyncEvent::GidChange(1));
         for id in world.cm_ids.of(sim.index) {
-            if world.cm_ids[id].is_here() {
+            if world.cm_ids[id].is_on_device() {
                 world.act(id, Action::Event { kind: CmEventKind::AddressChanged, status: 0 });
             }
         }
@@ -210,9 +210,9 @@ impl World {
         status
     }
 
-    fn vanish(&mut self, device: usize, says_so: bool) {
+    fn vanish(&mut self, device: usize, is_announced: bool) {
         for id in self.cm_ids.of(device) {
-            if says_so {
+            if is_announced {
                 self.tear(id);
             } else {
                 self.silence(id);

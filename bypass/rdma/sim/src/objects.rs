@@ -1,6 +1,6 @@
 //! Passive objects: creation and destruction.
 
-use super::completion::{Place, Waker};
+use super::completion::{QueueSlot, Waker};
 use super::device::Health;
 use super::faults::Call;
 use super::qp::Buffer;
@@ -49,7 +49,7 @@ pub(super) struct Channel {
 pub(super) struct Queue {
     pub channel: Option<Handle>,
     pub capacity: u32,
-    pub completions: VecDeque<(WorkCompletion, Place)>,
+    pub completions: VecDeque<(WorkCompletion, QueueSlot)>,
     pub is_armed: bool,
     pub is_overrun: bool,
 }

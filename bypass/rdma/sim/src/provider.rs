@@ -132,8 +132,8 @@ unsafe impl Provider for SimDevice {
         self.with(|world| world.post_srq_recv(self.index, srq, requests))
     }
 
-    unsafe fn cm_is_here(&self, id: Handle) -> bool {
-        self.with(|world| world.cm_is_here(self.index, id))
+    unsafe fn cm_is_on_device(&self, id: Handle) -> bool {
+        self.with(|world| world.cm_is_on_device(self.index, id))
     }
 
     unsafe fn cm_addresses(&self, id: Handle) -> Option<(SocketAddr, SocketAddr)> {

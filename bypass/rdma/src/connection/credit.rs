@@ -52,9 +52,9 @@ impl Credits {
     pub fn spend(&mut self) -> u16 {
         debug_assert!(self.have > 0);
         self.have = self.have.saturating_sub(1);
-        let told = u16::try_from(self.owed).unwrap_or(u16::MAX);
-        self.owed -= u32::from(told);
-        told
+        let announced = u16::try_from(self.owed).unwrap_or(u16::MAX);
+        self.owed -= u32::from(announced);
+        announced
     }
 
     /// Records `count` newly posted local buffers.
@@ -91,17 +91,17 @@ mod tests {
             return false;
         }
         from.to_send -= u32::from(is_data);
-        let told = from.credits.spend();
+        let announced = from.credits.spend();
         // Otherwise the device would report receiver-not-ready.
         assert!(to.free > to.arriving.len() as u32, "no buffer is posted");
-        to.arriving.push_back((is_data, told));
+        to.arriving.push_back((is_data, announced));
         true
     }
 
     fn receive(end: &mut End) -> bool {
-        let Some((is_data, told)) = end.arriving.pop_front() else { return false };
+        let Some((is_data, announced)) = end.arriving.pop_front() else { return false };
         end.free -= 1;
-        end.credits.gain(told).unwrap();
+        end.credits.gain(announced).unwrap();
         if is_data {
             end.unposted += 1;
         } else {

@@ -95,7 +95,7 @@ impl<C: Provider> ConnCore<C> {
     pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
         self.transport
             .send(message, signalled)
-            .map_err(|why| Error { what: "send a message", error: io::Error::other(why) })
+            .map_err(|why| Error { operation: "send a message", error: io::Error::other(why) })
     }
 }
 

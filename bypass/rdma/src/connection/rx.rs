@@ -24,7 +24,7 @@ struct Reading {
     /// Part not yet requested.
     rest: Offer,
     /// Bytes requested and not yet received.
-    asked: usize,
+    posted: usize,
 }
 
 enum Behind {
@@ -66,7 +66,7 @@ impl Rx {
     /// Adds an offer of the peer.
     pub fn offer(&mut self, offer: Offer) {
         match self.reading {
-            None => self.reading = Some(Reading { rest: offer, asked: 0 }),
+            None => self.reading = Some(Reading { rest: offer, posted: 0 }),
             Some(_) => self.behind.push_back(Behind::Offer(offer)),
         }
     }
@@ -74,26 +74,26 @@ impl Rx {
     /// Returns the next part of the offer to read: at most `most` bytes, and no more than fit into `room` together
     /// with unconsumed data.
     pub fn wanted(&self, most: usize, room: usize) -> Option<Offer> {
-        let Reading { rest, asked } = self.reading?;
-        let room = room.saturating_sub(self.len + asked).min(most);
+        let Reading { rest, posted } = self.reading?;
+        let room = room.saturating_sub(self.len + posted).min(most);
         let len = u32::try_from(room).unwrap_or(u32::MAX).min(rest.len);
         (len > 0).then_some(Offer { len, ..rest })
     }
 
     /// Records that `len` bytes of the [wanted](Self::wanted) part were requested.
-    pub fn asked(&mut self, len: usize) {
-        if let Some(Reading { rest, asked }) = &mut self.reading {
+    pub fn posted(&mut self, len: usize) {
+        if let Some(Reading { rest, posted }) = &mut self.reading {
             rest.address += len as u64;
             rest.len -= len as u32;
-            *asked += len;
+            *posted += len;
         }
     }
 
     /// Adds the data of the oldest READ. Returns true if it completes the offer.
     pub fn read(&mut self, bytes: Bytes) -> bool {
-        let Some(Reading { rest, asked }) = &mut self.reading else { return false };
-        *asked -= bytes.len();
-        let is_all = rest.len == 0 && *asked == 0;
+        let Some(Reading { rest, posted }) = &mut self.reading else { return false };
+        *posted -= bytes.len();
+        let is_all = rest.len == 0 && *posted == 0;
         self.len += bytes.len();
         self.slices.push_back((bytes, false));
         if is_all {
@@ -185,16 +185,16 @@ mod tests {
         assert!(!rx.push(bytes("six")));
         assert_eq!((rx.len(), rx.held()), (4, 3));
         assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1000, rkey: 7, len: 5 }));
-        rx.asked(4);
+        rx.posted(4);
         assert_eq!(rx.wanted(5, 100), Some(Offer { address: 1004, rkey: 7, len: 4 }));
-        rx.asked(4);
+        rx.posted(4);
         assert_eq!(rx.wanted(5, 100), None);
         assert!(!rx.read(bytes("two ")));
         assert!(rx.read(bytes("thre")));
         assert_eq!(all(&mut rx), "one two threfour ");
         assert!(!rx.is_done());
         assert_eq!((rx.held(), rx.wanted(9, 100)), (1, Some(Offer { address: 2000, rkey: 8, len: 4 })));
-        rx.asked(4);
+        rx.posted(4);
         assert!(rx.read(bytes("five")));
         rx.advance(100);
         assert!(rx.is_done());
@@ -208,7 +208,7 @@ mod tests {
         rx.offer(Offer { address: 0, rkey: 0, len: 1000 });
         assert_eq!(rx.wanted(100, 10), None);
         assert_eq!(rx.wanted(100, 30).unwrap().len, 20);
-        rx.asked(20);
+        rx.posted(20);
         assert_eq!(rx.wanted(100, 30), None);
         rx.advance(4);
         assert_eq!(rx.wanted(100, 30).unwrap().len, 4);

@@ -1,6 +1,6 @@
 //! Connection setup by the connection manager (`rdma_cm(7)`).
 
-use super::{Connector, Made, RESOLVE_MS, RETRIES, Step, Way};
+use super::{Connector, ListenerKind, Made, RESOLVE_MS, RETRIES, Step};
 use crate::ConnectorEvent;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
@@ -39,7 +39,7 @@ impl<C: Provider> Connector<C> {
         if self.refuses {
             return refusal(b"no more connections", id);
         }
-        if !id.is_here() {
+        if !id.is_on_device() {
             return refusal(b"not on this device", id);
         }
         let worker = self.next;
@@ -81,7 +81,7 @@ impl<C: Provider> Connector<C> {
 
     /// Connects a worker to a peer.
     pub(super) fn connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
-        let Way::Manager { channel, .. } = &self.listeners.0 else {
+        let ListenerKind::Manager { channel, .. } = &self.listeners.0 else {
             return self.exchange_connect(worker, remote, token, now);
         };
         let begun = channel.id().and_then(|mut id| id.resolve_address(remote, RESOLVE_MS).map(|()| id));
@@ -124,7 +124,7 @@ impl<C: Provider> Connector<C> {
         let greeting = || EndParams::read(event.private_data.bytes());
         let id = &mut pending.id;
         match event.kind {
-            AddressResolved if !id.is_here() => {
+            AddressResolved if !id.is_on_device() => {
                 tracing::warn!("there is no route to the peer by {}", self.mr.pd().provider().name());
                 return Ok(Step::Refused(ConnectError::Unreachable));
             }
@@ -134,8 +134,8 @@ impl<C: Provider> Connector<C> {
                 let number = qp.number().into();
                 self.expect(pending.worker, number)?;
                 pending.number = Some(number);
-                let (answered, asked) = self.reads;
-                id.connect(&self.parameters(qp.number(), answered, asked))?;
+                let (answered, requested) = self.reads;
+                id.connect(&self.parameters(qp.number(), answered, requested))?;
                 pending.qp = Some(qp);
             }
             Response => {
@@ -207,10 +207,10 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    fn parameters(&self, qp: u32, asked: u8, answered: u8) -> CmConnParam {
+    fn parameters(&self, qp: u32, requested: u8, answered: u8) -> CmConnParam {
         CmConnParam {
             qp,
-            responder_resources: self.reads.0.min(asked),
+            responder_resources: self.reads.0.min(requested),
             initiator_depth: self.reads.1.min(answered),
             retries: RETRIES,
             // Credits ensure that the peer has a buffer.

@@ -26,8 +26,8 @@ use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{Arena, ConnectError, Origin, Waker};
 use pool::Pool;
+use sessions::AhCache;
 pub use sessions::UdQpHandle;
-use sessions::Ways;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -61,9 +61,9 @@ pub struct WorkerHandle<C: Provider> {
 }
 
 /// Listening sockets or identifiers.
-pub struct Listeners<C: Provider>(Way<C>);
+pub struct Listeners<C: Provider>(ListenerKind<C>);
 
-enum Way<C: Provider> {
+enum ListenerKind<C: Provider> {
     Manager {
         // Dropped before their channel.
         ids: Vec<(CmId<C>, SocketAddr)>,
@@ -82,27 +82,27 @@ impl<C: Provider> Listeners<C> {
             let address = id.listen(*address, BACKLOG)?;
             ids.push((id, address));
         }
-        Ok(Listeners(Way::Manager { ids, channel }))
+        Ok(Listeners(ListenerKind::Manager { ids, channel }))
     }
 
     /// Listens on `addresses` with the TCP exchange.
     pub fn by_exchange(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
-        Ok(Listeners(Way::Exchange(Exchange::open(provider, addresses)?)))
+        Ok(Listeners(ListenerKind::Exchange(Exchange::open(provider, addresses)?)))
     }
 
     /// Returns the addresses, with the ports chosen for port 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         match &self.0 {
-            Way::Manager { ids, .. } => ids.iter().map(|(_, address)| *address).collect(),
-            Way::Exchange(exchange) => exchange.addresses().collect(),
+            ListenerKind::Manager { ids, .. } => ids.iter().map(|(_, address)| *address).collect(),
+            ListenerKind::Exchange(exchange) => exchange.addresses().collect(),
         }
     }
 
     /// Returns the next event of the connection manager.
     fn next_event(&mut self) -> Result<Option<CmNotification<C>>, Error> {
         match &mut self.0 {
-            Way::Manager { channel, .. } => channel.next_event(),
-            Way::Exchange(_) => Ok(None),
+            ListenerKind::Manager { channel, .. } => channel.next_event(),
+            ListenerKind::Exchange(_) => Ok(None),
         }
     }
 }
@@ -110,8 +110,8 @@ impl<C: Provider> Listeners<C> {
 impl<C: Provider> AsFd for Listeners<C> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Way::Manager { channel, .. } => channel.as_fd(),
-            Way::Exchange(exchange) => exchange.as_fd(),
+            ListenerKind::Manager { channel, .. } => channel.as_fd(),
+            ListenerKind::Exchange(exchange) => exchange.as_fd(),
         }
     }
 }
@@ -140,7 +140,7 @@ pub struct Connector<C: Provider> {
     /// Connections of workers, by queue pair number or session number.
     made: HashMap<u64, Made>,
     /// Address handles of session peers.
-    ways: Ways<C>,
+    ah_cache: AhCache<C>,
     /// Time when a port was last reported as down, until one is active.
     down_since: Option<Instant>,
     /// The last turn failed, and the error was logged.
@@ -217,7 +217,7 @@ impl<C: Provider> Connector<C> {
             commands,
             bell,
             made: HashMap::new(),
-            ways: Ways::default(),
+            ah_cache: AhCache::default(),
             down_since: None,
             has_failed: false,
             refuses: false,
@@ -319,7 +319,7 @@ impl<C: Provider> Connector<C> {
 
     /// Notifies a worker of a connection immediately, because the peer may send soon.
     fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
-        let full = |_| Error { what: "notify a worker of a connection", error: ErrorKind::WouldBlock.into() };
+        let full = |_| Error { operation: "notify a worker of a connection", error: ErrorKind::WouldBlock.into() };
         self.workers[worker].events.send(ConnectorEvent::Expected(number)).map_err(full)
     }
 
@@ -341,7 +341,7 @@ impl<C: Provider> Connector<C> {
     fn retire(&mut self, worker: usize, link: ConnCore<C>, now: Instant) {
         let ConnCore { transport, id, opened, mws, .. } = link;
         let had_last = self.made.remove(&transport.number()).is_some_and(|made| made.had_last);
-        if let Way::Exchange(exchange) = &mut self.listeners.0 {
+        if let ListenerKind::Exchange(exchange) = &mut self.listeners.0 {
             exchange.end(transport.number());
         }
         if let Some(mut id) = id

@@ -1,7 +1,7 @@
 //! Queue pairs for connections: prepared in advance or created on demand.
 
 use super::draining::Leaving;
-use super::{Connector, Way, WorkerHandle};
+use super::{Connector, ListenerKind, WorkerHandle};
 use crate::provider::Provider;
 use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Ring, Rts};
 use crate::{Config, ConnectorEvent, Mode};
@@ -87,9 +87,9 @@ impl<C: Provider> Connector<C> {
     /// Processes a queue pair that its worker has drained.
     pub(super) fn rest_drained(&mut self, worker: usize, qp: Qp<C, Errored>, now: Instant) {
         let rests = match self.listeners.0 {
-            Way::Manager { .. } => self.config.reuse_after,
+            ListenerKind::Manager { .. } => self.config.reuse_after,
             // A new random PSN is sufficient.
-            Way::Exchange(_) => Duration::ZERO,
+            ListenerKind::Exchange(_) => Duration::ZERO,
         };
         let pool = &mut self.pools[worker];
         pool.draining -= 1;
@@ -170,7 +170,8 @@ impl<C: Provider> Connector<C> {
     fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
         let handle = &self.workers[worker];
         let cq = handle.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < handle.most);
-        let full = || Error { what: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
+        let full =
+            || Error { operation: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, handle.srq.as_ref(), &self.qp)?;
         self.furnish(qp)
     }
@@ -182,7 +183,7 @@ impl<C: Provider> Connector<C> {
         if mode == Mode::Send {
             return Ok(qp);
         }
-        let none = || Error { what: "allocate a ring for a connection", error: ErrorKind::OutOfMemory.into() };
+        let none = || Error { operation: "allocate a ring for a connection", error: ErrorKind::OutOfMemory.into() };
         let block = self.buffers.alloc(usize::from(buffers) * buffer).ok_or_else(none)?;
         Ok(qp.with_ring(Ring::new(&self.mr, block, buffer)?))
     }
@@ -192,7 +193,7 @@ impl<C: Provider> Connector<C> {
             qp.post((0..self.config.buffers).map_while(|_| self.buffers.alloc(self.config.buffer)))?;
             if qp.recv_room() > 0 {
                 let error = ErrorKind::OutOfMemory.into();
-                return Err(Error { what: "allocate buffers for a connection", error });
+                return Err(Error { operation: "allocate buffers for a connection", error });
             }
         }
         Ok(qp)

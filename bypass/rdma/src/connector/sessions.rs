@@ -57,25 +57,25 @@ pub(super) fn new_number() -> Result<u64, ExchangeError> {
 
 /// Cache of address handles. Each worker has its own handle per peer port, which its sessions share, because each
 /// request changes the reference count.
-pub(super) struct Ways<C: Provider>(HashMap<(usize, AhAttr), Ah<C>>);
+pub(super) struct AhCache<C: Provider>(HashMap<(usize, AhAttr), Ah<C>>);
 
-impl<C: Provider> Default for Ways<C> {
+impl<C: Provider> Default for AhCache<C> {
     fn default() -> Self {
-        Ways(HashMap::new())
+        AhCache(HashMap::new())
     }
 }
 
-impl<C: Provider> Ways<C> {
+impl<C: Provider> AhCache<C> {
     /// Returns the address handle of `path` for queue pairs of `pd`.
     pub fn to(&mut self, worker: usize, pd: &Pd<C>, path: &AhAttr) -> Result<Ah<C>, Error> {
-        if let Some(way) = self.0.get(&(worker, *path)) {
-            return Ok(way.clone());
+        if let Some(ah) = self.0.get(&(worker, *path)) {
+            return Ok(ah.clone());
         }
         if self.0.len() >= KEPT {
-            self.0.retain(|_, way| way.is_shared());
+            self.0.retain(|_, ah| ah.is_shared());
         }
-        let way = Ah::new(pd, path)?;
-        self.0.insert((worker, *path), way.clone());
-        Ok(way)
+        let ah = Ah::new(pd, path)?;
+        self.0.insert((worker, *path), ah.clone());
+        Ok(ah)
     }
 }

@@ -119,7 +119,7 @@ impl<C: Provider> Net<C> {
                 return;
             }
             conn.readers.push_back(Reader::Stream);
-            conn.rx.asked(len);
+            conn.rx.posted(len);
         }
     }
 

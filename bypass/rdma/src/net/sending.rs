@@ -154,7 +154,7 @@ impl<C: Provider> Net<C> {
                 conn.offered += 1;
                 if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
                     // The window is bound, but the peer cannot be informed.
-                    return Err(Error { what: "offer a slice", error: ErrorKind::OutOfMemory.into() });
+                    return Err(Error { operation: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
                 self.summary.tx_bytes += u64::from(len);
             } else if !conn.tx.is_empty() {

@@ -118,14 +118,14 @@ pub(super) unsafe fn event_value(event: &sys::rdma_cm_event) -> CmEvent {
     );
     if has_parameters {
         // SAFETY: these events write this member for reliable connections.
-        let said = unsafe { &event.param.conn };
+        let param = unsafe { &event.param.conn };
         // The peer's responder resources limit the local initiator depth and vice versa (rdma_get_cm_event(3)).
-        value.initiator_depth = said.responder_resources;
-        value.responder_resources = said.initiator_depth;
-        value.qp = said.qp_num;
-        if !said.private_data.is_null() {
+        value.initiator_depth = param.responder_resources;
+        value.responder_resources = param.initiator_depth;
+        value.qp = param.qp_num;
+        if !param.private_data.is_null() {
             // SAFETY: the event contains that many bytes.
-            let bytes = unsafe { slice::from_raw_parts(said.private_data.cast(), said.private_data_len.into()) };
+            let bytes = unsafe { slice::from_raw_parts(param.private_data.cast(), param.private_data_len.into()) };
             value.private_data = PrivateData::new(bytes);
         }
     }

@@ -130,26 +130,26 @@ fn kilobytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn said(number: i32) -> String {
+    fn message(number: i32) -> String {
         Error::of("mlx5_0", io::Error::from_raw_os_error(number)).to_string()
     }
 
     #[test]
     fn errors_name_device_and_remedy_in_one_line() {
-        assert!(said(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
-        assert!(said(libc::ENOSYS).starts_with("the kernel offers no RDMA: "));
+        assert!(message(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
+        assert!(message(libc::ENOSYS).starts_with("the kernel offers no RDMA: "));
         assert!(modprobe("ib_uverbs rdma_ucm", true).starts_with("modprobe ib_uverbs rdma_ucm, and for"));
         assert!(!modprobe("ib_uverbs rdma_ucm", false).contains("modprobe"));
         for number in [libc::EACCES, libc::EPERM] {
-            assert!(said(number).starts_with("RDMA device mlx5_0: ") && said(number).contains("/dev/infiniband"));
+            assert!(message(number).starts_with("RDMA device mlx5_0: ") && message(number).contains("/dev/infiniband"));
         }
-        assert!(said(libc::EIO).contains("mlx5_0"), "{}", said(libc::EIO));
+        assert!(message(libc::EIO).contains("mlx5_0"), "{}", message(libc::EIO));
         let other = Error::NoDevice { name: "mlx5_0".into(), there: vec!["rxe0".into(), "siw0".into()] };
         assert_eq!(other.to_string(), "there is no RDMA device mlx5_0; there are: rxe0, siw0");
         let locked = Error::LockedMemory { name: "a".into(), error: io::ErrorKind::OutOfMemory.into(), limit: 8 << 20 };
         assert!(locked.to_string().contains("8192 KB of locked memory"), "{locked}");
         for number in [libc::EOPNOTSUPP, libc::ENOSYS, libc::EACCES, libc::ENOMEM, libc::EIO] {
-            assert!(!said(number).contains('\n'));
+            assert!(!message(number).contains('\n'));
         }
     }
 

@@ -255,7 +255,7 @@ unsafe impl Provider for RdmaCore {
         done(unsafe { sys::rdma_resolve_route(object(id), c_int::try_from(timeout_ms).unwrap_or(c_int::MAX)) })
     }
 
-    unsafe fn cm_is_here(&self, id: Handle) -> bool {
+    unsafe fn cm_is_on_device(&self, id: Handle) -> bool {
         // SAFETY: the identifier is live; its context is written only when the same caller takes an event.
         unsafe { (*object::<sys::rdma_cm_id>(id)).verbs == self.context.as_ptr() }
     }

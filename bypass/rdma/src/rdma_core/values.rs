@@ -205,8 +205,8 @@ pub(super) fn state(number: sys::ibv_qp_state::Type) -> io::Result<QpState> {
         sys::ibv_qp_state::IBV_QPS_SQE => QpState::Sqe,
         sys::ibv_qp_state::IBV_QPS_ERR => QpState::Error,
         _ => {
-            let said = format!("the queue pair is in an unknown state: {number}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+            let message = format!("the queue pair is in an unknown state: {number}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
     })
 }

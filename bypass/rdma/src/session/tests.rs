@@ -28,7 +28,7 @@ fn text(message: &Message) -> Bytes {
 /// Both ends, with the datagrams in flight to each.
 struct Pair {
     ends: [Session; 2],
-    on_way: [Vec<(DatagramHeader, Bytes)>; 2],
+    in_flight: [Vec<(DatagramHeader, Bytes)>; 2],
     to_send: [u32; 2],
     taken: [u32; 2],
     now: Instant,
@@ -38,7 +38,7 @@ impl Pair {
     fn new(start: u32, to_send: [u32; 2]) -> Self {
         let session = || Session { first: start, expected: start, ..Session::new(SESSION, 32) };
         let ends = [session(), session()];
-        Pair { ends, on_way: Default::default(), to_send, taken: [0; 2], now: Instant::from_nanos(1) }
+        Pair { ends, in_flight: Default::default(), to_send, taken: [0; 2], now: Instant::from_nanos(1) }
     }
 
     /// Sends all due datagrams of one end, each in the number of copies that `copies` returns.
@@ -48,19 +48,19 @@ impl Pair {
             self.ends[from].push(message(queued + at));
             self.to_send[from] -= 1;
         }
-        let (way, now) = (&mut self.on_way[1 - from], self.now);
+        let (in_flight_to_peer, now) = (&mut self.in_flight[1 - from], self.now);
         self.ends[from].send(now, |header, message| {
             for _ in 0..copies() {
-                way.push((*header, message.map(text).unwrap_or_default()));
+                in_flight_to_peer.push((*header, message.map(text).unwrap_or_default()));
             }
             true
         });
     }
 
     fn receive(&mut self, at: usize, which: usize) {
-        if !self.on_way[at].is_empty() {
-            let which = which % self.on_way[at].len();
-            let (header, message) = self.on_way[at].remove(which);
+        if !self.in_flight[at].is_empty() {
+            let which = which % self.in_flight[at].len();
+            let (header, message) = self.in_flight[at].remove(which);
             self.ends[at].receive(&header, message, self.now).unwrap();
         }
     }
@@ -131,14 +131,14 @@ proptest! {
 fn exchange(qp: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut numbers = Vec::new();
     qp.send(0, || 1);
-    for (header, message) in std::mem::take(&mut qp.on_way[1]) {
+    for (header, message) in std::mem::take(&mut qp.in_flight[1]) {
         numbers.extend(header.has_message.then_some(header.number));
         if arrive(header.number) {
             qp.ends[1].receive(&header, message, qp.now).unwrap();
         }
     }
     qp.send(1, || 1);
-    while !qp.on_way[0].is_empty() {
+    while !qp.in_flight[0].is_empty() {
         qp.receive(0, 0);
     }
     numbers

@@ -18,7 +18,7 @@ fn setup(seed: u64) -> Setup {
 
 /// Creates a client, and a server with `count` counters.
 fn counting(setup: &Setup, count: usize) -> (Rig, Counters<SimDevice>) {
-    let rig = Rig::new(setup, [Peer::asks([]), Peer::echoes()]);
+    let rig = Rig::new(setup, [Peer::ops([]), Peer::echoes()]);
     let memory = Arc::new(bypass::RemoteCounters::new(count).unwrap());
     let counters = Counters::open(rig.ends[1].pd(), memory).unwrap();
     (rig, counters)
@@ -28,8 +28,8 @@ fn add_to(counters: &Counters<SimDevice>, at: usize, add: u64) -> OneSidedOp {
     OneSidedOp::FetchAdd { address: counters.address() + at as u64 * 8, key: counters.rkey(), add }
 }
 
-fn begin(rig: &mut Rig, setup: &Setup, asks: impl IntoIterator<Item = OneSidedOp>) {
-    rig.ends[0].worker.service_mut().asks.extend(asks);
+fn begin(rig: &mut Rig, setup: &Setup, ops: impl IntoIterator<Item = OneSidedOp>) {
+    rig.ends[0].worker.service_mut().ops.extend(ops);
     (0..CONNECTIONS).for_each(|_| rig.connect(setup));
 }
 
@@ -167,8 +167,8 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
         super::hostile::send(&rig, &mut other, &[1; 8]);
     } else {
         let into = rig.ends[0].arena.alloc(8).unwrap();
-        let asked = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.rkey);
-        assert!(asked.is_ok());
+        let posted = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.rkey);
+        assert!(posted.is_ok());
     }
     other.flush().unwrap();
     begin(&mut rig, &setup, (0..60).map(|_| add_to(&counters, 0, 1)));
@@ -227,7 +227,7 @@ fn atomic_operations_are_refused_without_device_support() {
 #[test]
 fn counters_are_refused_without_device_support() {
     let setup = Setup { atomics: false, ..setup(0) };
-    let mut rig = Rig::new(&setup, [Peer::asks([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
+    let mut rig = Rig::new(&setup, [Peer::ops([OneSidedOp::FetchAdd { address: 8, key: 1, add: 1 }]), Peer::echoes()]);
     rig.connect(&setup);
     rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
     assert_eq!(rig.ends[0].worker.service().refused, [OneSidedError::Unsupported]);

@@ -38,7 +38,7 @@ pub struct End<S: Service = Peer> {
     srq: Option<crate::verbs::SrqHandle<SimDevice>>,
     pub datagrams: Option<UdQpHandle>,
     events: Sender<ConnectorEvent<SimDevice>>,
-    asks: Sender<ConnectorRequest<SimDevice>>,
+    connector_requests: Sender<ConnectorRequest<SimDevice>>,
     commands: Option<Receiver<ConnectorRequest<SimDevice>>>,
     pub connector: Option<Connector<SimDevice>>,
     _app_sender: Sender<AppMsg<()>>,
@@ -158,7 +158,7 @@ impl<S: Hosted> End<S> {
         let (app_sender, messages) = mailbox(16);
         let (events, received) = mailbox(64);
         let (requests, commands) = mailbox(64);
-        let asks = requests.clone();
+        let connector_requests = requests.clone();
         let channels = WorkerChannels { messages, events: received, commands: requests, rest };
         let worker = Worker::new(0, config.clone(), parts, channels, peer.with_arena(&arena));
         let (cq, srq) = handles;
@@ -174,7 +174,7 @@ impl<S: Hosted> End<S> {
             srq,
             datagrams,
             events,
-            asks,
+            connector_requests,
             commands,
             connector,
             _app_sender: app_sender,
@@ -386,7 +386,9 @@ impl<S: Hosted> Rig<S> {
 
     /// Connects the first end's connector to `remote`.
     pub fn connect_to(&mut self, remote: SocketAddr) {
-        assert!(self.ends[0].asks.send(ConnectorRequest::Connect { worker: 0, remote, token: 7 }).is_ok());
+        assert!(
+            self.ends[0].connector_requests.send(ConnectorRequest::Connect { worker: 0, remote, token: 7 }).is_ok()
+        );
     }
 
     /// Performs one random event.

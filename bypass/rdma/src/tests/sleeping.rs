@@ -134,7 +134,7 @@ fn run(
     (app_sender, listening, worker)
 }
 
-fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
+fn both_workers_wake(connect: Connect, mode: crate::Mode) {
     let fabric = Fabric::new(FabricConfig { mode: Mode::Auto, ..FabricConfig::default() });
     let device = |number| fabric.device("model", DeviceConfig::roce([127, 0, 0, number].into()));
     let [a, b] = [1, 2].map(device);
@@ -153,14 +153,14 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
     // Statistics queries.
     let (reply, answer) = mpsc::channel();
     assert!(app_sender.query(0, StatsQuery::Counters { reply }));
-    let told = answer.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((told.worker, told.gauges.connections, told.summary.connected), (0, 1, 1));
-    assert!(told.summary.rx_frames >= 500, "{told:?}");
+    let stats = answer.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((stats.worker, stats.gauges.connections, stats.summary.connected), (0, 1, 1));
+    assert!(stats.summary.rx_frames >= 500, "{stats:?}");
     let (reply, answer) = mpsc::channel();
     assert!(app_sender.query(0, StatsQuery::Connections { from: 0, most: 10, reply }));
-    let told = answer.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((told.connections.len(), told.next), (1, None));
-    let info = &told.connections[0];
+    let stats = answer.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((stats.connections.len(), stats.next), (1, None));
+    let info = &stats.connections[0];
     assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     assert_eq!(info.remote, listening[0]);
     // Timers.
@@ -178,17 +178,17 @@ fn nobody_is_left_asleep(connect: Connect, mode: crate::Mode) {
 
 #[test]
 fn every_event_wakes_worker() {
-    nobody_is_left_asleep(Connect::Manager, crate::Mode::Send);
+    both_workers_wake(Connect::Manager, crate::Mode::Send);
 }
 
 #[test]
 fn every_event_wakes_worker_with_tcp_exchange() {
-    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Send);
+    both_workers_wake(Connect::Exchange, crate::Mode::Send);
 }
 
 #[test]
 fn every_event_wakes_worker_with_sessions() {
-    nobody_is_left_asleep(Connect::Exchange, crate::Mode::Ud);
+    both_workers_wake(Connect::Exchange, crate::Mode::Ud);
 }
 
 #[test]

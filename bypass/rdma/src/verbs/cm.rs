@@ -108,9 +108,9 @@ impl<C: Provider> CmId<C> {
     }
 
     /// Returns true if the identifier is bound to this device.
-    pub fn is_here(&self) -> bool {
+    pub fn is_on_device(&self) -> bool {
         // SAFETY: the identifier is live.
-        unsafe { self.channel.provider.cm_is_here(self.handle) }
+        unsafe { self.channel.provider.cm_is_on_device(self.handle) }
     }
 
     /// Returns the local and the remote address, if they are known.

@@ -34,28 +34,28 @@ use std::io;
 
 /// Failed call of the device.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what}: {error}{}", remedy(.error))]
+#[error("cannot {operation}: {error}{}", remedy(.error))]
 pub struct Error {
     /// Attempted operation, as the object of "cannot".
-    pub what: &'static str,
+    pub operation: &'static str,
     /// Error that the device returned.
     pub error: io::Error,
 }
 
 impl Error {
-    /// Returns a constructor of errors of the operation `what`.
-    pub fn of(what: &'static str) -> impl Fn(io::Error) -> Self {
-        Error::new(what)
+    /// Returns a constructor of errors of the operation `operation`.
+    pub fn of(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        Error::new(operation)
     }
 
-    fn new(what: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Error { what, error }
+    fn new(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Error { operation, error }
     }
 }
 
 impl From<PostError> for Error {
     fn from(PostError { error, .. }: PostError) -> Self {
-        Error { what: "post a request", error }
+        Error { operation: "post a request", error }
     }
 }
 
@@ -73,8 +73,8 @@ fn remedy(error: &io::Error) -> &'static str {
 
 /// Logs a failure to destroy an object. A live object can be destroyed unless there is a bug or the device is gone;
 /// neither justifies a panic.
-fn destroyed(what: &'static str, result: io::Result<()>) {
+fn destroyed(operation: &'static str, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!("cannot destroy a {what}: {error}");
+        tracing::warn!("cannot destroy a {operation}: {error}");
     }
 }

@@ -59,7 +59,7 @@ pub(super) struct Registration<C: Provider, K = Kept> {
 }
 
 impl<C: Provider, K> Registration<C, K> {
-    /// Registers `range`. `what` is the operation, for errors.
+    /// Registers `range`. `operation` is the operation, for errors.
     ///
     /// # Safety
     /// The memory stays mapped as long as `kept` exists. The program accesses it in no way that conflicts with the
@@ -69,12 +69,12 @@ impl<C: Provider, K> Registration<C, K> {
         range: Range<usize>,
         access: Access,
         kept: K,
-        what: &'static str,
+        operation: &'static str,
     ) -> Result<Self, Error> {
         let start = std::ptr::with_exposed_provenance_mut(range.start);
         // SAFETY: the domain is live. The caller guarantees the memory, which `kept` keeps until it is deregistered.
         let registered = unsafe { pd.0.provider.reg_mr(pd.0.handle, start, range.len(), access) };
-        let (handle, keys) = registered.map_err(Error::new(what))?;
+        let (handle, keys) = registered.map_err(Error::new(operation))?;
         Ok(Registration { pd: pd.clone(), handle, keys, range, kept })
     }
 }

@@ -52,10 +52,10 @@ impl<'a> Manager<'a> {
         // SAFETY: the channel is live; the identifier is new, then its address is resolved, then its route.
         unsafe {
             let id = self.rig.native.cm_create_id(self.channel.0).unwrap();
-            assert!(!self.rig.native.cm_is_here(id));
+            assert!(!self.rig.native.cm_is_on_device(id));
             self.rig.native.cm_resolve_addr(id, self.address, 2000).unwrap();
             self.events([(id, CmEventKind::AddressResolved)]);
-            assert!(self.rig.native.cm_is_here(id), "the identifier is of another context");
+            assert!(self.rig.native.cm_is_on_device(id), "the identifier is of another context");
             self.rig.native.cm_resolve_route(id, 2000).unwrap();
             self.events([(id, CmEventKind::RouteResolved)]);
             id
@@ -113,7 +113,7 @@ fn connection_is_established_used_and_ended() {
     assert_eq!(request.private_data.bytes()[..15], *b"from the client");
     let accepted = request.id;
     // SAFETY: the identifier is live.
-    assert!(unsafe { rig.native.cm_is_here(accepted) });
+    assert!(unsafe { rig.native.cm_is_on_device(accepted) });
     manager.by(server, accepted, &[Init, Rtr, Rts]);
     rig.receive(server, 11, 8192..8256);
     // SAFETY: the identifier is that of the request.

@@ -34,9 +34,9 @@ impl End {
     }
 
     /// Queues a message of `len` bytes.
-    fn send(&mut self, way: &Ah<RdmaCore>, (qp, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
+    fn send(&mut self, ah: &Ah<RdmaCore>, (qp, key): (u32, u32), len: usize, byte: u8, signalled: bool) {
         let mut message = self.message(len, byte);
-        self.datagrams.send(way, qp, key, &mut message, signalled).unwrap();
+        self.datagrams.send(ah, qp, key, &mut message, signalled).unwrap();
     }
 
     fn names(&self) -> (u32, u32) {
@@ -90,17 +90,17 @@ fn ends() -> Option<Found> {
         End { datagrams, cq, mr, arena }
     });
     let path = AhAttr::to(gid.raw, native.port(1).unwrap().lid, &gid);
-    let way = Ah::new(ends[0].mr.pd(), &path).unwrap();
-    Some((native, ends, way, path))
+    let ah = Ah::new(ends[0].mr.pd(), &path).unwrap();
+    Some((native, ends, ah, path))
 }
 
 #[test]
 fn datagrams_of_every_length_arrive_with_sender() {
-    let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
+    let Some((_native, [mut one, mut other], ah, _)) = ends() else { return };
     let longest = one.datagrams.max_message();
     for (byte, len) in [1, 20, 32, 33, 1000, longest].into_iter().enumerate() {
         other.post(1);
-        one.send(&way, other.names(), len, byte as u8, true);
+        one.send(&ah, other.names(), len, byte as u8, true);
         one.leave().unwrap();
         let datagram = other.receive();
         assert_eq!((datagram.qp, datagram.payload.len()), (one.datagrams.number(), len));
@@ -108,20 +108,20 @@ fn datagrams_of_every_length_arrive_with_sender() {
     }
     let mut message = one.message(longest + 1, 1);
     let (qp, key) = other.names();
-    assert!(one.datagrams.send(&way, qp, key, &mut message, true).is_err());
+    assert!(one.datagrams.send(&ah, qp, key, &mut message, true).is_err());
 }
 
 /// Loopback traffic stays in order, so later datagrams show that earlier ones were dropped.
 #[test]
 fn misaddressed_or_unbuffered_datagrams_are_dropped() {
-    let Some((_native, [mut one, mut other], way, _)) = ends() else { return };
+    let Some((_native, [mut one, mut other], ah, _)) = ends() else { return };
     let (qp, key) = other.names();
-    one.send(&way, (qp, key), 100, 1, true);
+    one.send(&ah, (qp, key), 100, 1, true);
     one.leave().unwrap();
     other.post(4);
-    one.send(&way, (qp, key ^ 1), 100, 2, true);
-    one.send(&way, (qp ^ 0x80_0000, key), 100, 3, true);
-    one.send(&way, (qp, key), 100, 4, true);
+    one.send(&ah, (qp, key ^ 1), 100, 2, true);
+    one.send(&ah, (qp ^ 0x80_0000, key), 100, 3, true);
+    one.send(&ah, (qp, key), 100, 4, true);
     one.leave().unwrap();
     let datagram = other.receive();
     // The first one may have been late.
@@ -132,14 +132,14 @@ fn misaddressed_or_unbuffered_datagrams_are_dropped() {
 
 #[test]
 fn ah_may_be_dropped_after_send() {
-    let Some((_native, [mut one, mut other], way, path)) = ends() else { return };
-    drop(way);
+    let Some((_native, [mut one, mut other], ah, path)) = ends() else { return };
+    drop(ah);
     for round in 0..20 {
         other.post(2);
-        let way = Ah::new(one.mr.pd(), &path).unwrap();
-        one.send(&way, other.names(), 16, round, false);
-        one.send(&way, other.names(), 600, round, true);
-        drop(way);
+        let ah = Ah::new(one.mr.pd(), &path).unwrap();
+        one.send(&ah, other.names(), 16, round, false);
+        one.send(&ah, other.names(), 600, round, true);
+        drop(ah);
         one.leave().unwrap();
         assert_eq!((other.receive().payload[..] == [round; 16], other.receive().payload[0]), (true, round));
     }
@@ -147,12 +147,12 @@ fn ah_may_be_dropped_after_send() {
 
 #[test]
 fn errored_qp_is_rebuilt() {
-    let Some((native, [mut one, mut other], way, _)) = ends() else { return };
+    let Some((native, [mut one, mut other], ah, _)) = ends() else { return };
     let names = one.names();
     one.post(4);
     // SAFETY: the queue pair is live.
     unsafe { native.modify_qp(one.datagrams.handle(), &Transition::Error) }.unwrap();
-    one.send(&way, other.names(), 100, 1, true);
+    one.send(&ah, other.names(), 100, 1, true);
     one.datagrams.flush().unwrap();
     let mut flushed = 0;
     await_that("all to be flushed", || {
@@ -172,15 +172,15 @@ fn errored_qp_is_rebuilt() {
     let state = unsafe { native.query_qp(one.datagrams.handle()) }.unwrap().state;
     assert_eq!((state, one.names()), (QpState::Rts, names));
     other.post(1);
-    one.send(&way, other.names(), 100, 2, true);
+    one.send(&ah, other.names(), 100, 2, true);
     one.leave().unwrap();
     assert_eq!(other.receive().payload[..], [2; 100]);
 }
 
 /// Sends datagrams in one direction, short ones inline and longer ones not, and replaces the buffers.
-fn exchange([from, to]: &mut [End; 2], way: &Ah<RdmaCore>) {
+fn exchange([from, to]: &mut [End; 2], ah: &Ah<RdmaCore>) {
     for n in 0..DEPTH {
-        from.send(way, to.names(), if n % 2 == 0 { 16 } else { 200 }, 1, n + 1 == DEPTH);
+        from.send(ah, to.names(), if n % 2 == 0 { 16 } else { 200 }, 1, n + 1 == DEPTH);
     }
     from.leave().unwrap();
     (0..DEPTH).for_each(|_| drop(to.receive()));
@@ -189,11 +189,11 @@ fn exchange([from, to]: &mut [End; 2], way: &Ah<RdmaCore>) {
 
 #[test]
 fn datagrams_allocate_nothing() {
-    let Some((_native, mut ends, way, _)) = ends() else { return };
+    let Some((_native, mut ends, ah, _)) = ends() else { return };
     ends[1].post(16);
     // Reused memory is allocated in the first rounds.
-    (0..10).for_each(|_| exchange(&mut ends, &way));
+    (0..10).for_each(|_| exchange(&mut ends, &ah));
     let before = COUNT.get();
-    (0..100).for_each(|_| exchange(&mut ends, &way));
+    (0..100).for_each(|_| exchange(&mut ends, &ah));
     assert_eq!(COUNT.get() - before, 0);
 }

@@ -27,9 +27,9 @@ proptest! {
         let mut buddy_arena = buddy_arena(6 << 20);
         let mut live: Vec<(Bytes, u8)> = Vec::new();
         let mut pages: Vec<(u32, u8)> = Vec::new();
-        for (n, (what, len, which)) in steps.into_iter().enumerate() {
+        for (n, (operation, len, which)) in steps.into_iter().enumerate() {
             let fill = n as u8;
-            match what {
+            match operation {
                 0..3 => live.extend(filled(&mut buddy_arena, len, fill).map(|bytes| (bytes, fill))),
                 3 | 4 if !live.is_empty() => drop(live.swap_remove(which.index(live.len()))),
                 5 => if let Some(page) = buddy_arena.alloc_page() {

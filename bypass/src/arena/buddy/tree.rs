@@ -106,9 +106,9 @@ mod tests {
             let mut tree = BuddyTree::new();
             let mut taken: Vec<(usize, usize)> = Vec::new();
             let mut units = vec![false; UNITS];
-            for (order, which, what) in steps {
+            for (order, which, operation) in steps {
                 let order = order.min(8);
-                match what {
+                match operation {
                     0..3 => match tree.alloc(order) {
                         Some(unit) => {
                             prop_assert_eq!(unit % (1 << order), 0);

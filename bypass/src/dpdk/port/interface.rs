@@ -30,9 +30,9 @@ impl Query {
         Some(Query { socket, request })
     }
 
-    fn ask(&mut self, what: libc::Ioctl) -> bool {
+    fn ask(&mut self, request_code: libc::Ioctl) -> bool {
         // SAFETY: the kernel reads and writes an `ifreq`, and the memory it points to, for the requests used here.
-        unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &mut self.request) == 0 }
+        unsafe { libc::ioctl(self.socket.as_raw_fd(), request_code, &mut self.request) == 0 }
     }
 
     /// Executes an ethtool command. `about` starts with the number of the command.

@@ -76,8 +76,8 @@ fn frames_that_can_never_be_sent_are_dropped_and_counted() {
     let (mut a, mut b) = Link::pair(LinkConfig::default());
     let too_long = frame(&mut a, 1500 + FRAME_OVERHEAD + 1);
     let empty = a.allocate().unwrap();
-    let mut asks = frame(&mut a, 60);
-    asks.set_tx_offload(TxOffload {
+    let mut offload = frame(&mut a, 60);
+    offload.set_tx_offload(TxOffload {
         l2_len: 14,
         l3_len: 20,
         l4_len: 20,
@@ -87,14 +87,14 @@ fn frames_that_can_never_be_sent_are_dropped_and_counted() {
         tso: None,
     });
     let longest = frame(&mut a, 1500 + FRAME_OVERHEAD);
-    assert_eq!(a.tx_burst(&mut vec![too_long, empty, asks, longest]), 4);
+    assert_eq!(a.tx_burst(&mut vec![too_long, empty, offload, longest]), 4);
     assert_eq!((a.stats().tx_dropped, a.stats().tx_frames), (3, 1));
     assert_eq!(receive(&mut b).len(), 1);
 }
 
 #[test]
 fn maximum_frame_length_depends_on_the_requested_offload() {
-    let asks = |l2_len, l3_len, l4_len, tso: Option<u16>| {
+    let offload = |l2_len, l3_len, l4_len, tso: Option<u16>| {
         let l4_checksum = tso.is_none().then_some(L4::Tcp);
         Some(TxOffload { l2_len, l3_len, l4_len, ipv4: true, ipv4_checksum: true, l4_checksum, tso })
     };
@@ -102,20 +102,20 @@ fn maximum_frame_length_depends_on_the_requested_offload() {
         (1, None, true),
         (1518, None, true),
         (1519, None, false),
-        (54, asks(14, 20, 20, None), true),
-        (53, asks(14, 20, 20, None), false),
-        (1518, asks(14, 20, 20, None), true),
-        (1519, asks(14, 20, 20, None), false),
-        (4054, asks(14, 20, 20, Some(1460)), true),
-        (4055, asks(14, 20, 20, Some(1460)), false),
-        (4054, asks(14, 20, 20, Some(1461)), false),
-        (4054, asks(14, 20, 20, Some(0)), false),
+        (54, offload(14, 20, 20, None), true),
+        (53, offload(14, 20, 20, None), false),
+        (1518, offload(14, 20, 20, None), true),
+        (1519, offload(14, 20, 20, None), false),
+        (4054, offload(14, 20, 20, Some(1460)), true),
+        (4055, offload(14, 20, 20, Some(1460)), false),
+        (4054, offload(14, 20, 20, Some(1461)), false),
+        (4054, offload(14, 20, 20, Some(0)), false),
         (1519, None, false),
-        (1518, asks(254, 20, 20, None), true),
-        (1518, asks(255, 20, 20, None), false),
-        (1518, asks(usize::MAX, 1, 1, None), false),
-        (1518, asks(14, usize::MAX, 20, None), false),
-        (1518, asks(14, 20, 256, None), false),
+        (1518, offload(254, 20, 20, None), true),
+        (1518, offload(255, 20, 20, None), false),
+        (1518, offload(usize::MAX, 1, 1, None), false),
+        (1518, offload(14, usize::MAX, 20, None), false),
+        (1518, offload(14, 20, 256, None), false),
         (1000, None, true),
     ];
     let config =

@@ -54,10 +54,10 @@ impl<S: Service + Send + 'static> Running<S> {
 }
 
 /// Turns `worker` until `done` or the deadline.
-pub fn turn_until<S: Service>(worker: &mut Worker<S>, what: &str, mut done: impl FnMut(&Worker<S>) -> bool) {
+pub fn turn_until<S: Service>(worker: &mut Worker<S>, condition: &str, mut done: impl FnMut(&Worker<S>) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !done(worker) {
-        assert!(Instant::now() < deadline, "timed out: {what}");
+        assert!(Instant::now() < deadline, "timed out: {condition}");
         worker.turn(Duration::from_millis(1));
     }
 }

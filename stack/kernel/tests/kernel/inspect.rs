@@ -21,7 +21,7 @@ fn page<M>(app_sender: &AppSender<M>, from: usize, most: usize) -> ConnPage {
     answer.recv_timeout(DEADLINE).unwrap()
 }
 
-fn looked_at(config: &Config) {
+fn check_inspection(config: &Config) {
     let (app_sender, mut sockets) = bind(config, 1).unwrap();
     let server = Running::on(sockets.remove(0), Echo::default());
     assert_eq!((snapshot(&app_sender).gauges.connections, page(&app_sender, 0, 10)), (0, ConnPage::default()));
@@ -31,9 +31,9 @@ fn looked_at(config: &Config) {
         stream.write_all(b"there").unwrap();
         stream.read_exact(&mut [0; 5]).unwrap();
     }
-    let told = snapshot(&app_sender);
-    assert_eq!((told.worker, told.gauges.connections, told.summary.accepted), (0, 3, 3));
-    assert_eq!((told.summary.rx_bytes, told.summary.tx_bytes), (15, 15));
+    let stats = snapshot(&app_sender);
+    assert_eq!((stats.worker, stats.gauges.connections, stats.summary.accepted), (0, 3, 3));
+    assert_eq!((stats.summary.rx_bytes, stats.summary.tx_bytes), (15, 15));
 
     let (first, rest) = (page(&app_sender, 0, 2), page(&app_sender, 2, 2));
     assert_eq!((first.connections.len(), first.next, rest.connections.len(), rest.next), (2, Some(2), 1, None));
@@ -42,22 +42,22 @@ fn looked_at(config: &Config) {
         assert_eq!((info.conn, info.local), (ConnId::new(0, slot, 0), Some(server.address)));
         assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     }
-    let mut told: Vec<_> = all.iter().map(|info| info.remote).collect();
+    let mut remotes: Vec<_> = all.iter().map(|info| info.remote).collect();
     let mut ours: Vec<_> = streams.iter().map(|stream| stream.local_addr().unwrap()).collect();
-    told.sort();
+    remotes.sort();
     ours.sort();
-    assert_eq!(told, ours);
+    assert_eq!(remotes, ours);
     drop(server.finish());
 }
 
 #[test]
 fn sleeping_worker_wakes_up_to_report_its_connections() {
-    looked_at(&listening());
+    check_inspection(&listening());
 }
 
 #[test]
 fn spinning_worker_reports_its_connections() {
-    looked_at(&Config { spin: true, ..listening() });
+    check_inspection(&Config { spin: true, ..listening() });
 }
 
 #[test]

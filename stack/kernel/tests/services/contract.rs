@@ -274,8 +274,8 @@ impl Service for Contract {
         assert!(!self.pending.contains(&conn), "timer of {conn:?} before readable");
         self.counts.timers += 1;
         let now = net.now();
-        let asked = self.live(conn, "timer").timer.take();
-        assert!(asked.is_some_and(|at| at <= now), "timer of {conn:?} at {now:?}, asked for {asked:?}");
+        let requested = self.live(conn, "timer").timer.take();
+        assert!(requested.is_some_and(|at| at <= now), "timer of {conn:?} at {now:?}, requested for {requested:?}");
     }
 
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Conn, why: CloseReason) {

@@ -19,31 +19,31 @@ const WAIT: Duration = Duration::from_secs(4);
 /// Neighbours that other workers are resolving.
 pub(crate) struct PendingResolutions {
     /// Time of the last reported solicitation, by address.
-    asked: HashMap<Key, Instant, foldhash::fast::FixedState>,
+    solicited: HashMap<Key, Instant, foldhash::fast::FixedState>,
     others: RateLimit,
 }
 
 impl PendingResolutions {
     /// Creates an empty set. `seed` keys the hash.
     pub fn new(seed: u64) -> Self {
-        let asked = HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed));
-        PendingResolutions { asked, others: RateLimit::new(BURST) }
+        let solicited = HashMap::with_hasher(foldhash::fast::FixedState::with_seed(seed));
+        PendingResolutions { solicited, others: RateLimit::new(BURST) }
     }
 
     /// Records that another worker resolves `ip`.
     pub fn insert(&mut self, ip: IpAddr, now: Instant) {
-        if self.asked.len() >= MAX {
-            self.asked.retain(|_, at| now.since(*at) < WAIT);
+        if self.solicited.len() >= MAX {
+            self.solicited.retain(|_, at| now.since(*at) < WAIT);
         }
-        if self.asked.len() < MAX {
-            self.asked.insert(Key(ip), now);
+        if self.solicited.len() < MAX {
+            self.solicited.insert(Key(ip), now);
         }
     }
 
     /// Returns whether to forward a message about `ip` to the other workers: it replies to a solicitation of theirs, or
     /// is within the rate of other messages.
     pub fn forwards(&mut self, ip: IpAddr, now: Instant) -> bool {
-        let is_answer = self.asked.remove(&Key(ip)).is_some_and(|at| now.since(at) < WAIT);
-        is_answer || self.others.allows(now)
+        let is_reply = self.solicited.remove(&Key(ip)).is_some_and(|at| now.since(at) < WAIT);
+        is_reply || self.others.allows(now)
     }
 }

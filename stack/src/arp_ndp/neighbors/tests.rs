@@ -19,9 +19,9 @@ fn learn(table: &mut Neighbors<u32>, ip: IpAddr, mac: MacAddr, new: bool, now: I
 }
 
 fn poll(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Solicitation>, Vec<(IpAddr, Vec<u32>)>) {
-    let (mut asked, mut lost) = (Vec::new(), Vec::new());
-    table.poll(now, |solicitation| asked.push(solicitation), |ip, parked| lost.push((ip, parked)));
-    (asked, lost)
+    let (mut solicitations, mut lost) = (Vec::new(), Vec::new());
+    table.poll(now, |solicitation| solicitations.push(solicitation), |ip, parked| lost.push((ip, parked)));
+    (solicitations, lost)
 }
 
 #[test]

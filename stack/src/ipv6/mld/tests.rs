@@ -51,13 +51,13 @@ impl Bench {
     /// Returns the reports sent within `time`, with their times.
     fn advance(&mut self, time: Duration) -> Vec<(Duration, Report)> {
         let (start, end) = (self.now, self.now + time);
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         while let Some(at) = self.listener.next_deadline().filter(|at| *at <= end) {
             self.now = at.max(self.now);
-            told.extend(self.poll().into_iter().map(|said| (self.now.since(start), said)));
+            reports.extend(self.poll().into_iter().map(|report_sent| (self.now.since(start), report_sent)));
         }
         self.now = end;
-        told
+        reports
     }
 
     fn poll(&mut self) -> Vec<Report> {
@@ -68,8 +68,8 @@ impl Bench {
         frames.iter().map(|frame| read(frame.data())).collect()
     }
 
-    fn told(&mut self) -> Vec<Report> {
-        self.advance(Duration::from_secs(20)).into_iter().map(|(_, told)| told).collect()
+    fn reports_sent(&mut self) -> Vec<Report> {
+        self.advance(Duration::from_secs(20)).into_iter().map(|(_, reports)| reports).collect()
     }
 }
 
@@ -110,15 +110,15 @@ fn query(group: Ipv6Addr, code: u16, len: usize) -> Vec<u8> {
 fn join_and_leave_are_reported_twice() {
     let mut bench = Bench::new(true);
     bench.listen(&[1, 2]);
-    let told = bench.advance(Duration::from_secs(5));
-    assert_eq!(told[0], (Duration::ZERO, report(&[(TO_EXCLUDE, 1), (TO_EXCLUDE, 2)])));
-    let of = |n: u16| told.iter().filter(|(_, told)| told.records.contains(&(TO_EXCLUDE, group(n)))).count();
+    let reports = bench.advance(Duration::from_secs(5));
+    assert_eq!(reports[0], (Duration::ZERO, report(&[(TO_EXCLUDE, 1), (TO_EXCLUDE, 2)])));
+    let of = |n: u16| reports.iter().filter(|(_, reports)| reports.records.contains(&(TO_EXCLUDE, group(n)))).count();
     assert_eq!((of(1), of(2)), (2, 2));
-    assert!(told.iter().all(|(at, _)| *at < Duration::from_secs(1)));
+    assert!(reports.iter().all(|(at, _)| *at < Duration::from_secs(1)));
     bench.listen(&[2, 3]);
-    let told = bench.told();
-    assert_eq!(told[0], report(&[(TO_INCLUDE, 1), (TO_EXCLUDE, 3)]));
-    assert_eq!(told.iter().flat_map(|told| &told.records).filter(|(kind, _)| *kind == TO_INCLUDE).count(), 2);
+    let reports = bench.reports_sent();
+    assert_eq!(reports[0], report(&[(TO_INCLUDE, 1), (TO_EXCLUDE, 3)]));
+    assert_eq!(reports.iter().flat_map(|reports| &reports.records).filter(|(kind, _)| *kind == TO_INCLUDE).count(), 2);
     assert_eq!(bench.listener.groups.iter().flatten().count(), 2);
 }
 
@@ -127,19 +127,19 @@ fn reports_use_the_unspecified_source_without_an_address_and_start_with_the_link
     let mut bench = Bench::new(false);
     bench.listener.set_link(false, bench.now);
     bench.listen(&[1]);
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.reports_sent(), []);
     bench.listener.set_link(true, bench.now);
-    let told = bench.told();
-    assert_eq!((told.len(), told[0].source), (2, Ipv6Addr::UNSPECIFIED));
+    let reports = bench.reports_sent();
+    assert_eq!((reports.len(), reports[0].source), (2, Ipv6Addr::UNSPECIFIED));
     bench.listener.report_again(bench.now);
-    assert_eq!(bench.told().len(), 2);
+    assert_eq!(bench.reports_sent().len(), 2);
 }
 
 #[test]
 fn queries_are_answered_within_the_response_delay() {
     let mut bench = Bench::new(true);
     bench.listen(&[1, 2]);
-    bench.told();
+    bench.reports_sent();
     for (of, len, is_answered) in [
         (Ipv6Addr::UNSPECIFIED, 28, true),
         (Ipv6Addr::UNSPECIFIED, 44, true),
@@ -150,9 +150,9 @@ fn queries_are_answered_within_the_response_delay() {
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
         // Two queries, one response.
         bench.listener.on_query(&query(of, 10_000, len), bench.now);
-        let told = bench.advance(Duration::from_secs(10));
+        let reports = bench.advance(Duration::from_secs(10));
         let expected = if is_answered { vec![report(&[(IS_EXCLUDE, 1), (IS_EXCLUDE, 2)])] } else { vec![] };
-        assert_eq!(told.into_iter().map(|(_, told)| told).collect::<Vec<_>>(), expected, "{of} {len}");
+        assert_eq!(reports.into_iter().map(|(_, reports)| reports).collect::<Vec<_>>(), expected, "{of} {len}");
     }
 }
 
@@ -160,29 +160,29 @@ fn queries_are_answered_within_the_response_delay() {
 fn version_1_querier_gets_version_1_reports() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
-    bench.told();
+    bench.reports_sent();
     bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 1000, 24), bench.now);
-    let told = |kind, to| Report { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
-    assert_eq!(bench.told(), [told(REPORT_V1, group(1))]);
+    let reports = |kind, to| Report { kind, source: LINK_LOCAL, to, records: vec![(0, group(1))] };
+    assert_eq!(bench.reports_sent(), [reports(REPORT_V1, group(1))]);
     bench.listen(&[]);
-    assert_eq!(bench.told()[0], told(DONE_V1, ALL_ROUTERS));
+    assert_eq!(bench.reports_sent()[0], reports(DONE_V1, ALL_ROUTERS));
     bench.advance(OLD_QUERIER);
     bench.listen(&[2]);
-    assert_eq!(bench.told()[0], report(&[(TO_EXCLUDE, 2)]));
+    assert_eq!(bench.reports_sent()[0], report(&[(TO_EXCLUDE, 2)]));
 }
 
 #[test]
 fn invalid_queries_are_ignored() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
-    bench.told();
+    bench.reports_sent();
     let good = query(Ipv6Addr::UNSPECIFIED, 0, 28);
     let changed = |at: usize, byte: u8| {
         let mut frame = good.clone();
         frame[ETHERNET_HEADER + at] = byte;
         frame
     };
-    for (what, frame) in [
+    for (case, frame) in [
         ("hop limit", changed(7, 2)),
         ("source", changed(8, 0x20)),
         ("no router alert", changed(42, 6)),
@@ -191,17 +191,17 @@ fn invalid_queries_are_ignored() {
         ("a length beyond the frame", changed(5, 255)),
     ] {
         bench.listener.on_query(&frame, bench.now);
-        assert_eq!(bench.told(), [], "{what}");
+        assert_eq!(bench.reports_sent(), [], "{case}");
     }
     bench.listener.on_query(&good, bench.now);
-    assert_eq!(bench.told().len(), 1);
+    assert_eq!(bench.reports_sent().len(), 1);
 }
 
 #[test]
 fn flood_of_queries_causes_no_flood_of_reports() {
     let mut bench = Bench::new(true);
     bench.listen(&[1]);
-    bench.told();
+    bench.reports_sent();
     let mut answers = 0;
     for _ in 0..1000 {
         bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
@@ -229,7 +229,7 @@ proptest! {
         frame.splice(at.., bytes);
         frame.truncate(at + kept);
         bench.listener.on_query(&frame, bench.now);
-        prop_assert!(bench.told().len() <= 3);
+        prop_assert!(bench.reports_sent().len() <= 3);
     }
 
     /// For any number of current and former groups, the entries suffice and the reports are correct.
@@ -241,8 +241,8 @@ proptest! {
             bench.advance(Duration::from_millis(200));
         }
         bench.listen(&[5]);
-        bench.told();
+        bench.reports_sent();
         bench.listener.on_query(&query(Ipv6Addr::UNSPECIFIED, 0, 28), bench.now);
-        prop_assert_eq!(bench.told(), [report(&[(IS_EXCLUDE, 5)])]);
+        prop_assert_eq!(bench.reports_sent(), [report(&[(IS_EXCLUDE, 5)])]);
     }
 }

@@ -21,13 +21,13 @@ struct Bench {
     reported: RouterInfo,
     /// Number of changes passed to workers.
     reports: usize,
-    asked: Vec<(Instant, Asked)>,
+    solicited: Vec<(Instant, Solicitation)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Solicitation {
     Routers,
-    Who,
+    Neighbor,
 }
 
 impl Bench {
@@ -42,7 +42,7 @@ impl Bench {
             now: Instant::ZERO,
             reported: RouterInfo::default(),
             reports: 0,
-            asked: Vec::new(),
+            solicited: Vec::new(),
         };
         bench.slaac.set_link(true, bench.now);
         bench
@@ -50,8 +50,8 @@ impl Bench {
 
     fn receive_from(&mut self, router: Ipv6Addr, message: &[u8]) -> bool {
         let frame = frame(router, message);
-        let said = Advertisement::parse(&frame).unwrap().unwrap();
-        let is_kept = self.slaac.on_advertisement(&said, self.now);
+        let announced = Advertisement::parse(&frame).unwrap().unwrap();
+        let is_kept = self.slaac.on_advertisement(&announced, self.now);
         self.poll();
         is_kept
     }
@@ -70,12 +70,12 @@ impl Bench {
         let mut frames = Vec::with_capacity(32);
         while self.peer.rx_burst(&mut frames) > 0 {
             for frame in frames.drain(..) {
-                let asked = match frame.data()[54] {
-                    133 => Asked::Routers,
-                    135 => Asked::Who,
+                let solicited = match frame.data()[54] {
+                    133 => Solicitation::Routers,
+                    135 => Solicitation::Neighbor,
                     kind => panic!("{kind}"),
                 };
-                self.asked.push((self.now, asked));
+                self.solicited.push((self.now, solicited));
             }
         }
     }
@@ -99,8 +99,8 @@ impl Bench {
     }
 
     /// Returns the times of solicitations in milliseconds from the start.
-    fn times(&self, of: Asked) -> Vec<u128> {
-        let times = self.asked.iter().filter(|(_, asked)| *asked == of);
+    fn times(&self, of: Solicitation) -> Vec<u128> {
+        let times = self.solicited.iter().filter(|(_, solicited)| *solicited == of);
         times.map(|(at, _)| at.since(Instant::ZERO).as_millis()).collect()
     }
 }
@@ -115,17 +115,17 @@ const OURS: &str = "2001:db8::ff:fe00:9/64";
 fn routers_are_solicited_until_one_answers_and_again_after_the_last_expires() {
     let mut bench = Bench::new(0);
     bench.advance(10);
-    let asked = bench.times(Asked::Routers);
-    assert!(asked.len() == 3 && asked[0] < 1000, "{asked:?}");
+    let solicited = bench.times(Solicitation::Routers);
+    assert!(solicited.len() == 3 && solicited[0] < 1000, "{solicited:?}");
     bench.receive(&[]);
     assert_eq!(bench.reported.router(), Some(ROUTER));
     bench.advance(1000);
-    assert_eq!(bench.times(Asked::Routers).len(), 3);
+    assert_eq!(bench.times(Solicitation::Routers).len(), 3);
     // RFC 4861 §6.3.4: a lifetime of zero.
     bench.receive_from(ROUTER, &message(0, 0, &[]));
     assert_eq!(bench.reported.router(), None);
     bench.advance(2);
-    assert_eq!(bench.times(Asked::Routers).len(), 4);
+    assert_eq!(bench.times(Solicitation::Routers).len(), 4);
     // Expiry of the lifetime.
     bench.receive_from(ROUTER, &message(0, 30, &[]));
     bench.advance(29);
@@ -159,9 +159,9 @@ fn address_is_formed_from_prefix_and_probed() {
     assert_eq!(bench.reported.on_link().map(|cidr| cidr.to_string()).collect::<Vec<_>>(), ["2001:db8::/64"]);
     bench.advance(3);
     assert_eq!(bench.addresses(), own(OURS));
-    let asked = bench.times(Asked::Who);
+    let solicited = bench.times(Solicitation::Neighbor);
     // RFC 4862 §5.4.2: a random delay below one second after a multicast advertisement.
-    assert!(matches!(asked[..], [at] if at > 0 && at < 1000), "{asked:?}");
+    assert!(matches!(solicited[..], [at] if at > 0 && at < 1000), "{solicited:?}");
     // First deprecated, then removed.
     bench.advance(1796);
     assert_eq!(bench.addresses(), own(OURS));
@@ -183,10 +183,10 @@ fn duplicate_address_is_not_used() {
     bench.advance(10);
     assert_eq!(bench.addresses(), []);
     // DAD is not repeated.
-    let asked = bench.times(Asked::Who).len();
+    let solicited = bench.times(Solicitation::Neighbor).len();
     bench.receive(&[&prefix("2001:db8::", 64, BOTH, 3600, 1800)]);
     bench.advance(10);
-    assert_eq!((bench.addresses(), bench.times(Asked::Who).len()), (vec![], asked));
+    assert_eq!((bench.addresses(), bench.times(Solicitation::Neighbor).len()), (vec![], solicited));
     assert_eq!(bench.slaac.on_conflict(&probe), None);
     // After expiry it may be probed again.
     bench.advance(4000);
@@ -198,7 +198,7 @@ fn duplicate_address_is_not_used() {
 /// RFC 4862 §5.5.3 a to d.
 #[test]
 fn unsuitable_prefix_forms_no_address() {
-    for (what, option) in [
+    for (case, option) in [
         ("no A flag", prefix("2001:db8::", 64, ON_LINK, 3600, 1800)),
         ("link-local", prefix("fe80::", 64, AUTONOMOUS, 3600, 1800)),
         ("a group", prefix("ff02::", 64, AUTONOMOUS, 3600, 1800)),
@@ -210,9 +210,9 @@ fn unsuitable_prefix_forms_no_address() {
         ("too long", prefix("2001:db8::", 65, AUTONOMOUS, 3600, 1800)),
     ] {
         let mut bench = Bench::new(0);
-        assert!(bench.receive(&[&option]), "{what}");
+        assert!(bench.receive(&[&option]), "{case}");
         bench.advance(2);
-        assert_eq!(bench.addresses(), [], "{what}");
+        assert_eq!(bench.addresses(), [], "{case}");
     }
     // An address may be formed from a prefix that is not on-link.
     let mut bench = Bench::new(0);
@@ -266,27 +266,27 @@ fn advertisement_cannot_shorten_a_lifetime_below_two_hours() {
 #[test]
 fn mtu_outside_bounds_is_ignored() {
     let mut bench = Bench::new(0);
-    for (said, then) in
+    for (announced, then) in
         [(1279, None), (1501, None), (u32::MAX, None), (1280, Some(1280)), (0, Some(1280)), (1500, Some(1500))]
     {
-        bench.receive(&[&mtu(said)]);
+        bench.receive(&[&mtu(announced)]);
         bench.advance(2);
-        assert_eq!(bench.reported.mtu, then, "{said}");
+        assert_eq!(bench.reported.mtu, then, "{announced}");
     }
 }
 
 #[test]
 fn ndp_times_outside_bounds_are_ignored() {
-    for (said, least, most) in [(1, 500, 1500), (30_000, 15_000, 45_000), (u32::MAX, 1_800_000, 5_400_000)] {
+    for (announced, least, most) in [(1, 500, 1500), (30_000, 15_000, 45_000), (u32::MAX, 1_800_000, 5_400_000)] {
         let mut bench = Bench::new(0);
         let mut message = message(0, 1800, &[]);
-        message[8..12].copy_from_slice(&u32::to_be_bytes(said));
-        message[12..16].copy_from_slice(&u32::to_be_bytes(said));
+        message[8..12].copy_from_slice(&u32::to_be_bytes(announced));
+        message[12..16].copy_from_slice(&u32::to_be_bytes(announced));
         bench.receive_from(ROUTER, &message);
         let reachable = bench.reported.reachable.unwrap().as_millis();
-        assert!((least..=most).contains(&reachable), "{said}: {reachable}");
+        assert!((least..=most).contains(&reachable), "{announced}: {reachable}");
         let retransmit = bench.reported.retransmit.unwrap().as_millis();
-        assert!((100..=10_000).contains(&retransmit), "{said}: {retransmit}");
+        assert!((100..=10_000).contains(&retransmit), "{announced}: {retransmit}");
         // A value stays until another is advertised.
         bench.advance(2);
         bench.receive_from(ROUTER, &message);
@@ -321,7 +321,7 @@ fn changes_are_passed_on_at_most_once_a_second() {
         bench.now += Duration::from_millis(10);
     }
     assert!(bench.reports <= 11, "{}", bench.reports);
-    assert!(bench.times(Asked::Routers).len() <= 3);
+    assert!(bench.times(Solicitation::Routers).len() <= 3);
 }
 
 proptest! {
@@ -341,13 +341,13 @@ proptest! {
         transmits in 0_u8..3,
     ) {
         let mut bench = Bench::new(transmits);
-        for (router, flags, lifetime, prefixes, said, seconds) in steps {
+        for (router, flags, lifetime, prefixes, announced, seconds) in steps {
             let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, router);
             let prefixes: Vec<_> = prefixes
                 .into_iter()
                 .map(|(n, len, flags, valid, preferred)| prefix(&format!("2001:db8:{n:x}::"), len, flags, valid, preferred))
                 .collect();
-            let mtu = mtu(said);
+            let mtu = mtu(announced);
             let options: Vec<&[u8]> = prefixes.iter().map(Vec::as_slice).chain([&mtu[..]]).collect();
             bench.receive_from(router, &message(flags, lifetime, &options));
             bench.advance(seconds);
@@ -356,6 +356,6 @@ proptest! {
         }
         let seconds = bench.now.since(Instant::ZERO).as_secs() as usize;
         prop_assert!(bench.reports <= seconds + 2);
-        prop_assert!(bench.times(Asked::Routers).len() <= seconds / 4 + 2);
+        prop_assert!(bench.times(Solicitation::Routers).len() <= seconds / 4 + 2);
     }
 }

@@ -94,13 +94,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             return egress.count_drop(DropCause::BadEcho);
         }
         let tcb = &mut *self.tcb;
-        let asked_for_ecn = self.shared.settings.ecn && tcb.attempts <= 1;
+        let requests_ecn = self.shared.settings.ecn && tcb.attempts <= 1;
         let ecn = match acknowledges {
             // RFC 3168 §6.1.1: a SYN-ACK carries ECE without CWR. A SYN-ACK with both is a reflection.
             true => control.has(Control::ECE) && !control.has(Control::CWR),
             false => control.has(Control::ECE.with(Control::CWR)),
         };
-        let params = SynParams::of(options, tcb.tuple.is_ipv4(), ecn && asked_for_ecn);
+        let params = SynParams::of(options, tcb.tuple.is_ipv4(), ecn && requests_ecn);
         tcb.apply_syn_params(seg, &params, &self.shared.settings);
         self.size_control();
         if acknowledges {

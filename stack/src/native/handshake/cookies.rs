@@ -137,9 +137,9 @@ mod tests {
             let secrets = Secrets::from_seed(seed);
             let tuple = if six { tuple_v6() } else { tuple(port) };
             let cookie = make(&secrets, &tuple, Seq(isn), mss, NOW);
-            let told = check(&secrets, &tuple, cookie, Seq(isn), NOW).unwrap();
-            prop_assert!(told <= mss);
-            let next = sizes(&tuple).iter().find(|size| **size > told);
+            let decoded = check(&secrets, &tuple, cookie, Seq(isn), NOW).unwrap();
+            prop_assert!(decoded <= mss);
+            let next = sizes(&tuple).iter().find(|size| **size > decoded);
             prop_assert!(next.is_none_or(|next| *next > mss));
         }
 

@@ -176,13 +176,13 @@ impl Script {
     }
 
     #[track_caller]
-    fn expect_event(&mut self, what: &str, fits: impl FnOnce(AppEvent) -> bool) -> Instant {
+    fn expect_event(&mut self, expected: &str, fits: impl FnOnce(AppEvent) -> bool) -> Instant {
         match self.next_event() {
             Some((at, event)) if fits(event) => {
                 self.note(format_args!("service {event:?}"));
                 at
             }
-            other => self.fail(&format!("expected event: {what}\nbut got: {:?}", other.map(|(_, event)| event))),
+            other => self.fail(&format!("expected event: {expected}\nbut got: {:?}", other.map(|(_, event)| event))),
         }
     }
 

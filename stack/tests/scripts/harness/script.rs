@@ -504,9 +504,9 @@ impl Script {
     }
 
     /// Appends a line to the trace.
-    pub(super) fn note(&mut self, what: std::fmt::Arguments) {
+    pub(super) fn note(&mut self, text: std::fmt::Arguments) {
         let at = self.now().as_micros();
-        let _ = writeln!(self.trace, "{:5}.{:06} {what}", at / 1_000_000, at % 1_000_000);
+        let _ = writeln!(self.trace, "{:5}.{:06} {text}", at / 1_000_000, at % 1_000_000);
     }
 
     #[track_caller]

@@ -110,7 +110,7 @@ fn consumed_request_without_answer_is_acknowledged() {
 fn service_may_use_any_calls_for_its_answer() {
     let half = LEN as usize / 2;
     let whole = LEN as usize;
-    let ways = [
+    let sequences = [
         vec![Command::Peek, Command::Forward],
         vec![Command::Peek, Command::Peek, Command::Read(half), Command::Write(half), Command::Forward],
         vec![Command::Write(whole), Command::Read(whole)],
@@ -143,7 +143,7 @@ fn service_may_use_any_calls_for_its_answer() {
         vec![Command::Forward, Command::Peek, Command::Read(whole)],
         vec![Command::Room, Command::Forward, Command::Room],
     ];
-    for commands in ways {
+    for commands in sequences {
         play(|s| {
             let at = enter_rr(s);
             s.on_readable(commands.clone());

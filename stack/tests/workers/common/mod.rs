@@ -211,9 +211,9 @@ impl<A: Service, B: Service, EA: Engine<MemoryNic>, EB: Engine<MemoryNic>> Net<A
     }
 
     /// As [`run_until`](Self::run_until), and panics at the limit.
-    pub fn expect(&mut self, what: &str, limit: Duration, done: impl FnMut(&mut Self) -> bool) {
+    pub fn expect(&mut self, condition: &str, limit: Duration, done: impl FnMut(&mut Self) -> bool) {
         let began = self.now();
-        assert!(self.run_until(limit, done), "not within {limit:?} of {began:?}: {what}");
+        assert!(self.run_until(limit, done), "not within {limit:?} of {began:?}: {condition}");
     }
 }
 

@@ -96,8 +96,8 @@ impl<E: Engine<MemoryNic>> Bench<E> {
             let ArpRepr::EthernetIpv4 { operation, source_protocol_addr, target_protocol_addr, .. } = arp else {
                 panic!()
             };
-            let asks = operation == ArpOperation::Request && target_protocol_addr == SERVER;
-            return asks.then(|| Some(arp_frame(ArpOperation::Reply, source_protocol_addr)));
+            let is_request = operation == ArpOperation::Request && target_protocol_addr == SERVER;
+            return is_request.then(|| Some(arp_frame(ArpOperation::Reply, source_protocol_addr)));
         }
         let ip = Ipv4Packet::new_checked(frame.get(14..).filter(|_| frame[12..14] == [8, 0])?).ok()?;
         let udp = UdpPacket::new_checked(ip.payload()).ok().filter(|udp| udp.dst_port() == 67)?;

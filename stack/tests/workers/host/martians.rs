@@ -86,10 +86,10 @@ fn usual_syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
 }
 
 /// Sends `frame`, which must be dropped for its source without a reply.
-fn expect_dropped<E: Engine<MemoryNic>>(bench: &mut Bench<E>, frame: &[u8], what: &str) {
+fn expect_dropped<E: Engine<MemoryNic>>(bench: &mut Bench<E>, frame: &[u8], case: &str) {
     let before = (bench.host.drops(DROPPED), bench.sent);
     bench.send(frame);
-    assert_eq!((bench.host.drops(DROPPED), bench.sent), (before.0 + 1, before.1), "{what}");
+    assert_eq!((bench.host.drops(DROPPED), bench.sent), (before.0 + 1, before.1), "{case}");
 }
 
 fn segments_from_martians_are_dropped<E: Engine<MemoryNic>>() {

@@ -138,12 +138,12 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         }
     }
 
-    /// Opens a connection from a new host, which first resolves the worker's address if `asks`, as hosts on a link do.
-    pub fn connect(&mut self, ip: IpAddr, asks: bool) -> Peer {
+    /// Opens a connection from a new host, which first resolves the worker's address if `resolves`.
+    pub fn connect(&mut self, ip: IpAddr, resolves: bool) -> Peer {
         let n = self.real.len() as u8;
         let mac = [2, 0xaa, 0, 0, 0, n];
         self.real.push((ip, mac));
-        if asks {
+        if resolves {
             self.send(&neighbor_request((mac, ip)));
         }
         let mut peer = Peer { end: SocketAddr::new(ip, 5000 + u16::from(n)), mac, seq: 1000, ack: 0 };
@@ -301,10 +301,10 @@ fn new_host_is_reachable_during_neighbor_flood<E: Engine<MemoryNic>>() {
     let most = 40_000;
     (0..most).for_each(|n| bench.send(&flood_message(n * KINDS + n % 2)));
     assert!(bench.host.drops(LIMITED) > u64::from(most) / 2);
-    for (at, asks) in [("1", false), ("3", true)] {
+    for (at, resolves) in [("1", false), ("3", true)] {
         for prefix in ["10.0.0.", "fd00::"] {
             bench.flood(most * KINDS..most * KINDS + 100);
-            let mut peer = bench.connect(format!("{prefix}{at}").parse().unwrap(), asks);
+            let mut peer = bench.connect(format!("{prefix}{at}").parse().unwrap(), resolves);
             bench.flood(most * KINDS..most * KINDS + 100);
             peer.echo(&mut bench);
         }

@@ -149,9 +149,9 @@ fn snapshot_of_native_engine_shows_windows_times_and_time_wait() {
 #[test]
 fn snapshot_of_native_engine_shows_rtt_and_retransmissions() {
     let delay = Duration::from_millis(5);
-    let way = Impairments { delay, loss: 0.02, seed: 7, ..Impairments::default() };
+    let impairments = Impairments { delay, loss: 0.02, seed: 7, ..Impairments::default() };
     let client = Client::new(SERVER, 1, 1_000_000).closing(Close::Never);
-    let mut net = Watched::<crate::common::Native, crate::common::Native>::over(way, &server(), client);
+    let mut net = Watched::<crate::common::Native, crate::common::Native>::over(impairments, &server(), client);
     assert_eq!(net.snapshot().summary.retransmitted, Some(0));
     net.run(5000);
     let info = net.page(0, 1).connections.remove(0);

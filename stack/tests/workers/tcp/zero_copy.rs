@@ -155,22 +155,22 @@ fn exchange<E: Engine<Recorder<MemoryNic>>>(
 }
 
 /// Asserts that `exchange` copied nothing.
-fn assert_not_copied(exchange: &Exchange, size: usize, what: &str) {
+fn assert_not_copied(exchange: &Exchange, size: usize, case: &str) {
     let Exchange { written, read, client: (back, out), server: (received, sent), seen, copied } = exchange;
     for stream in [back, out, received, sent] {
         assert!(
             stream.places.len() == size && stream.places.iter().all(|place| *place != 0),
-            "{what}: not all bytes were recorded"
+            "{case}: not all bytes were recorded"
         );
-        assert_eq!(stream.moved, 0, "{what}: bytes were retransmitted from another address");
+        assert_eq!(stream.moved, 0, "{case}: bytes were retransmitted from another address");
     }
-    assert!(out.places == *written, "{what}: bytes were not sent from their address at the sender");
+    assert!(out.places == *written, "{case}: bytes were not sent from their address at the sender");
     let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
-    assert!(looked_at.clone().count() > 0, "{what}: the service has seen no data");
-    assert!({ looked_at }.all(|(seen, received)| seen == received), "{what}: the service saw copies");
-    assert!(sent.places == received.places, "{what}: bytes were not echoed from their address of reception");
-    assert!(*read == back.places, "{what}: the sender saw copies");
-    assert_eq!(*copied, 0, "{what}: bytes counted as copied");
+    assert!(looked_at.clone().count() > 0, "{case}: the service has seen no data");
+    assert!({ looked_at }.all(|(seen, received)| seen == received), "{case}: the service saw copies");
+    assert!(sent.places == received.places, "{case}: bytes were not echoed from their address of reception");
+    assert!(*read == back.places, "{case}: the sender saw copies");
+    assert_eq!(*copied, 0, "{case}: bytes counted as copied");
 }
 
 /// Message sizes: below a segment, one segment, several, many.

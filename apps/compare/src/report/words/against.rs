@@ -22,9 +22,9 @@ fn baseline<'v, 'a>(
 
 /// Compares the native engine with inline service to kernel sockets.
 pub fn kernel(view: &View, app: App) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     let points = view.points(app);
-    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
+    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return sentences };
     let natives: Vec<_> = view
         .ran(app)
         .filter(|seen| seen.is_inline(&Design::Native))
@@ -58,23 +58,24 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
         }
     }
     if !rates.is_empty() {
-        said.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
+        sentences.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
     }
     if !trips.is_empty() {
-        said.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
+        sentences.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
     }
     if kinds.iter().any(|kind| *kind != native.row.link.kind) {
-        said.push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
+        sentences
+            .push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
     }
-    if said.is_empty() {
-        said.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());
+    if sentences.is_empty() {
+        sentences.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());
     }
-    said
+    sentences
 }
 
 /// Compares services on their own threads to services on the workers' threads.
 pub fn split(view: &View, app: App) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     for split in view.ran(app).filter(|seen| seen.row.threading == Some(Threading::Split)) {
         let inline = view.ran(app).find(|seen| {
             seen.row.threading == Some(Threading::Inline)
@@ -84,11 +85,11 @@ pub fn split(view: &View, app: App) -> Vec<String> {
         let Some(inline) = inline else { continue };
         let shown: Vec<String> = view.points(app).into_iter().filter_map(|point| at(inline, split, point)).collect();
         if !shown.is_empty() {
-            said.push(format!("Of {} and {}: {}.", inline.name, split.name, shown.join("; ")));
+            sentences.push(format!("Of {} and {}: {}.", inline.name, split.name, shown.join("; ")));
         }
-        said.extend(overtakes(inline, split));
+        sentences.extend(overtakes(inline, split));
     }
-    said
+    sentences
 }
 
 fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
@@ -136,7 +137,7 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
         let at: Vec<_> = ahead.iter().map(|&at| us(shown[at].0)).collect();
         return Some(format!("Split was ahead where the service takes {}, and not between.", called::list(&at)));
     }
-    let mut said = match from {
+    let mut sentences = match from {
         0 => format!("Split was ahead from the shortest service time that was measured, {},", us(first)),
         _ => format!(
             "Split overtakes inline once the service takes {} for a request ({}),",
@@ -144,18 +145,18 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
             how(from - 1)
         ),
     };
-    said += &match until + 1 < shown.len() {
+    sentences += &match until + 1 < shown.len() {
         true => format!(" up to {}; {}.", us(shown[until].0), how(until + 1)),
         false => format!(" up to the longest, {}.", us(last)),
     };
-    Some(said + " Its service has a thread more.")
+    Some(sentences + " Its service has a thread more.")
 }
 
 /// Compares verbs to the native engine.
 pub fn verbs(view: &View, app: App) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     let points = view.points(app);
-    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return said };
+    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return sentences };
     let verbs: Vec<_> = view.ran(app).filter(|seen| matches!(seen.row.design, Design::Verbs(_))).collect();
     let of = |of: &dyn Fn(&Seen) -> Option<Spread>| {
         verbs.iter().filter_map(|seen| Some((*seen, of(seen)?))).collect::<Vec<_>>()
@@ -178,7 +179,7 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
                 _ => format!(", {NO_DIFFERENCE} from {}", native.name),
             }
         });
-        said.push(format!(
+        sentences.push(format!(
             "On {}, {} had the most requests/s of the verbs rows{among}: {}{to}.",
             called::point(most),
             names(&equal),
@@ -195,7 +196,7 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
                 _ => format!(", {NO_DIFFERENCE} from {}", native.name),
             }
         });
-        said.push(format!(
+        sentences.push(format!(
             "On {}, {} had their shortest median round trip{among}: {}{to}.",
             called::point(least),
             names(&equal),
@@ -203,7 +204,8 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
         ));
     }
     if let Some(by) = verbs.iter().find_map(|seen| seen.row.link.emulated_by.as_ref()) {
-        said.push(format!("The device is emulated in software by {by}: this says nothing of RDMA hardware."));
+        sentences
+            .push(format!("The device is emulated in software by {by}: the row does not represent RDMA hardware."));
     }
-    said
+    sentences
 }

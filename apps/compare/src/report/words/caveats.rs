@@ -9,39 +9,39 @@ use crate::results::Design;
 /// Caveats of the whole run.
 pub fn run(view: &View) -> (Weight, Vec<String>) {
     let results = view.results;
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
     if !results.finished {
-        said.push(
-            "It was interrupted: what is missing was not measured, and rounds may be fewer than were asked for."
+        sentences.push(
+            "It was interrupted: missing rows were not measured, and there may be fewer rounds than requested."
                 .to_owned(),
         );
     }
     match (ran, view.rows.len()) {
-        (_, 0) => said.push("It has no rows: nothing was compared.".to_owned()),
-        (0, _) => said.push("Nothing ran, so there is nothing to compare.".to_owned()),
-        (ran, all) if ran == all => said.push(format!("All {all} rows ran.")),
-        (ran, all) => said.push(format!("{ran} of {all} rows ran.")),
+        (_, 0) => sentences.push("It has no rows: nothing was compared.".to_owned()),
+        (0, _) => sentences.push("Nothing ran, so there is nothing to compare.".to_owned()),
+        (ran, all) if ran == all => sentences.push(format!("All {all} rows ran.")),
+        (ran, all) => sentences.push(format!("{ran} of {all} rows ran.")),
     }
     if results.machine.emulated || results.load_machine.as_ref().is_some_and(|machine| machine.emulated) {
-        said.push("The processor is emulated in software: no time or rate here says anything of hardware.".to_owned());
+        sentences.push("The processor is emulated in software: times and rates do not represent hardware.".to_owned());
     }
     if ran > 0 && results.settings.rounds < 3 {
-        said.push(
+        sentences.push(
             "With fewer than three rounds, no spread is known; what differs by less than a tenth is taken as equal."
                 .to_owned(),
         );
     }
     if results.settings.quick {
-        said.push("It was the short comparison.".to_owned());
+        sentences.push("It was the short comparison.".to_owned());
     }
-    let matters = said.len() > 1 || ran < view.rows.len();
-    (if matters { Caveat } else { Remark }, said)
+    let matters = sentences.len() > 1 || ran < view.rows.len();
+    (if matters { Caveat } else { Remark }, sentences)
 }
 
 /// Caveats of emulated devices.
 pub fn emulated(view: &View) -> (Weight, Vec<String>) {
-    let mut said = vec!["What an emulated device does says nothing of hardware.".to_owned()];
+    let mut sentences = vec!["Emulated devices do not represent hardware.".to_owned()];
     let rows: Vec<_> =
         view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.emulated_by.is_some()).collect();
     for by in distinct(rows.iter().filter_map(|seen| seen.row.link.emulated_by.as_ref())) {
@@ -50,25 +50,25 @@ pub fn emulated(view: &View) -> (Weight, Vec<String>) {
             .filter(|seen| seen.row.link.emulated_by.as_ref() == Some(by))
             .map(|seen| names::whole(seen.row))
             .collect();
-        said.push(format!("By {by}: {}.", list(&names)));
+        sentences.push(format!("By {by}: {}.", list(&names)));
     }
     if rows.is_empty() {
-        said.push("No row here had one.".to_owned());
+        sentences.push("No row here had one.".to_owned());
     }
     let verbs = view.rows.iter().any(|seen| matches!(seen.row.design, Design::Verbs(_)) && seen.measured().is_some());
     if !verbs {
-        said.push("No verbs row ran, so nothing is said of RDMA.".to_owned());
+        sentences.push("No verbs row ran, so the comparison does not cover RDMA.".to_owned());
     }
-    (if rows.is_empty() { Remark } else { Caveat }, said)
+    (if rows.is_empty() { Remark } else { Caveat }, sentences)
 }
 
 /// Kinds of links of the rows.
 pub fn links(view: &View) -> (Weight, Vec<String>) {
     let kinds = distinct(view.rows.iter().filter(|seen| seen.measured().is_some()).map(|seen| seen.row.link.kind));
-    let (mut said, mut weight) = (Vec::new(), Remark);
+    let (mut sentences, mut weight) = (Vec::new(), Remark);
     if kinds.len() > 1 {
         weight = Caveat;
-        said.push(
+        sentences.push(
             "Rows over different kinds of links are not alike: they differ in what is between the two processes, and not only in who \
              carries the requests."
                 .to_owned(),
@@ -77,9 +77,9 @@ pub fn links(view: &View) -> (Weight, Vec<String>) {
     for kind in kinds {
         let names = view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.kind == kind);
         let names = distinct(names.map(|seen| names::design(seen.row)));
-        said.push(format!("Over {} ({}): {}.", kind.name(), kind.is(), names.join("; ")));
+        sentences.push(format!("Over {} ({}): {}.", kind.name(), kind.is(), names.join("; ")));
     }
-    (weight, said)
+    (weight, sentences)
 }
 
 /// Rows limited by their clients.
@@ -140,13 +140,13 @@ pub fn distance(view: &View) -> (Weight, Vec<String>) {
     if most < 2.0 * least || !least.is_finite() {
         return (Remark, Vec::new());
     }
-    let said = format!(
+    let sentences = format!(
         "A cache line took between {} and {} ns from the server's core to the load's: the host moved them, and rows that were measured \
          at different distances are not alike. The table of all figures has the distance of each.",
         three(least),
         three(most)
     );
-    (Caveat, vec![said])
+    (Caveat, vec![sentences])
 }
 
 /// Errors.
@@ -167,20 +167,20 @@ pub fn errors(view: &View) -> (Weight, Vec<String>) {
         .filter(|seen| seen.points.iter().any(|(_, stats)| stats.rate.is_none_or(|rate| rate.median == 0.0)))
         .map(|seen| names::whole(seen.row))
         .collect();
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if !wrong.is_empty() {
-        said.push(format!("Requests were not answered, or wrongly, or connections were lost: {}.", list(&wrong)));
+        sentences.push(format!("Requests were not answered, or wrongly, or connections were lost: {}.", list(&wrong)));
     }
     if !silent.is_empty() {
-        said.push(format!("Nothing was answered at a setting at least: {}.", list(&silent)));
+        sentences.push(format!("Nothing was answered at a setting at least: {}.", list(&silent)));
     }
-    (Caveat, said)
+    (Caveat, sentences)
 }
 
 /// Rows that did not run, with their remedies.
 pub fn not_run(view: &View) -> (Weight, Vec<String>) {
     let all: Vec<_> = view.not_run().collect();
-    let said = distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
+    let sentences = distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
         .into_iter()
         .map(|(why, remedy)| {
             let names =
@@ -189,7 +189,7 @@ pub fn not_run(view: &View) -> (Weight, Vec<String>) {
             format!("{names}: {} To run: {}", ended(why), ended(remedy))
         })
         .collect();
-    (Caveat, said)
+    (Caveat, sentences)
 }
 
 /// Appends a full stop, if missing.

@@ -4,7 +4,7 @@ use super::*;
 use crate::report::fixture::{self, DEEP, ONE, measured, not_run, results, row};
 use crate::results::{LinkKind, Results, Row, Swept, Threading};
 
-fn said(results: &Results, topic: &str) -> String {
+fn section(results: &Results, topic: &str) -> String {
     let all = findings(&View::new(results));
     all.iter()
         .filter(|finding| finding.topic.contains(topic))
@@ -31,13 +31,14 @@ fn kernel(design: Design, ns: f64, rtt_us: f64) -> Row {
 
 #[test]
 fn fastest_row_is_named_without_raw_frames() {
-    let fast = said(&results(), "Echo: throughput");
+    let fast = section(&results(), "Echo: throughput");
     assert!(fast.contains("native inline · virtio-user answered the most: 5."), "{fast}");
     assert!(
         fast.contains("frames, without any protocol, came back in a second; native inline · virtio-user reached 4"),
         "{fast}"
     );
-    let slow = said(&echo(vec![native(9000.0, 80.0), kernel(Design::KernelSpinning, 3000.0, 9.0)]), "Echo: throughput");
+    let slow =
+        section(&echo(vec![native(9000.0, 80.0), kernel(Design::KernelSpinning, 3000.0, 9.0)]), "Echo: throughput");
     assert!(slow.contains("kernel spinning inline · loopback answered the most: 3"), "{slow}");
     assert!(slow.contains("next did, native inline · virtio-user."), "{slow}");
 }
@@ -46,7 +47,7 @@ fn fastest_row_is_named_without_raw_frames() {
 fn overlapping_spreads_are_not_distinguished() {
     let equal = echo(vec![native(1000.0, 10.0), kernel(Design::KernelSpinning, 1001.0, 10.01)]);
     for topic in ["throughput", "latency", "native and kernel"] {
-        let text = said(&equal, &format!("Echo: {topic}"));
+        let text = section(&equal, &format!("Echo: {topic}"));
         assert!(text.contains(NO_DIFFERENCE), "{topic}: {text}");
         assert!(!text.contains("times"), "{topic}: {text}");
     }
@@ -60,22 +61,22 @@ fn single_round_shows_differences_above_a_tenth_only() {
     }
     let mut results = echo(rows);
     results.settings.rounds = 1;
-    assert!(said(&results, "Echo: throughput").contains(NO_DIFFERENCE));
-    assert!(said(&results, "Extent of the run").contains("no spread is known"));
+    assert!(section(&results, "Echo: throughput").contains(NO_DIFFERENCE));
+    assert!(section(&results, "Extent of the run").contains("no spread is known"));
 }
 
 #[test]
 fn native_is_compared_with_both_kernel_modes() {
-    let text = said(&results(), "Echo: native and kernel");
+    let text = section(&results(), "Echo: native and kernel");
     assert!(text.contains("the requests/s of kernel sleeping inline · loopback"), "{text}");
     assert!(text.contains("the requests/s of kernel spinning inline · loopback"), "{text}");
     assert!(text.contains("shorter than over kernel sleeping"), "{text}");
     let worse =
-        said(&echo(vec![native(9000.0, 90.0), kernel(Design::KernelSleeping, 900.0, 9.0)]), "native and kernel");
+        section(&echo(vec![native(9000.0, 90.0), kernel(Design::KernelSleeping, 900.0, 9.0)]), "native and kernel");
     assert!(worse.contains("had 0.10") && worse.contains("as long as over kernel sleeping"), "{worse}");
-    assert!(said(&echo(vec![native(1.0, 1.0)]), "native and kernel").contains("No row of kernel sockets ran"));
+    assert!(section(&echo(vec![native(1.0, 1.0)]), "native and kernel").contains("No row of kernel sockets ran"));
     let alone = echo(vec![kernel(Design::KernelSleeping, 900.0, 9.0)]);
-    assert!(said(&alone, "native and kernel").contains("no row of the native engine"));
+    assert!(section(&alone, "native and kernel").contains("no row of the native engine"));
 }
 
 /// Returns the text for inline and split rows with these rates at each service time.
@@ -86,7 +87,7 @@ fn service_times(inline: &[f64], other: &[f64]) -> String {
         sweep.points.truncate(rates.len());
         sweep.points.iter_mut().zip(rates).for_each(|(point, rate)| point.rate = *rate);
     }
-    said(&echo(rows), "Echo: inline and split")
+    section(&echo(rows), "Echo: inline and split")
 }
 
 #[test]
@@ -110,91 +111,94 @@ fn service_time_where_split_overtakes_is_named() {
 
 #[test]
 fn emulated_devices_have_a_caveat() {
-    let text = said(&results(), "Emulated devices");
+    let text = section(&results(), "Emulated devices");
     assert!(
-        text.contains("says nothing of hardware") && text.contains("By rxe: echo: verbs send · veth (rxe)"),
+        text.contains("do not represent hardware") && text.contains("By rxe: echo: verbs send · veth (rxe)"),
         "{text}"
     );
     assert!(
-        said(&results(), "Echo: verbs").contains("emulated in software by rxe: this says nothing of RDMA hardware")
+        section(&results(), "Echo: verbs")
+            .contains("emulated in software by rxe: the row does not represent RDMA hardware")
     );
     let without = echo(vec![native(200.0, 1.4)]);
-    assert_eq!(said(&without, "Echo: verbs"), "");
-    assert!(said(&without, "Emulated devices").contains("nothing is said of RDMA"));
+    assert_eq!(section(&without, "Echo: verbs"), "");
+    assert!(section(&without, "Emulated devices").contains("does not cover RDMA"));
     let mut real = results();
     real.rows.iter_mut().for_each(|row| row.link.emulated_by = None);
-    assert!(!said(&real, "Echo: verbs").contains("emulated"));
+    assert!(!section(&real, "Echo: verbs").contains("emulated"));
     real.machine.emulated = true;
-    assert!(said(&real, "Extent of the run").contains("processor is emulated in software"));
+    assert!(section(&real, "Extent of the run").contains("processor is emulated in software"));
 }
 
 #[test]
 fn row_that_did_not_run_is_listed_once_with_its_remedy() {
-    let text = said(&results(), NOT_RUN);
+    let text = section(&results(), NOT_RUN);
     assert!(
         text.contains("echo: native · AF_XDP and kv: native · AF_XDP: the kernel has no AF_XDP. To run: boot"),
         "{text}"
     );
-    assert_eq!(said(&echo(vec![native(200.0, 1.4)]), NOT_RUN), "");
+    assert_eq!(section(&echo(vec![native(200.0, 1.4)]), NOT_RUN), "");
 }
 
 #[test]
 fn rows_limited_by_their_clients_are_named() {
-    assert!(said(&results(), "client").contains("echo: raw frames · virtio-user (64 × 1, 64 × 16)"));
+    assert!(section(&results(), "client").contains("echo: raw frames · virtio-user (64 × 1, 64 × 16)"));
     let mut limited = echo(vec![native(200.0, 1.4)]);
-    assert!(said(&limited, "client").contains("No row came to 90 %"));
+    assert!(section(&limited, "client").contains("No row came to 90 %"));
     for ceiling in [Some(5e6), None] {
         measured(&mut limited.rows[0]).fixed.iter_mut().for_each(|fixed| fixed.client_ceiling = ceiling);
-        let text = said(&limited, "client");
+        let text = section(&limited, "client");
         assert_eq!(text.contains("was not measured"), ceiling.is_none(), "{text}");
-        assert_eq!(said(&limited, "Echo: throughput").contains("was the limit"), ceiling.is_some());
+        assert_eq!(section(&limited, "Echo: throughput").contains("was the limit"), ceiling.is_some());
     }
 }
 
 #[test]
 fn shared_cores_link_kinds_and_moving_cores_have_caveats() {
-    assert!(said(&results(), "Shared cores").contains("echo: native split · virtio-user and kv: native split"));
-    assert!(said(&echo(vec![native(200.0, 1.4)]), "Shared cores").contains("a core of its own"));
-    let links = said(&results(), "Links");
+    assert!(section(&results(), "Shared cores").contains("echo: native split · virtio-user and kv: native split"));
+    assert!(section(&echo(vec![native(200.0, 1.4)]), "Shared cores").contains("a core of its own"));
+    let links = section(&results(), "Links");
     assert!(
         links.contains("are not alike") && links.contains("Over veth") && links.contains("Over loopback"),
         "{links}"
     );
-    assert!(!said(&echo(vec![native(200.0, 1.4)]), "Links").contains("not alike"));
-    assert_eq!(said(&results(), "Core to core"), "");
+    assert!(!section(&echo(vec![native(200.0, 1.4)]), "Links").contains("not alike"));
+    assert_eq!(section(&results(), "Core to core"), "");
     let mut moved = results();
     measured(&mut moved.rows[0]).fixed[0].rounds[0].transfer_ns = Some(170.0);
-    assert!(said(&moved, "Core to core").contains("between 48.0 and 170 ns"));
+    assert!(section(&moved, "Core to core").contains("between 48.0 and 170 ns"));
 }
 
 #[test]
 fn errors_and_missing_answers_are_counted() {
-    assert_eq!(said(&results(), "Errors"), "");
+    assert_eq!(section(&results(), "Errors"), "");
     let mut wrong = fixture::only(|row| row.id.contains("native"));
     measured(&mut wrong.rows[0]).fixed[0].rounds[1].errors = 3;
     measured(&mut wrong.rows[0]).sweeps[0].points[0].errors = 4;
-    assert!(said(&wrong, "Errors").contains("echo: native inline · virtio-user (7)"));
+    assert!(section(&wrong, "Errors").contains("echo: native inline · virtio-user (7)"));
     measured(&mut wrong.rows[0]).fixed[0].rounds.iter_mut().for_each(|round| round.requests = 0);
-    assert!(said(&wrong, "Errors").contains("Nothing was answered at a setting at least: echo: native inline"));
+    assert!(section(&wrong, "Errors").contains("Nothing was answered at a setting at least: echo: native inline"));
 }
 
 #[test]
 fn texts_use_the_lightest_and_the_heaviest_setting() {
     assert_eq!(View::new(&results()).points(App::Echo), [ONE, fixture::MANY, DEEP]);
     assert!(
-        said(&results(), "Echo: latency")
+        section(&results(), "Echo: latency")
             .starts_with("On 1 connection with 1 request, native inline · virtio-user had")
     );
-    assert!(said(&results(), "Echo: throughput").starts_with("On 64 connections with 16 requests on the way on each,"));
+    assert!(
+        section(&results(), "Echo: throughput").starts_with("On 64 connections with 16 requests on the way on each,")
+    );
 }
 
 #[test]
 fn results_without_rows_that_ran_have_no_comparison() {
     let none = echo(vec![not_run(App::Echo, Design::Native, LinkKind::Memif, "no DPDK", "install it")]);
-    assert!(said(&none, "Extent of the run").contains("Nothing ran"));
-    assert_eq!(said(&none, "throughput"), "");
-    assert!(said(&echo(Vec::new()), "Extent of the run").contains("no rows"));
+    assert!(section(&none, "Extent of the run").contains("Nothing ran"));
+    assert_eq!(section(&none, "throughput"), "");
+    assert!(section(&echo(Vec::new()), "Extent of the run").contains("no rows"));
     let mut interrupted = results();
     interrupted.finished = false;
-    assert!(said(&interrupted, "Extent of the run").contains("It was interrupted"));
+    assert!(section(&interrupted, "Extent of the run").contains("It was interrupted"));
 }

@@ -177,15 +177,15 @@ fn within(number: i64, range: RangeInclusive<i64>) -> Result<i64, String> {
 
 pub fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let settings = cx.server.settings();
-    let is_asked = |parameter: &&Parameter| {
+    let is_selected = |parameter: &&Parameter| {
         let name = parameter.name.as_bytes();
         // No name is long enough to match a longer pattern.
         let mut patterns = request.args.iter().skip(2).filter(|pattern| pattern.len() <= glob::LONGEST);
         patterns.any(|pattern| glob::is_match_ignoring_case(pattern, name))
     };
-    let asked: Vec<&Parameter> = PARAMETERS.iter().filter(is_asked).collect();
-    reply.map(asked.len());
-    for parameter in asked {
+    let selected: Vec<&Parameter> = PARAMETERS.iter().filter(is_selected).collect();
+    reply.map(selected.len());
+    for parameter in selected {
         reply.bulk(parameter.name.as_bytes());
         reply.bulk((parameter.shown)(settings, cx.session).as_bytes());
     }
@@ -312,8 +312,8 @@ mod tests {
                      volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction",
                 ),
             ] {
-                let said = format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
-                client.expect(&format!("config set {wrong}"), &said);
+                let error = format!("-ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
+                client.expect(&format!("config set {wrong}"), &error);
             }
             client.expect("config set foo 1", "-ERR Unknown option or number of arguments for CONFIG SET - 'foo'");
             client.expect("config set timeout 1 x", "-ERR syntax error");

@@ -24,16 +24,16 @@ const SECTIONS: [(&str, Section); 9] = [
 ];
 
 pub fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let is_asked = |section: &str| {
-        let mut asked = request.args.iter().skip(1);
+    let is_selected = |section: &str| {
+        let mut names = request.args.iter().skip(1);
         let every = [section, "all", "default", "everything"];
-        request.args.len() == 1 || asked.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
+        request.args.len() == 1 || names.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
     };
     // The shards of other workers publish theirs periodically.
     cx.shards.all().for_each(|store| store.publish_used());
     let totals = cx.server.totals(cx.stats);
     let mut text = String::new();
-    for (name, section) in SECTIONS.iter().filter(|(name, _)| is_asked(name)) {
+    for (name, section) in SECTIONS.iter().filter(|(name, _)| is_selected(name)) {
         if !text.is_empty() {
             text += "\r\n";
         }

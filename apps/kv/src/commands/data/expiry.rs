@@ -115,7 +115,7 @@ fn tell(
     cx: &mut Context<'_, '_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
-    as_told: impl Fn(u64) -> u64,
+    convert: impl Fn(u64) -> u64,
 ) -> CommandResult {
     let key = cx.key(request, 1);
     let found = cx.shards.of(&key).expires_at(&key, cx.now);
@@ -123,7 +123,7 @@ fn tell(
     reply.integer(match found {
         None => -2,
         Some(None) => -1,
-        Some(Some(at)) => as_told(at) as i64,
+        Some(Some(at)) => convert(at) as i64,
     });
     Ok(())
 }

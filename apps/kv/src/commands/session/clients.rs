@@ -35,13 +35,13 @@ pub fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
         }
         Some(option) if option.eq_ignore_ascii_case(b"id") && request.args.len() > 3 => {
             let mut clients: HashMap<u64, ClientInfo> = all(cx).into_iter().map(|client| (client.id, client)).collect();
-            let mut asked = Vec::new();
+            let mut listed = Vec::new();
             for id in request.args.iter().skip(3) {
                 let id = integer(id).map_err(|_| BAD_CLIENT_ID)? as u64;
                 // A repeated id adds nothing, so the reply is no longer than the list of all clients.
-                asked.extend(clients.remove(&id));
+                listed.extend(clients.remove(&id));
             }
-            asked
+            listed
         }
         Some(_) => return Err(SYNTAX),
     };
@@ -88,14 +88,14 @@ pub fn getname(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>)
 
 /// `CLIENT SETINFO`, which Redis has since 7.2.
 pub fn setinfo(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let (what, value) = (&request.args[2], &request.args[3]);
-    let kept = match &what.to_ascii_lowercase()[..] {
+    let (option, value) = (&request.args[2], &request.args[3]);
+    let kept = match &option.to_ascii_lowercase()[..] {
         b"lib-name" => &mut cx.session.library,
         b"lib-ver" => &mut cx.session.library_version,
-        _ => return Err(CommandError::of(&[b"ERR Unrecognized option '", what, b"'"])),
+        _ => return Err(CommandError::of(&[b"ERR Unrecognized option '", option, b"'"])),
     };
     if !is_name(value) {
-        return Err(CommandError::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
+        return Err(CommandError::of(&[b"ERR ", option, b" cannot contain spaces, newlines or special characters."]));
     }
     *kept = value.to_vec();
     reply.ok();

@@ -83,7 +83,7 @@ fn partial_result_states_needed_bytes() {
 fn long_data_is_taken_out_or_refused() {
     let mut store = Store::new(&Config::new(4 << 20), 0);
     let line = b"set a 0 0 5000\r\n";
-    let said = |parser: &mut Parser| match parser.parse(line, &LIMITS) {
+    let long_data = |parser: &mut Parser| match parser.parse(line, &LIMITS) {
         Ok(Parsed::Long { at, len, .. }) => (at, len),
         other => panic!("{other:?}"),
     };
@@ -93,7 +93,7 @@ fn long_data_is_taken_out_or_refused() {
     };
     for (end, is_whole) in [(*b"\r\n", true), (*b"\n\n", false)] {
         let mut parser = Parser::default();
-        assert_eq!(said(&mut parser), (line.len(), 5000));
+        assert_eq!(long_data(&mut parser), (line.len(), 5000));
         // [`Parsed::Long`] is returned once.
         assert!(matches!(parser.parse(line, &LIMITS), Ok(Parsed::Partial(5018))));
         let mut writer = store.long(5000, 0).unwrap();
@@ -102,10 +102,10 @@ fn long_data_is_taken_out_or_refused() {
         let (given, len) = data(&mut parser);
         assert_eq!((matches!(given, Data::Long(_)), matches!(given, Data::Unended)), (is_whole, !is_whole));
         assert_eq!((len, parser.is_within()), (line.len(), false));
-        assert_eq!(said(&mut parser), (line.len(), 5000));
+        assert_eq!(long_data(&mut parser), (line.len(), 5000));
     }
     let mut parser = Parser::default();
-    said(&mut parser);
+    long_data(&mut parser);
     parser.refuse(5002);
     assert!(matches!(data(&mut parser), (Data::Full, _)));
     assert!(matches!(parser.parse(&[b'x'; 5000], &LIMITS), Ok(Parsed::Skip(5000))));

@@ -91,17 +91,17 @@ fn inline_commands_are_parsed() {
 
 #[test]
 fn protocol_errors_have_the_words_of_redis() {
-    let said = |bytes: &[u8]| whole(bytes).unwrap_err().to_string();
-    assert_eq!(said(b"*abc\r\n"), "Protocol error: invalid multibulk length");
-    assert_eq!(said(b"*2147483648\r\n"), "Protocol error: invalid multibulk length");
-    assert_eq!(said(b"*1\r\n:3\r\n"), "Protocol error: expected '$', got ':'");
-    assert_eq!(said(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
-    assert_eq!(said(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
-    assert_eq!(said(b"*1\r\n$99999999999999999999\r\n"), "Protocol error: invalid bulk length");
-    assert_eq!(said(b"get \"a\r\n"), "Protocol error: unbalanced quotes in request");
-    assert_eq!(said(&[b'a'; LINE + 1]), "Protocol error: too big inline request");
-    assert_eq!(said(&[&b"*"[..], &[b'1'; LINE]].concat()), "Protocol error: too big mbulk count string");
-    assert_eq!(said(&[&b"*1\r\n$"[..], &[b'1'; LINE]].concat()), "Protocol error: too big bulk count string");
+    let error_of = |bytes: &[u8]| whole(bytes).unwrap_err().to_string();
+    assert_eq!(error_of(b"*abc\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(error_of(b"*2147483648\r\n"), "Protocol error: invalid multibulk length");
+    assert_eq!(error_of(b"*1\r\n:3\r\n"), "Protocol error: expected '$', got ':'");
+    assert_eq!(error_of(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(error_of(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(error_of(b"*1\r\n$99999999999999999999\r\n"), "Protocol error: invalid bulk length");
+    assert_eq!(error_of(b"get \"a\r\n"), "Protocol error: unbalanced quotes in request");
+    assert_eq!(error_of(&[b'a'; LINE + 1]), "Protocol error: too big inline request");
+    assert_eq!(error_of(&[&b"*"[..], &[b'1'; LINE]].concat()), "Protocol error: too big mbulk count string");
+    assert_eq!(error_of(&[&b"*1\r\n$"[..], &[b'1'; LINE]].concat()), "Protocol error: too big bulk count string");
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn line_limit_does_not_depend_on_cuts() {
         let cut = bytes.len() - behind.len();
         let [whole, cut] = [&[][..], &[cut]].map(|cuts| requests(&bytes, cuts, KNOWN));
         assert_eq!(whole, cut);
-        let said = whole.err().map(|error| error.to_string());
-        said.is_some_and(|said| said.contains("too big"))
+        let error_of = whole.err().map(|error| error.to_string());
+        error_of.is_some_and(|error_of| error_of.contains("too big"))
     };
     for (before, behind) in [("g", "\n"), ("*", "\r\n"), ("*1\r\n$", "\r\n")] {
         assert!(!is_too_long(before, LINE, behind) && is_too_long(before, LINE + 1, behind), "{before:?}");

@@ -283,13 +283,13 @@ impl Kv {
         (used, Stop::Pause)
     }
 
-    /// Replies with `what` to a request of `client`, after the replies to its earlier requests.
-    fn reply_error(&mut self, client: &mut Client, what: &[u8], closes: bool) {
+    /// Replies with `error` to a request of `client`, after the replies to its earlier requests.
+    fn reply_error(&mut self, client: &mut Client, error: &[u8], closes: bool) {
         if client.open_batch.is_some() {
-            client.pending = Some(PendingRequest::CommandError(what.to_vec(), closes));
+            client.pending = Some(PendingRequest::CommandError(error.to_vec(), closes));
             return;
         }
-        self.replies.put(what);
+        self.replies.put(error);
         if closes {
             client.finish();
         }
@@ -406,7 +406,7 @@ impl Kv {
                     self.follow_flow(client, flow);
                 }
             }
-            (PendingRequest::CommandError(what, closes), _) => self.reply_error(client, &what, closes),
+            (PendingRequest::CommandError(error, closes), _) => self.reply_error(client, &error, closes),
             (PendingRequest::Resp(_), ProtocolState::Memcached { .. }) => {}
         }
     }

@@ -221,8 +221,8 @@ impl Client {
     /// Closes the connection if all replies are sent.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
         let is_busy = self.pending_replies > 0 || self.paused.is_some() || self.has_more;
-        let has_said_all = self.is_closing || self.peer_closed && !is_busy;
-        if !has_said_all || !self.output.is_empty() {
+        let is_complete = self.is_closing || self.peer_closed && !is_busy;
+        if !is_complete || !self.output.is_empty() {
             return;
         }
         if self.peer_closed {

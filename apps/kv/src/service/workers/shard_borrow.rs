@@ -30,7 +30,7 @@ struct BorrowRequest {
     /// This worker's shard is needed and must not be lent.
     keeps_own: bool,
     /// Shard requested last.
-    asked_for: Option<usize>,
+    requested: Option<usize>,
 }
 
 /// Queues of lending and borrowing.
@@ -47,7 +47,7 @@ pub(in crate::service) struct ShardBorrow {
 impl ShardBorrow {
     /// Queues `job`, which needs `shards`.
     pub fn queue(&mut self, shards: ShardSet, job: Job) {
-        self.requests.push_back(BorrowRequest { shards, job, keeps_own: false, asked_for: None });
+        self.requests.push_back(BorrowRequest { shards, job, keeps_own: false, requested: None });
     }
 }
 
@@ -95,8 +95,8 @@ impl Kv {
             for shard in need.shards.iter() {
                 if shard == self.worker {
                     need.keeps_own = self.stores[shard].is_some();
-                } else if self.stores[shard].is_none() && need.asked_for != Some(shard) {
-                    need.asked_for = Some(shard);
+                } else if self.stores[shard].is_none() && need.requested != Some(shard) {
+                    need.requested = Some(shard);
                     self.server.outbox.send(shard, Message::BorrowShard(self.worker));
                 }
                 if self.stores[shard].is_none() {

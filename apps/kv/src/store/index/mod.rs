@@ -385,9 +385,9 @@ mod tests {
         fn index_agrees_with_model(operations in prop::collection::vec((hashes(), 0..4u8, any::<prop::sample::Index>()), 1..600)) {
             let mut index = Index::new(3 * SEGMENT);
             let mut model = BTreeMap::new();
-            for (n, (hash, what, which)) in operations.into_iter().enumerate() {
+            for (n, (hash, operation, which)) in operations.into_iter().enumerate() {
                 let there: Vec<(Location, u64)> = model.iter().map(|(location, hash)| (*location, *hash)).collect();
-                match what {
+                match operation {
                     0 | 1 => {
                         let most = index.bytes() + index.growth_under(hash);
                         index.insert(hash, location(n as u32 + 1));

@@ -392,9 +392,9 @@ mod tests {
         fn slots_keep_their_bytes(operations in prop::collection::vec((0..=LARGEST, any::<prop::sample::Index>(), 0..5u8), 1..400)) {
             let mut heap = heap(40);
             let mut items: BTreeMap<Location, (usize, u8)> = BTreeMap::new();
-            for (n, (len, which, what)) in operations.into_iter().enumerate() {
+            for (n, (len, which, operation)) in operations.into_iter().enumerate() {
                 let n = (n % 255) as u8 + 1;
-                match what {
+                match operation {
                     0..3 => {
                         if let Some(location) = put(&mut heap, len, n) {
                             prop_assert!(heap.slot(location).len() >= len);

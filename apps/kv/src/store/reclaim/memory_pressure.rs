@@ -220,10 +220,10 @@ impl Store {
         self.index.len() < before
     }
 
-    /// Runs `what` with `key` protected from eviction.
-    pub(in crate::store) fn with_pinned<T>(&mut self, key: &Key, what: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `action` with `key` protected from eviction.
+    pub(in crate::store) fn with_pinned<T>(&mut self, key: &Key, action: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.pinned.replace(key.hash);
-        let result = what(self);
+        let result = action(self);
         self.pinned = before;
         result
     }

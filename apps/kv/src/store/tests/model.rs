@@ -47,7 +47,7 @@ enum Do {
     Memory(usize),
 }
 
-fn what() -> impl Strategy<Value = Do> {
+fn operation() -> impl Strategy<Value = Do> {
     let delay = || prop_oneof![1..60u64, 1..5000u64, 1..1_000_000u64];
     let len = || prop_oneof![4 => 0..40usize, 3 => 0..600usize, 2 => 0..5000usize, 1 => 0..60_000usize];
     prop_oneof![
@@ -170,7 +170,7 @@ impl Bench {
         }
     }
 
-    fn step(&mut self, name: &Name, what: Do, may_refuse: bool) -> Result<(), TestCaseError> {
+    fn step(&mut self, name: &Name, operation: Do, may_refuse: bool) -> Result<(), TestCaseError> {
         self.compare(name)?;
         let (key, now) = (self.key(name), self.now);
         let (version, flushes) = (self.store.watch(&key), self.store.flushes(name.0.0));
@@ -180,16 +180,16 @@ impl Bench {
             prop_assert!(result.is_ok() || result == Err(Error::Full) && may_refuse, "{:?}", result);
             Ok(result.is_err())
         };
-        match what {
+        match operation {
             Do::Set(len, fill, expiry) => {
                 let old = before.as_ref().and_then(|(_, at)| *at);
-                let (asked, at) = match expiry {
+                let (requested, at) = match expiry {
                     None => (Expiry::Keep, old),
                     Some(None) => (Expiry::Never, None),
                     Some(Some(delay)) => (Expiry::At(now + delay), Some(now + delay)),
                 };
                 let value = vec![fill; len];
-                if !refused(store.set(&key, &value[..], asked, now))? {
+                if !refused(store.set(&key, &value[..], requested, now))? {
                     self.map.insert(name.0, (Value::String(value), at));
                 }
             }
@@ -407,8 +407,8 @@ fn run(evict: EvictionPolicy, memory: usize, steps: Vec<((u8, u8), Do)>) -> Resu
     let (export, writers) = export(layout.unwrap());
     let mut bench = Bench { store: store(memory, evict), export, map: Map::new(), seen: HashMap::new(), now: 1 };
     writers.into_iter().for_each(|writer| bench.store.export_to(writer));
-    for ((space, key), what) in steps {
-        bench.step(&((space, key), name(key)), what, may_refuse)?;
+    for ((space, key), operation) in steps {
+        bench.step(&((space, key), name(key)), operation, may_refuse)?;
         for space in 0..2 {
             let stats = bench.store.stats();
             let published = (stats.keys(space) as usize, stats.expiring(space) as usize);
@@ -440,14 +440,14 @@ proptest! {
 
     /// With enough memory, nothing is lost or refused.
     #[test]
-    fn store_is_a_map(steps in prop::collection::vec(((0..2u8, 0..12u8), what()), 1..120)) {
+    fn store_is_a_map(steps in prop::collection::vec(((0..2u8, 0..12u8), operation()), 1..120)) {
         run(EvictionPolicy::None, 64 << 20, steps)?;
     }
 
     /// Evictions and refusals leave the other values unchanged.
     #[test]
     fn store_under_memory_pressure_is_a_map_that_forgets(
-        steps in prop::collection::vec(((0..2u8, 0..40u8), what()), 1..200),
+        steps in prop::collection::vec(((0..2u8, 0..40u8), operation()), 1..200),
         policy in 0..8usize,
     ) {
         let policies = [

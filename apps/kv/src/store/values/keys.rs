@@ -107,8 +107,8 @@ impl Store {
         let item = self.item(location);
         let (form, meta, changed) = (item.form(), item.meta(), item.is_changed());
         scratch.extend_from_slice(item.value());
-        let what = NewValue { form, value: &scratch, meta, changed, keeps_value: true };
-        let result = self.write(key, what, at.map_or(Expiry::Never, Expiry::At), now);
+        let new = NewValue { form, value: &scratch, meta, changed, keeps_value: true };
+        let result = self.write(key, new, at.map_or(Expiry::Never, Expiry::At), now);
         scratch.clear();
         self.scratch = scratch;
         result
@@ -145,9 +145,9 @@ impl Store {
         let (form, meta, changed) = (item.form(), item.meta(), item.is_changed());
         let expiry = item.expires_at().map_or(Expiry::Never, Expiry::At);
         scratch.extend_from_slice(item.value());
-        let what = NewValue { form, value: &scratch, meta, changed, keeps_value: false };
+        let new = NewValue { form, value: &scratch, meta, changed, keeps_value: false };
         // Until the old item is removed, both items refer to the same value, which an eviction of `from` would release.
-        let result = self.with_pinned(from, |store| store.write(to, what, expiry, now));
+        let result = self.with_pinned(from, |store| store.write(to, new, expiry, now));
         scratch.clear();
         self.scratch = scratch;
         result?;

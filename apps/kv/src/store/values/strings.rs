@@ -276,21 +276,21 @@ impl Store {
     pub(in crate::store) fn write(
         &mut self,
         key: &Key,
-        what: NewValue<'_>,
+        new: NewValue<'_>,
         expiry: Expiry,
         now: u64,
     ) -> Result<(), Error> {
-        if what.keeps_value {
-            return self.with_pinned(key, |store| store.write_item(key, what, expiry, now));
+        if new.keeps_value {
+            return self.with_pinned(key, |store| store.write_item(key, new, expiry, now));
         }
-        self.write_item(key, what, expiry, now)
+        self.write_item(key, new, expiry, now)
     }
 
-    fn write_item(&mut self, key: &Key, what: NewValue<'_>, expiry: Expiry, now: u64) -> Result<(), Error> {
+    fn write_item(&mut self, key: &Key, new: NewValue<'_>, expiry: Expiry, now: u64) -> Result<(), Error> {
         if key.bytes.len() > Self::LONGEST_KEY {
             return Err(Error::TooLong);
         }
-        let NewValue { form, value, meta, changed, keeps_value } = what;
+        let NewValue { form, value, meta, changed, keeps_value } = new;
         let old = self.find(key, now);
         let expires_at = match (expiry, old) {
             (Expiry::Never, _) | (Expiry::Keep, None) => None,

@@ -35,7 +35,7 @@ pub struct CounterLookup {
     is_over: Arc<AtomicBool>,
     addrs: Vec<RemoteAddr>,
     /// Number of names queried.
-    asked: usize,
+    requested: usize,
     answer: Vec<u8>,
     values: Vec<u64>,
     /// Counters whose value has been requested.
@@ -52,7 +52,7 @@ impl CounterLookup {
             remote,
             count,
             is_over,
-            asked: addrs.len(),
+            requested: addrs.len(),
             addrs,
             answer: Vec::new(),
             values: vec![0; count],
@@ -78,10 +78,10 @@ impl CounterLookup {
 
     /// Sends the next queries or operations.
     fn go_on(&mut self, net: &mut impl Transport, conn: ConnId) {
-        if self.addrs.len() < self.asked {
+        if self.addrs.len() < self.requested {
             return;
         }
-        let names = self.asked..self.count.min(self.asked + ASKED);
+        let names = self.requested..self.count.min(self.requested + ASKED);
         if !names.is_empty() {
             let mut requests = b"".to_vec();
             for number in names.clone() {
@@ -89,7 +89,7 @@ impl CounterLookup {
                 requests.extend_from_slice(format!("*2\r\n$16\r\nLINERATE.COUNTER\r\n${}\r\n", name.len()).as_bytes());
                 requests.extend_from_slice(&[&name[..], b"\r\n"].concat());
             }
-            self.asked = names.end;
+            self.requested = names.end;
             net.write(conn, &requests);
             return;
         }
@@ -111,7 +111,7 @@ impl CounterLookup {
         let number = self.addrs.len();
         let wrong = |said: &str| CounterLookupError::Refused(number, said.to_owned());
         let mut used = 0;
-        while self.addrs.len() < self.asked {
+        while self.addrs.len() < self.requested {
             let rest = &self.answer[used..];
             let Some((said, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("something else"))? else { break };
             used += len;

@@ -165,18 +165,18 @@ fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) 
     net.remote_room = 5;
     ask.start(&mut net);
     let conn = net.establish(&mut ask);
-    let mut told = 0;
+    let mut known = 0;
     while !net.is_closed(conn) {
-        let asked = net.drain(&mut ask, conn);
-        let requests = asked.windows(16).filter(|window| window == b"LINERATE.COUNTER").count();
+        let sent = net.drain(&mut ask, conn);
+        let requests = sent.windows(16).filter(|window| window == b"LINERATE.COUNTER").count();
         let mut answer = String::new();
         for _ in 0..requests {
-            let address = (BASE + 8 * told as u64).to_string();
-            match told < names {
+            let address = (BASE + 8 * known as u64).to_string();
+            match known < names {
                 true => answer.push_str(&format!("*2\r\n${}\r\n{address}\r\n$1\r\n{KEY}\r\n", address.len())),
                 false => answer.push_str("-ERR all have names\r\n"),
             }
-            told += 1;
+            known += 1;
         }
         answer.as_bytes().chunks(100).filter(|_| true).for_each(|part| net.arrive(&mut ask, conn, part));
         let was_done = net.do_remote(&mut ask, |operation| apply(numbers, operation));

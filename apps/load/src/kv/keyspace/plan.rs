@@ -70,8 +70,8 @@ impl KvPlan {
             ("--zipf", (0.0..=Self::MAX_ZIPF).contains(&self.zipf)),
             ("--depth", self.depth > 0),
         ];
-        if let Some((what, _)) = ranges.iter().find(|(_, is_valid)| !is_valid) {
-            return Err(PlanError::OutOfRange(what));
+        if let Some((option, _)) = ranges.iter().find(|(_, is_valid)| !is_valid) {
+            return Err(PlanError::OutOfRange(option));
         }
         if self.verify && (least as usize) < HEAD { Err(PlanError::TooShortToVerify(HEAD)) } else { Ok(()) }
     }

@@ -63,9 +63,9 @@ fn cpu_time(answer: &[u8]) -> Result<Option<Option<Duration>>, Malformed> {
         None if head.starts_with('-') => return Ok(Some(None)),
         None => return Err(Malformed),
     };
-    let Some(said) = rest.get(..len) else { return Ok(None) };
+    let Some(info) = rest.get(..len) else { return Ok(None) };
     let of = |name: &str| {
-        let seconds = said.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let seconds = info.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
     };
     Ok(Some(of("used_cpu_sys").zip(of("used_cpu_user")).and_then(|(system, user)| system.checked_add(user))))
@@ -97,7 +97,7 @@ impl<T: Send + 'static> Service for Query<T> {
         }
         match (self.parse)(&self.answer) {
             Ok(None) if self.answer.len() <= ANSWER => return,
-            Ok(Some(said)) => self.outcome = Ok(said),
+            Ok(Some(info)) => self.outcome = Ok(info),
             Ok(None) | Err(Malformed) => {}
         }
         net.close(conn);
@@ -127,8 +127,8 @@ mod tests {
             assert_eq!(cpu_time(silent.as_bytes()), Ok(Some(None)), "{silent}");
         }
         for time in ["-1", "NaN", "1e300", ""] {
-            let said = format!("used_cpu_sys:{time}\r\nused_cpu_user:1\r\n");
-            assert_eq!(cpu_time(format!("${}\r\n{said}", said.len()).as_bytes()), Ok(Some(None)), "{time}");
+            let info = format!("used_cpu_sys:{time}\r\nused_cpu_user:1\r\n");
+            assert_eq!(cpu_time(format!("${}\r\n{info}", info.len()).as_bytes()), Ok(Some(None)), "{time}");
         }
         for nonsense in ["*1\r\n", "$x\r\n", "$99999999999999999999\r\n"] {
             assert_eq!(cpu_time(nonsense.as_bytes()), Err(Malformed), "{nonsense}");

@@ -66,20 +66,20 @@ mod tests {
 
     #[test]
     fn requests_leave_in_order_across_wrap_around() {
-        let mut asked = RequestQueue::new(5);
+        let mut queue = RequestQueue::new(5);
         let (mut added, mut taken) = (0, 0);
         for round in 0..1000 {
             for _ in 0..(round * 7 % 6) {
-                if asked.len() < 5 {
-                    asked.push(Request { number: added, ..Request::NONE });
+                if queue.len() < 5 {
+                    queue.push(Request { number: added, ..Request::NONE });
                     added += 1;
                 }
             }
-            assert!(asked.iter().map(|request| request.number).eq(taken..added));
-            assert!(asked.get(asked.len()).is_none() && asked.get_mut(asked.len()).is_none());
+            assert!(queue.iter().map(|request| request.number).eq(taken..added));
+            assert!(queue.get(queue.len()).is_none() && queue.get_mut(queue.len()).is_none());
             for _ in 0..(round * 5 % 4) {
-                if asked.len() > 0 {
-                    asked.pop();
+                if queue.len() > 0 {
+                    queue.pop();
                     taken += 1;
                 }
             }

@@ -1,6 +1,6 @@
 //! Clients that violate the protocol.
 
-use super::super::parameters::{Ask, Place};
+use super::super::parameters::{Ask, RemoteMemory};
 use super::super::{Malformed, Refusal};
 use super::*;
 use linerate_rdma::provider::{CmConnParam, CmEventKind, PrivateData};
@@ -34,18 +34,18 @@ fn ask(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
                 id.connect(&parameters).unwrap();
             }
             CmEventKind::Rejected => {
-                assert!(!rig.has_ended(0), "{:?}", rig.ends[0].told());
+                assert!(!rig.has_ended(0), "{:?}", rig.ends[0].describe());
                 return (Some(event.private_data), rig.fabric.live_of(&rig.devices[0]).mrs);
             }
             CmEventKind::Response => return (None, rig.fabric.live_of(&rig.devices[0]).mrs),
             _ => {}
         }
     }
-    panic!("there is no answer: {}", rig.ends[0].told())
+    panic!("there is no answer: {}", rig.ends[0].describe())
 }
 
 fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
-    let ask_for = Ask { parameters, place: Place { address, rkey: 1 } };
+    let ask_for = Ask { parameters, memory: RemoteMemory { address, rkey: 1 } };
     let (refused, mrs) = ask(parameters.test, &ask_for.write());
     refused.map(|private_data| {
         assert_eq!(mrs, 0, "memory for {parameters:?}");
@@ -57,7 +57,7 @@ fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
 fn invalid_requests_are_refused_without_allocation() {
     let good = parameters(SEND);
     assert_eq!(refusal(good, 0), None);
-    let senseless = |what| Some(Refusal::Malformed(what));
+    let senseless = |malformed| Some(Refusal::Malformed(malformed));
     for (bad, why) in [
         (Parameters { size: 0, ..good }, Some(Refusal::Size(8 << 20))),
         (Parameters { size: (8 << 20) + 1, ..good }, Some(Refusal::Size(8 << 20))),
@@ -85,7 +85,7 @@ fn invalid_requests_are_refused_without_allocation() {
 
 #[test]
 fn arbitrary_requests_are_refused_or_served() {
-    let good = Ask { parameters: parameters(WRITE), place: Place::default() }.write();
+    let good = Ask { parameters: parameters(WRITE), memory: RemoteMemory::default() }.write();
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..200 {
         let mut bytes = good.clone();
@@ -102,8 +102,8 @@ fn arbitrary_requests_are_refused_or_served() {
 }
 
 /// Returns the error of a server whose client requests one test and performs another.
-fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
-    let mut rig = Rig::new(seed, asked);
+fn pretending(seed: u64, requested: Parameters, does: Parameters) -> PerfError {
+    let mut rig = Rig::new(seed, requested);
     for _ in 0..10_000 {
         if let State::Running(client) = &mut rig.ends[1]
             && client.pretend(does)
@@ -128,15 +128,15 @@ fn pretending(seed: u64, asked: Parameters, does: Parameters) -> PerfError {
 
 #[test]
 fn unexpected_messages_end_test() {
-    let asked = parameters(SEND);
+    let requested = parameters(SEND);
     for (does, why) in [
-        (Parameters { size: 99, ..asked }, "unexpected message"),
-        (Parameters { messages: 299, ..asked }, "too early"),
-        (Parameters { messages: 301, ..asked }, "unexpected message"),
-        (Parameters { test: WRITE, ..asked }, "too early"),
+        (Parameters { size: 99, ..requested }, "unexpected message"),
+        (Parameters { messages: 299, ..requested }, "too early"),
+        (Parameters { messages: 301, ..requested }, "unexpected message"),
+        (Parameters { test: WRITE, ..requested }, "too early"),
     ] {
         for seed in 0..4 {
-            let error = pretending(seed, asked, does);
+            let error = pretending(seed, requested, does);
             // The device denies writes without access first.
             let is_denied = does.test == WRITE && matches!(error, PerfError::Request { .. } | PerfError::Lost(_));
             assert!(is_denied || error.to_string().contains(why), "{does:?}: {error}");

@@ -25,19 +25,19 @@ fn run_until_ended(rig: &mut Rig, which: usize) {
         }
         rig.let_time_pass(Duration::from_secs(1));
     }
-    panic!("still running: {}", rig.ends[which].told());
+    panic!("still running: {}", rig.ends[which].describe());
 }
 
 #[test]
 fn end_detects_loss_of_peer() {
     for (seed, parameters) in (0..).zip(lasting()) {
-        for (killed, says_so) in [(0, true), (1, true), (0, false), (1, false)] {
+        for (killed, is_announced) in [(0, true), (1, true), (0, false), (1, false)] {
             let mut rig = Rig::new(seed, parameters);
             // From before the connection to far into the test.
             for _ in 0..[10, 40, 400, 2000][seed as usize % 4] {
                 rig.step();
             }
-            rig.fabric.vanish(&rig.devices[killed], says_so);
+            rig.fabric.vanish(&rig.devices[killed], is_announced);
             let left = 1 - killed;
             let is_waiting = left == 0 && rig.fabric.live_of(&rig.devices[0]).qps == 0;
             if is_waiting {

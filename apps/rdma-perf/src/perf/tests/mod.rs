@@ -106,7 +106,7 @@ impl Rig {
             }
             self.step();
         }
-        panic!("condition not reached: {:?}", self.ends.each_ref().map(State::told));
+        panic!("condition not reached: {:?}", self.ends.each_ref().map(State::describe));
     }
 
     /// Lets an end wait while time passes.
@@ -129,7 +129,7 @@ impl Rig {
 }
 
 impl State {
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             State::Running(end) => format!("running: {:?}", end.outcome()),
             State::Ended(result) => format!("{result:?}"),

@@ -1,6 +1,6 @@
 //! Encoding of requests, replies and refusals.
 
-use super::super::parameters::{Ask, Place};
+use super::super::parameters::{Ask, RemoteMemory};
 use super::super::{Malformed, Refusal};
 use super::*;
 use linerate_rdma::provider::PrivateData;
@@ -21,16 +21,19 @@ fn request_and_reply_round_trip() {
                 reads: 7,
                 bidirectional,
             };
-            let ask = Ask { parameters, place: Place { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
+            let ask = Ask { parameters, memory: RemoteMemory { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
             assert!(ask.write().len() <= PrivateData::LEN);
             // Devices pad with zeros.
-            let mut told = ask.write();
-            told.resize(PrivateData::LEN, 0);
-            assert_eq!(Ask::read(&told), Some(Ok(ask)));
-            assert_eq!(Place::read_answer(&ask.place.write_answer()), Some(ask.place));
+            let mut written = ask.write();
+            written.resize(PrivateData::LEN, 0);
+            assert_eq!(Ask::read(&written), Some(Ok(ask)));
+            assert_eq!(RemoteMemory::read_answer(&ask.memory.write_answer()), Some(ask.memory));
         }
     }
-    assert_eq!((Ask::read(b"another"), Place::read_answer(b"another"), Refusal::read(b"another")), (None, None, None));
+    assert_eq!(
+        (Ask::read(b"another"), RemoteMemory::read_answer(b"another"), Refusal::read(b"another")),
+        (None, None, None)
+    );
 }
 
 #[test]
@@ -49,15 +52,15 @@ fn refusals_round_trip() {
         Refusal::Failed,
         Refusal::NoAtomics,
     ] {
-        let mut told = refusal.write().to_vec();
-        told.resize(PrivateData::LEN, 0);
-        assert_eq!(Refusal::read(&told), Some(refusal));
+        let mut written = refusal.write().to_vec();
+        written.resize(PrivateData::LEN, 0);
+        assert_eq!(Refusal::read(&written), Some(refusal));
     }
 }
 
 #[test]
 fn other_release_is_refused() {
-    let mut ask = Ask { parameters: parameters(tests().next().unwrap()), place: Place::default() }.write();
+    let mut ask = Ask { parameters: parameters(tests().next().unwrap()), memory: RemoteMemory::default() }.write();
     ask[4] += 1;
     assert_eq!(Ask::read(&ask), Some(Err(Refusal::Version)));
 }

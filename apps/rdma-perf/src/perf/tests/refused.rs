@@ -38,7 +38,7 @@ fn second_client_is_refused_while_busy() {
             break;
         }
     }
-    assert!(matches!(rig.result(1), Err(PerfError::Refused(Refusal::Busy))), "{:?}", rig.ends[1].told());
+    assert!(matches!(rig.result(1), Err(PerfError::Refused(Refusal::Busy))), "{:?}", rig.ends[1].describe());
     rig.ends[1] = State::Running(first);
     let trips = rig.trips[1].len();
     rig.run_until(|rig| rig.trips[1].len() > trips + 100);
@@ -54,13 +54,13 @@ fn missing_server_is_reported() {
 
 #[test]
 fn address_of_other_device_is_refused() {
-    for (which, is_told) in [(1, false), (0, true)] {
+    for (which, is_answered) in [(1, false), (0, true)] {
         let mut rig = Rig::new(1, parameters(SEND));
         rig.fabric.resolve_elsewhere(&rig.devices[which], true);
         rig.run_until(|rig| rig.has_ended(1));
         match rig.result(1) {
-            Err(PerfError::Unreachable) => assert!(!is_told),
-            Err(PerfError::Refused(Refusal::Elsewhere)) => assert!(is_told),
+            Err(PerfError::Unreachable) => assert!(!is_answered),
+            Err(PerfError::Refused(Refusal::Elsewhere)) => assert!(is_answered),
             other => panic!("{other:?}"),
         }
     }

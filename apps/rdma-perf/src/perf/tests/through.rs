@@ -37,11 +37,11 @@ fn check(rig: &mut Rig, parameters: &Parameters) {
         // Each end has one queue pair, and one more message: the final one.
         let qps: Vec<Counters> = rig.fabric.counters().into_values().filter(|qp| qp.requests > 0).collect();
         assert_eq!(qps.len(), 2);
-        let told = |counters: &&Counters| {
+        let is_measured = |counters: &&Counters| {
             let Counters { requests, buffers, receives_polled, .. } = **counters;
             (requests, buffers, receives_polled) == (expected.requests + 1, expected.buffers + 1, expected.buffers + 1)
         };
-        let counters = qps.iter().find(told).unwrap_or_else(|| panic!("{parameters:?}: {qps:?}"));
+        let counters = qps.iter().find(is_measured).unwrap_or_else(|| panic!("{parameters:?}: {qps:?}"));
         // An end with the peer's final message need not wait for its own to complete.
         let completed = expected.requests_completed..=expected.requests_completed + 1;
         assert!(completed.contains(&counters.sends_polled), "{parameters:?}: {qps:?}");

@@ -32,9 +32,9 @@ pub(super) enum CmState {
     AddressResolved,
     RouteResolved,
     /// Connect request sent.
-    Asking,
+    Requesting,
     /// Connect request received.
-    Asked,
+    Requested,
     /// Request accepted by the peer, not yet confirmed.
     Responded,
     /// Accepted, waiting for the confirmation.
@@ -76,7 +76,7 @@ pub(super) struct CmId {
     pub state: CmState,
     pub local: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
-    is_here: bool,
+    is_on_device: bool,
     backlog: u32,
     /// Listener of a request, until the event is taken.
     listener: Option<Handle>,
@@ -107,8 +107,8 @@ impl CmId {
     }
 
     /// Returns true if the identifier is bound to its device.
-    pub fn is_here(&self) -> bool {
-        self.is_here
+    pub fn is_on_device(&self) -> bool {
+        self.is_on_device
     }
 }
 
@@ -142,7 +142,7 @@ impl World {
             state: CmState::New,
             local: None,
             remote: None,
-            is_here: false,
+            is_on_device: false,
             backlog: 0,
             listener: None,
             peer: None,
@@ -235,7 +235,7 @@ impl World {
         object.state = CmState::Listening;
         object.local = Some(address);
         object.backlog = backlog.max(1);
-        object.is_here = !address.ip().is_unspecified() && !is_elsewhere;
+        object.is_on_device = !address.ip().is_unspecified() && !is_elsewhere;
         Ok(address)
     }
 
@@ -271,8 +271,10 @@ impl World {
         Ok(())
     }
 
-    pub fn cm_is_here(&self, device: usize, id: Handle) -> bool {
-        !self.is_vanished(device) && self.handles.check(&self.cm_ids, device, id).is_ok() && self.cm_ids[id].is_here
+    pub fn cm_is_on_device(&self, device: usize, id: Handle) -> bool {
+        !self.is_vanished(device)
+            && self.handles.check(&self.cm_ids, device, id).is_ok()
+            && self.cm_ids[id].is_on_device
     }
 
     pub fn cm_addresses(&self, device: usize, id: Handle) -> Option<(SocketAddr, SocketAddr)> {
@@ -286,7 +288,7 @@ impl World {
     pub fn cm_connect(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.enter_id(device, Call::CmConnect, id)?;
         self.check_iwarp_pair(device, parameters.qp)?;
-        self.change(id, CmState::RouteResolved, CmState::Asking)?;
+        self.change(id, CmState::RouteResolved, CmState::Requesting)?;
         let object = &mut self.cm_ids[id];
         object.ours = Some(*parameters);
         object.is_active = true;
@@ -306,7 +308,7 @@ impl World {
     pub fn cm_accept(&mut self, device: usize, id: Handle, parameters: &CmConnParam) -> io::Result<()> {
         self.enter_id(device, Call::CmAccept, id)?;
         self.check_iwarp_pair(device, parameters.qp)?;
-        self.change(id, CmState::Asked, CmState::Accepted)?;
+        self.change(id, CmState::Requested, CmState::Accepted)?;
         self.cm_ids[id].ours = Some(*parameters);
         let Some(peer) = self.cm_ids[id].peer else { return Ok(()) };
         if let Some(other) = self.cm_ids.get_mut(peer) {
@@ -322,7 +324,7 @@ impl World {
 
     pub fn cm_reject(&mut self, device: usize, id: Handle, private_data: &[u8]) -> io::Result<()> {
         self.enter_id(device, Call::CmReject, id)?;
-        self.change(id, CmState::Asked, CmState::Failed)?;
+        self.change(id, CmState::Requested, CmState::Failed)?;
         let status = if self.devices[device].is_iwarp() { -libc::ECONNREFUSED } else { CONSUMER };
         if let Some(peer) = self.cm_ids[id].peer {
             self.act(peer, Action::Rejected { status, private_data: PrivateData::new(private_data) });
@@ -370,18 +372,22 @@ impl World {
         self.handles.check(&self.qps, device, qp)?;
         self.handles.check(&self.cm_ids, device, id)?;
         let object = &self.cm_ids[id];
-        require(object.is_here, libc::EINVAL)?;
+        require(object.is_on_device, libc::EINVAL)?;
         let is_iwarp = self.devices[device].is_iwarp();
         let (initiator_depth, responder_resources) = object.reads();
         let transition = match state {
             QpState::Init => {
-                let is_asked = matches!(
+                let is_remote = matches!(
                     object.state,
-                    CmState::Asking | CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected
+                    CmState::Requesting
+                        | CmState::Requested
+                        | CmState::Responded
+                        | CmState::Accepted
+                        | CmState::Connected
                 );
-                let remote_read = is_asked && responder_resources > 0;
+                let remote_read = is_remote && responder_resources > 0;
                 let access =
-                    Access { remote_write: is_asked, remote_read, remote_atomic: remote_read, ..Access::default() };
+                    Access { remote_write: is_remote, remote_read, remote_atomic: remote_read, ..Access::default() };
                 Transition::Init { port: 1, partition: 0, access }
             }
             // The kernel does this when connecting.
@@ -438,6 +444,6 @@ impl CmId {
     }
 
     fn is_answerable(&self) -> bool {
-        matches!(self.state, CmState::Asked | CmState::Responded | CmState::Accepted | CmState::Connected)
+        matches!(self.state, CmState::Requested | CmState::Responded | CmState::Accepted | CmState::Connected)
     }
 }

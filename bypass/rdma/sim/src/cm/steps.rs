@@ -58,7 +58,7 @@ impl World {
                 self.tell(id, CmEventKind::RouteResolved, 0, none);
             }
             Action::Ask => self.ask(id),
-            Action::Response if state == CmState::Asking => {
+            Action::Response if state == CmState::Requesting => {
                 let private_data = self.cm_ids[id].theirs.map_or(none, |theirs| theirs.private_data);
                 let private_data = self.padded(id, private_data);
                 if self.devices[self.cm_ids.device(id)].is_iwarp() {
@@ -76,7 +76,7 @@ impl World {
             }
             Action::Rejected { status, private_data } => self.rejected(id, status, private_data),
             Action::Torn => self.torn(id, state),
-            Action::Silent if matches!(state, CmState::Asking | CmState::Accepted) => {
+            Action::Silent if matches!(state, CmState::Requesting | CmState::Accepted) => {
                 self.cm_ids[id].state = CmState::Failed;
                 self.cm_ids[id].peer = None;
                 self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
@@ -104,7 +104,7 @@ impl World {
     /// Handles the loss of the peer's identifier, which rejects a request or ends a connection.
     fn torn(&mut self, id: Handle, state: CmState) {
         match state {
-            CmState::Asking | CmState::Asked => self.rejected(id, CONSUMER, PrivateData::default()),
+            CmState::Requesting | CmState::Requested => self.rejected(id, CONSUMER, PrivateData::default()),
             CmState::Responded | CmState::Accepted | CmState::Connected => self.disconnected(id),
             _ => {}
         }
@@ -123,7 +123,7 @@ impl World {
         let is_elsewhere = self.devices[device].is_elsewhere;
         let object = &mut self.cm_ids[id];
         object.local = Some(local);
-        object.is_here = !is_elsewhere;
+        object.is_on_device = !is_elsewhere;
         object.state = CmState::AddressResolved;
         self.tell(id, CmEventKind::AddressResolved, 0, PrivateData::default());
     }
@@ -158,13 +158,13 @@ impl World {
         let address = SocketAddr::new(self.devices[there].config.address, port);
         let is_elsewhere = self.devices[there].is_elsewhere;
         let object = &mut self.cm_ids[child];
-        object.state = CmState::Asked;
+        object.state = CmState::Requested;
         object.listener = Some(listener);
         object.peer = Some(id);
         object.theirs = ours;
         object.their_first_packet = psn;
         (object.local, object.remote) = (Some(address), local);
-        object.is_here = !is_elsewhere;
+        object.is_on_device = !is_elsewhere;
         let their_first_packet = object.psn;
         let asking = &mut self.cm_ids[id];
         asking.peer = Some(child);
@@ -197,7 +197,7 @@ impl World {
         // TCP, too, retries for a limited time only.
         qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
         qp.state = QpState::Rts;
-        qp.hears_first = !is_active;
+        qp.awaits_first_message = !is_active;
     }
 
     /// Ends the queue pair with its iWARP connection.

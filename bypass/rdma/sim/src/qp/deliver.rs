@@ -1,7 +1,7 @@
 //! Execution of requests at both ends.
 
 use super::{Answer, Buffer, Request};
-use crate::completion::Place;
+use crate::completion::QueueSlot;
 use crate::memory::{Denied, Need, atomic, covers, read, write};
 use crate::objects::Bound;
 use crate::world::World;
@@ -108,9 +108,9 @@ impl World {
     /// Executes a request that involves the peer.
     fn transfer(&mut self, handle: Handle, request: &Request) -> Outcome {
         let device = self.qps.device(handle);
-        let (pd, hears_first) = (self.qps[handle].pd, self.qps[handle].hears_first);
+        let (pd, awaits_first_message) = (self.qps[handle].pd, self.qps[handle].awaits_first_message);
         let is_iwarp = self.devices[device].is_iwarp();
-        if hears_first {
+        if awaits_first_message {
             self.break_pair(handle, Some(AsyncEvent::QpFatal(handle)));
             return Outcome::Broken;
         }
@@ -175,8 +175,8 @@ impl World {
     fn hear(&mut self, peer: Handle) {
         let device = self.qps.device(peer);
         let qp = &mut self.qps[peer];
-        qp.hears_first = false;
-        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.is_established_told, true) {
+        qp.awaits_first_message = false;
+        if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.is_established_reported, true) {
             self.devices[device].events.push(AsyncEvent::CommEstablished(peer));
         }
     }
@@ -207,11 +207,11 @@ impl World {
         self.break_pair(responder, event);
     }
 
-    pub fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, Place)> {
+    pub fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, QueueSlot)> {
         let Some(handle) = self.qps[peer].config.srq else {
-            return Some((self.qps[peer].receives.pop_front()?, Place::Receive(peer)));
+            return Some((self.qps[peer].receives.pop_front()?, QueueSlot::Receive(peer)));
         };
-        Some((self.srq[handle].buffers.pop_front()?, Place::Shared(handle, peer)))
+        Some((self.srq[handle].buffers.pop_front()?, QueueSlot::Shared(handle, peer)))
     }
 
     /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one

@@ -7,7 +7,7 @@ use linerate_rdma_provider::{Handle, QpState, WcStatus};
 
 /// Event that can occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Thing {
+enum Action {
     /// Execution of a queue pair's next request.
     Launch(Handle),
     /// Response to a queue pair's oldest request.
@@ -28,15 +28,15 @@ enum Thing {
 
 /// Events that can occur now, and the time of the next one otherwise.
 #[derive(Default)]
-struct Things {
-    now: Vec<Thing>,
+struct Pending {
+    now: Vec<Action>,
     later: Option<u64>,
 }
 
-impl Things {
-    fn at(&mut self, time: u64, now: u64, thing: Thing) {
+impl Pending {
+    fn at(&mut self, time: u64, now: u64, action: Action) {
         if time <= now {
-            self.now.push(thing);
+            self.now.push(action);
         } else {
             self.later = Some(self.later.map_or(time, |later| later.min(time)));
         }
@@ -46,54 +46,54 @@ impl Things {
 impl World {
     /// Performs one event. If none is possible now, time advances to the next one.
     pub fn step(&mut self) -> bool {
-        let mut things = self.things();
-        if things.now.is_empty() {
-            let Some(later) = things.later else { return false };
+        let mut pending = self.pending();
+        if pending.now.is_empty() {
+            let Some(later) = pending.later else { return false };
             self.now = later;
-            things = self.things();
+            pending = self.pending();
         }
         self.now += 1;
-        self.choose(&things)
+        self.choose(&pending)
     }
 
     /// Performs all events that are possible now.
     pub fn settle(&mut self) {
         while !self.active.is_empty() || !self.air.is_empty() {
-            let things = self.things();
-            if !self.choose(&things) {
+            let pending = self.pending();
+            if !self.choose(&pending) {
                 return;
             }
         }
     }
 
-    fn choose(&mut self, things: &Things) -> bool {
-        if things.now.is_empty() {
+    fn choose(&mut self, pending: &Pending) -> bool {
+        if pending.now.is_empty() {
             return false;
         }
-        let chosen = things.now[self.random.usize(0..things.now.len())];
+        let chosen = pending.now[self.random.usize(0..pending.now.len())];
         match chosen {
-            Thing::Launch(qp) => self.launch(qp),
-            Thing::Answer(qp) => self.answer(qp),
-            Thing::GiveUp(qp) => self.end_send(qp, WcStatus::RetryExceeded),
-            Thing::FlushSend(qp) => self.end_send(qp, WcStatus::Flushed),
-            Thing::FlushReceive(qp) => self.flush_receive(qp),
-            Thing::Connect(id) => self.connect_step(id),
-            Thing::Emit(qp) => self.emit(qp),
-            Thing::Arrive(place) => self.arrive(place),
+            Action::Launch(qp) => self.launch(qp),
+            Action::Answer(qp) => self.answer(qp),
+            Action::GiveUp(qp) => self.end_send(qp, WcStatus::RetryExceeded),
+            Action::FlushSend(qp) => self.end_send(qp, WcStatus::Flushed),
+            Action::FlushReceive(qp) => self.flush_receive(qp),
+            Action::Connect(id) => self.connect_step(id),
+            Action::Emit(qp) => self.emit(qp),
+            Action::Arrive(place) => self.arrive(place),
         }
         true
     }
 
-    fn things(&mut self) -> Things {
-        let mut things = Things::default();
+    fn pending(&mut self) -> Pending {
+        let mut pending = Pending::default();
         let active: Vec<_> = self.active.iter().copied().map(Handle).collect();
         for handle in active {
             if self.qps.get(handle).is_some() {
-                self.things_of_pair(handle, &mut things);
+                self.pending_of_qp(handle, &mut pending);
             } else if let Some(id) = self.cm_ids.get(handle) {
                 let carries = self.devices[self.cm_ids.device(handle)].carries();
                 match id.next(carries) {
-                    Some((_, due)) => things.at(due, self.now, Thing::Connect(handle)),
+                    Some((_, due)) => pending.at(due, self.now, Action::Connect(handle)),
                     None if id.is_idle() => _ = self.active.remove(&handle.0),
                     None => {}
                 }
@@ -102,25 +102,25 @@ impl World {
             }
         }
         for (place, due) in self.next_datagrams() {
-            things.at(due, self.now, Thing::Arrive(place));
+            pending.at(due, self.now, Action::Arrive(place));
         }
-        things
+        pending
     }
 
-    fn things_of_pair(&mut self, handle: Handle, things: &mut Things) {
+    fn pending_of_qp(&mut self, handle: Handle, pending: &mut Pending) {
         let qp = &self.qps[handle];
         match qp.state {
             QpState::Error => {
-                let is_last = qp.config.srq.is_some() && !qp.is_last_told;
+                let is_last = qp.config.srq.is_some() && !qp.is_last_reported;
                 let (sends, receives) = (!qp.sends.is_empty(), !qp.receives.is_empty() || is_last);
-                things.now.extend(sends.then_some(Thing::FlushSend(handle)));
-                things.now.extend(receives.then_some(Thing::FlushReceive(handle)));
+                pending.now.extend(sends.then_some(Action::FlushSend(handle)));
+                pending.now.extend(receives.then_some(Action::FlushReceive(handle)));
                 if !sends && !receives {
                     self.active.remove(&handle.0);
                 }
             }
             QpState::Rts if qp.datagrams.is_some() && !qp.sends.is_empty() => {
-                things.now.push(Thing::Emit(handle));
+                pending.now.push(Action::Emit(handle));
             }
             QpState::Rts if !qp.sends.is_empty() => {
                 let now = self.now;
@@ -131,13 +131,13 @@ impl World {
                     Some(Answer::ReadDue) => self.reachable(handle).is_some(),
                     None => false,
                 };
-                let hears = qp.sends.get(qp.launched).is_none_or(|next| next.is_local())
+                let is_ready = qp.sends.get(qp.launched).is_none_or(|next| next.is_local())
                     || qp.is_stopped
                     || self.reachable(handle).is_some();
                 if can_answer {
-                    things.now.push(Thing::Answer(handle));
+                    pending.now.push(Action::Answer(handle));
                 }
-                if can_launch && hears {
+                if can_launch && is_ready {
                     let waits_for_ever = qp.sending.is_some_and(|sending| sending.rnr_retries == 7);
                     // Endless retries would never let the fabric settle; only a buffer changes their result.
                     let has_buffer = qp.not_ready > 0 && self.peer_has_buffer(handle);
@@ -145,11 +145,11 @@ impl World {
                         // Time does not advance while threads sleep.
                         let is_due = has_buffer && self.config.mode == Mode::Auto;
                         let due = if is_due { now } else { qp.not_ready_until };
-                        things.at(due, now, Thing::Launch(handle));
+                        pending.at(due, now, Action::Launch(handle));
                     }
                 }
-                if (answer.is_some() && !can_answer) || (can_launch && !hears) {
-                    self.await_peer(handle, things);
+                if (answer.is_some() && !can_answer) || (can_launch && !is_ready) {
+                    self.await_peer(handle, pending);
                 } else {
                     self.qps[handle].deadline = None;
                 }
@@ -159,12 +159,12 @@ impl World {
     }
 
     /// Checks the time-out of the oldest request (IBA 9.7.6.1.3).
-    fn await_peer(&mut self, handle: Handle, things: &mut Things) {
+    fn await_peer(&mut self, handle: Handle, pending: &mut Pending) {
         let now = self.now;
         let qp = &mut self.qps[handle];
         let Some(sending) = qp.sending.filter(|sending| sending.timeout > 0) else { return };
         let deadline = *qp.deadline.get_or_insert(now + RETRY_STEPS * (u64::from(sending.retries) + 1));
-        things.at(deadline, now, Thing::GiveUp(handle));
+        pending.at(deadline, now, Action::GiveUp(handle));
     }
 
     /// Returns true if the next request may start: READs and atomic operations are limited.
@@ -182,8 +182,8 @@ impl World {
         let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
         let (qp, other) = (&self.qps[handle], &self.qps[peer]);
         let (sending, receiving) = (qp.sending?, other.receiving?);
-        let knows_us = receiving.qp == qp.number && ours.has_gid(receiving.gid);
-        let takes = other.receives() && knows_us && receiving.psn == sending.psn;
+        let is_connected_to_us = receiving.qp == qp.number && ours.has_gid(receiving.gid);
+        let takes = other.receives() && is_connected_to_us && receiving.psn == sending.psn;
         (ours.carries() && theirs.carries() && takes).then_some(peer)
     }
 

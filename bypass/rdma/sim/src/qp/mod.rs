@@ -4,7 +4,7 @@ pub(crate) mod datagrams;
 mod deliver;
 mod execute;
 
-use crate::completion::Place;
+use crate::completion::QueueSlot;
 use crate::device::raw_gid;
 use crate::faults::Call;
 use crate::memory::read_inline;
@@ -130,11 +130,11 @@ pub(super) struct Pair {
     pub not_ready: u8,
     pub not_ready_until: u64,
     /// Last-WQE-reached and communication-established events were generated.
-    pub is_last_told: bool,
-    pub is_established_told: bool,
+    pub is_last_reported: bool,
+    pub is_established_reported: bool,
     /// Sending is not yet permitted: over iWARP the responder of the connection waits for the first message (RFC 5044
     /// §7.1.2).
-    pub hears_first: bool,
+    pub awaits_first_message: bool,
     /// Q_Key of a UD queue pair.
     pub datagrams: Option<u32>,
     /// Requests to fail: the number of successful ones before, and the status.
@@ -189,9 +189,9 @@ impl World {
             deadline: None,
             not_ready: 0,
             not_ready_until: 0,
-            is_last_told: false,
-            is_established_told: false,
-            hears_first: false,
+            is_last_reported: false,
+            is_established_reported: false,
+            awaits_first_message: false,
             datagrams: None,
             faults: Vec::new(),
         };
@@ -303,9 +303,9 @@ impl World {
         object.deadline = None;
         object.not_ready = 0;
         object.not_ready_until = 0;
-        object.is_last_told = false;
-        object.is_established_told = false;
-        object.hears_first = false;
+        object.is_last_reported = false;
+        object.is_established_reported = false;
+        object.awaits_first_message = false;
     }
 
     /// Moves a queue pair to `Error`, which flushes posted requests, with an event unless the program requested it.
@@ -450,7 +450,7 @@ impl World {
             let (cq, number) = (object.config.send_cq, object.number);
             let len = request.len() as u32;
             let completion = WorkCompletion::new(request.id, status, request.opcode(), len, number);
-            self.complete(cq, completion, Place::Send(qp, request.sequence));
+            self.complete(cq, completion, QueueSlot::Send(qp, request.sequence));
         }
         if status != WcStatus::Success {
             self.break_pair(qp, None);

@@ -81,7 +81,7 @@ pub fn server() -> SocketAddr {
 }
 
 /// Sends a request from `a` to `b`; the second identifier is that of `b`.
-fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
+fn requested(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let id = a.resolved(fabric, server());
     call!(a.end.sim.cm_connect(id, &a.parameters(b"please"))).unwrap();
@@ -91,7 +91,7 @@ fn asked(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
 
 /// Connects both and moves their queue pairs to RTS.
 pub fn both_connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
-    let (ours, theirs) = asked(fabric, a, b);
+    let (ours, theirs) = requested(fabric, a, b);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         b.modify_qp_by_cm(theirs, state).unwrap();
     }
@@ -114,11 +114,11 @@ fn connection_is_requested_accepted_and_established() {
     let (listener, address) = b.listen(7471);
     assert_eq!(address.port(), 7471);
     let id = a.id();
-    assert!(!call!(a.end.sim.cm_is_here(id)));
+    assert!(!call!(a.end.sim.cm_is_on_device(id)));
     assert_eq!(call!(a.end.sim.cm_addresses(id)), None);
     call!(a.end.sim.cm_destroy_id(id)).unwrap();
     let id = a.resolved(&fabric, server());
-    assert!(call!(a.end.sim.cm_is_here(id)));
+    assert!(call!(a.end.sim.cm_is_on_device(id)));
     call!(a.end.sim.cm_connect(id, &a.parameters(b"please"))).unwrap();
     assert!(!readable(b.fd));
     fabric.run();
@@ -224,7 +224,7 @@ fn request_to_missing_host_is_unreachable() {
     let id = a.id();
     call!(a.end.sim.cm_resolve_addr(id, SocketAddr::from(([10, 0, 0, 9], 1)), 1000)).unwrap();
     fabric.run();
-    assert_eq!((a.only().kind, call!(a.end.sim.cm_is_here(id))), (CmEventKind::AddressFailed, false));
+    assert_eq!((a.only().kind, call!(a.end.sim.cm_is_on_device(id))), (CmEventKind::AddressFailed, false));
     b.listen(7471);
     let id = a.resolved(&fabric, server());
     fabric.vanish(&b.end.sim, false);
@@ -236,7 +236,7 @@ fn request_to_missing_host_is_unreachable() {
 #[test]
 fn rejection_carries_private_data() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, theirs) = asked(&fabric, &a, &b);
+    let (ours, theirs) = requested(&fabric, &a, &b);
     call!(b.end.sim.cm_reject(theirs, b"no")).unwrap();
     fabric.run();
     let event = a.only();
@@ -284,13 +284,13 @@ fn destroyed_identifier_is_reported_to_peer() {
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
 
     let (fabric, a, b) = parties(&Setup::default());
-    let (_, theirs) = asked(&fabric, &a, &b);
+    let (_, theirs) = requested(&fabric, &a, &b);
     call!(b.end.sim.cm_destroy_id(theirs)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Rejected]);
 
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = asked(&fabric, &a, &b);
+    let (ours, _) = requested(&fabric, &a, &b);
     call!(a.end.sim.cm_destroy_id(ours)).unwrap();
     fabric.run();
     assert_eq!(b.kinds(), [CmEventKind::Rejected]);

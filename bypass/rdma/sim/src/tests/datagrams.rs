@@ -30,13 +30,13 @@ fn ready(setup: &Setup) -> (Fabric, End, End) {
 }
 
 /// Returns the address vector between the ends' RoCE version 2 addresses.
-fn way(from: &End, to: &End) -> AhAttr {
+fn ah_attr(from: &End, to: &End) -> AhAttr {
     let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
     AhAttr::to(gid(to).raw, 0, &gid(from))
 }
 
 fn address(from: &End, to: &End) -> Handle {
-    call!(from.sim.create_ah(from.pd, &way(from, to))).unwrap()
+    call!(from.sim.create_ah(from.pd, &ah_attr(from, to))).unwrap()
 }
 
 fn to(address: Handle, peer: &End) -> Operation {
@@ -113,7 +113,7 @@ fn datagram_with_wrong_key_number_or_port_is_dropped() {
     b.receive(5, 100, 200);
     let address_b = address(&a, &b);
     let qp = b.number;
-    let elsewhere = AhAttr { gid: [9; 16], ..way(&a, &b) };
+    let elsewhere = AhAttr { gid: [9; 16], ..ah_attr(&a, &b) };
     let nowhere = call!(a.sim.create_ah(a.pd, &elsewhere)).unwrap();
     send(&a, 1, Operation::Datagram { address: address_b, qp, key: KEY + 1 }, b"x");
     send(&a, 2, Operation::Datagram { address: address_b, qp: 0xf_ffff, key: KEY }, b"x");
@@ -213,7 +213,7 @@ fn protection_error_breaks_own_qp_only() {
 fn ah_of_another_pd_breaks_qp() {
     let (fabric, a, b) = ready(&Setup::default());
     let pd = a.sim.alloc_pd().unwrap();
-    let address = call!(a.sim.create_ah(pd, &way(&a, &b))).unwrap();
+    let address = call!(a.sim.create_ah(pd, &ah_attr(&a, &b))).unwrap();
     send(&a, 1, to(address, &b), b"x");
     fabric.run();
     assert_eq!((a.ends(), a.state()), (vec![(1, WcStatus::LocalQp)], QpState::Error));

@@ -112,17 +112,17 @@ fn failed_device_flushes_and_can_be_closed() {
 
 #[test]
 fn killed_peer_leaves_no_objects_and_is_detected() {
-    for says_so in [false, true] {
+    for is_announced in [false, true] {
         let (fabric, a, b) = parties(&Setup::default());
         both_connected(&fabric, &a, &b);
         b.end.receive(1, 0, 1);
         a.end.send(1, b"x");
         fabric.step();
-        fabric.vanish(&b.end.sim, says_so);
+        fabric.vanish(&b.end.sim, is_announced);
         fabric.run();
         assert_eq!(fabric.live_of(&b.end.sim), Live::default());
-        let heard: &[_] = if says_so { &[CmEventKind::Disconnected, CmEventKind::TimeWaitExit] } else { &[] };
-        assert_eq!(a.kinds(), heard);
+        let expected: &[_] = if is_announced { &[CmEventKind::Disconnected, CmEventKind::TimeWaitExit] } else { &[] };
+        assert_eq!(a.kinds(), expected);
         a.end.send(2, b"x");
         fabric.run();
         assert_eq!(a.end.ends().pop(), Some((2, WcStatus::RetryExceeded)));
@@ -220,7 +220,7 @@ fn address_can_resolve_to_another_device() {
     let (fabric, a, _b) = parties(&Setup::default());
     fabric.resolve_elsewhere(&a.end.sim, true);
     let id = a.resolved(&fabric, server());
-    assert!(!call!(a.end.sim.cm_is_here(id)));
+    assert!(!call!(a.end.sim.cm_is_on_device(id)));
 }
 
 #[test]

@@ -73,10 +73,10 @@ impl<C: Provider> Connector<C> {
             },
             Stage::Answered(transport, theirs) => match handshake.next() {
                 Ok(Some([READY])) => return Ok(Step::Ready(transport, theirs)),
-                said => {
+                progress => {
                     // Owned by the handshake, in case it is given up.
                     handshake.stage = Stage::Answered(transport, theirs);
-                    if said?.is_some() {
+                    if progress?.is_some() {
                         return Err(ExchangeError::Malformed);
                     }
                 }
@@ -138,12 +138,12 @@ impl<C: Provider> Connector<C> {
     ) -> Result<ConnTransport<C>, ExchangeError> {
         match (half, theirs.session) {
             (Half::Pair(qp), None) => Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs)?)),
-            (Half::Session(session, handle), Some(theirs_of_it)) => Ok(ConnTransport::Ud(Box::new(UdPeer {
-                session: Session::new(theirs_of_it.number, ours.greeting.credits),
+            (Half::Session(session, handle), Some(their_session)) => Ok(ConnTransport::Ud(Box::new(UdPeer {
+                session: Session::new(their_session.number, ours.greeting.credits),
                 local_number: session.number,
-                ah: self.ways.to(worker, self.mr.pd(), &AhAttr::to(theirs.gid, 0, own))?,
+                ah: self.ah_cache.to(worker, self.mr.pd(), &AhAttr::to(theirs.gid, 0, own))?,
                 qp: theirs.qp,
-                q_key: theirs_of_it.q_key,
+                q_key: their_session.q_key,
                 handle,
                 timer: Timer::default(),
             }))),

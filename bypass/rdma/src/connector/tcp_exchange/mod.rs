@@ -7,7 +7,7 @@
 mod handshake;
 
 use super::qp_info::QpInfo;
-use super::{Connector, Made, Step, Way};
+use super::{Connector, ListenerKind, Made, Step};
 use crate::ConnectorEvent;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::EndParams;
@@ -256,8 +256,8 @@ impl<C: Provider> Handshake<C> {
 impl<C: Provider> Connector<C> {
     fn exchange(&mut self) -> Option<&mut Exchange<C>> {
         match &mut self.listeners.0 {
-            Way::Exchange(exchange) => Some(exchange),
-            Way::Manager { .. } => None,
+            ListenerKind::Exchange(exchange) => Some(exchange),
+            ListenerKind::Manager { .. } => None,
         }
     }
 

@@ -59,19 +59,19 @@ fn killed_peer_leaves_no_objects_and_is_replaced() {
     for seed in 0..60 {
         let setup = setup(seed);
         let (killed, survivor) = if seed % 4 < 2 { (0, 1) } else { (1, 0) };
-        let says_so = seed % 2 == 0;
+        let is_announced = seed % 2 == 0;
         let mut rig = persistent(&setup);
         let before = rig.ends[survivor].holds(&rig.fabric);
         for _ in 0..rig.random.usize(..STEPS) {
             rig.step();
         }
         let device = rig.ends[killed].device.clone();
-        rig.fabric.vanish(&device, says_so);
+        rig.fabric.vanish(&device, is_announced);
         let peer = match killed {
             0 => Peer { remote: Some(ADDRESS), again: usize::MAX, ..Peer::sends(&PARTS) },
             _ => Peer::echoes(),
         };
-        if !says_so && killed == 0 {
+        if !is_announced && killed == 0 {
             // Silent connections are detected as lost.
             rig.run_until_holds(1, before);
         }

@@ -23,7 +23,7 @@ fn hardware(device: &mut DeviceConfig) {
 
 /// Behaviour of Soft-RoCE of Linux 6.1.
 fn soft(device: &mut DeviceConfig) {
-    (device.keeps_completions, device.tells_last) = (true, false);
+    (device.keeps_completions, device.reports_last_wqe) = (true, false);
 }
 
 /// Opens one connection after another: the first `killed` end with a queue pair error at a random time, further ones

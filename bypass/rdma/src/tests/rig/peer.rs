@@ -16,7 +16,7 @@ pub enum Role {
     /// Echoes.
     Echoes,
     /// Executes its one-sided operations, one at a time per connection, and closes a connection when none is left.
-    Asks,
+    Requests,
 }
 
 /// Service that sends data or echoes, and records events.
@@ -41,7 +41,7 @@ pub struct Peer {
     pub ended: Vec<CloseReason>,
     pub failed: Vec<(u64, ConnectError)>,
     /// Remaining one-sided operations, and results.
-    pub asks: VecDeque<OneSidedOp>,
+    pub ops: VecDeque<OneSidedOp>,
     pub done: Vec<(u64, OneSidedResult)>,
     pub refused: Vec<OneSidedError>,
 }
@@ -75,21 +75,21 @@ impl Peer {
             addresses: None,
             ended,
             failed,
-            asks: VecDeque::new(),
+            ops: VecDeque::new(),
             done: Vec::new(),
             refused: Vec::new(),
         }
     }
 
-    pub fn asks(asks: impl IntoIterator<Item = OneSidedOp>) -> Self {
-        Peer { role: Role::Asks, asks: asks.into_iter().collect(), ..Peer::echoes() }
+    pub fn ops(ops: impl IntoIterator<Item = OneSidedOp>) -> Self {
+        Peer { role: Role::Requests, ops: ops.into_iter().collect(), ..Peer::echoes() }
     }
 
     /// Starts the next operation on a connection. Its token is the number of remaining ones.
     fn ask(&mut self, net: &mut impl Transport, conn: ConnId) {
-        match self.asks.pop_front() {
+        match self.ops.pop_front() {
             Some(ask) => {
-                if let Err(why) = net.post_one_sided(conn, ask, self.asks.len() as u64) {
+                if let Err(why) = net.post_one_sided(conn, ask, self.ops.len() as u64) {
                     self.refused.push(why);
                     net.close(conn);
                 }
@@ -171,14 +171,14 @@ impl Service for Peer {
         match self.role {
             Role::Sends => self.send(net, conn),
             Role::Echoes => self.received = 0,
-            Role::Asks => self.ask(net, conn),
+            Role::Requests => self.ask(net, conn),
         }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
-            Role::Asks => {}
+            Role::Requests => {}
             Role::Sends => {
                 self.receive(net, conn);
                 if self.received == self.total {
@@ -192,7 +192,7 @@ impl Service for Peer {
         match self.role {
             Role::Echoes => self.received += net.forward(conn, conn),
             Role::Sends => self.send(net, conn),
-            Role::Asks => {}
+            Role::Requests => {}
         }
     }
 

@@ -161,13 +161,13 @@ fn previous_peer_cannot_reach_reused_qp() {
         let mut new = three.join(1, new, number, 78);
         drop(three.completions(1));
         three.send(1, &mut old, b"late", true);
-        let heard = three.completions(1);
-        assert!(heard.iter().any(|completion| completion.status() == WcStatus::RetryExceeded), "{heard:?}");
+        let completions = three.completions(1);
+        assert!(completions.iter().any(|completion| completion.status() == WcStatus::RetryExceeded), "{completions:?}");
         assert_eq!(three.completions(0), []);
         three.send(1, &mut new, b"two", true);
-        let heard = three.completions(0);
-        assert_eq!(heard.len(), 1);
-        for completion in heard {
+        let completions = three.completions(0);
+        assert_eq!(completions.len(), 1);
+        for completion in completions {
             assert!(ours.owns(&completion));
             assert_eq!(&*ours.received(completion).unwrap(), b"two");
         }

@@ -88,7 +88,7 @@ fn stop_listening_serves_waiting_client_and_refuses_next() {
 }
 
 /// Runs `peer` as the server that the first end has connected to. Returns the resulting error.
-fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
+fn error_after(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let (mut rig, _) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(listener.local_addr().unwrap());
@@ -104,16 +104,16 @@ fn asked(peer: impl FnOnce(&mut TcpStream)) -> ConnectError {
 
 #[test]
 fn malformed_reply_is_refused_and_silent_server_times_out() {
-    assert_eq!(asked(|peer| peer.write_all(&[b'x'; 100]).unwrap()), ConnectError::Refused);
-    assert_eq!(asked(|peer| peer.shutdown(std::net::Shutdown::Both).unwrap()), ConnectError::Refused);
-    assert_eq!(asked(|_| ()), ConnectError::TimedOut);
+    assert_eq!(error_after(|peer| peer.write_all(&[b'x'; 100]).unwrap()), ConnectError::Refused);
+    assert_eq!(error_after(|peer| peer.shutdown(std::net::Shutdown::Both).unwrap()), ConnectError::Refused);
+    assert_eq!(error_after(|_| ()), ConnectError::TimedOut);
     // An echo of the client's attributes contains a wrong address.
     let echo = |peer: &mut TcpStream| {
         let mut record = [0; 56];
         peer.read_exact(&mut record).unwrap();
         peer.write_all(&record).unwrap();
     };
-    assert_eq!(asked(echo), ConnectError::Refused);
+    assert_eq!(error_after(echo), ConnectError::Refused);
 }
 
 /// Returns true if the other end has closed `stream`.
@@ -129,15 +129,15 @@ fn is_closed(mut stream: &TcpStream) -> bool {
 #[test]
 fn malformed_partial_or_silent_clients_are_dropped() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
-    let asks = |said: &[u8]| {
+    let send = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(said).unwrap();
+        stream.write_all(bytes).unwrap();
         stream
     };
     let strangers = [
-        asks(b"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: somebody else\r\n\r\n"),
-        asks(b"lrrdma\0\x01half"),
-        asks(b""),
+        send(b"GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: somebody else\r\n\r\n"),
+        send(b"lrrdma\0\x01half"),
+        send(b""),
     ];
     rig.run_until(|_| strangers.iter().all(is_closed));
     assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));

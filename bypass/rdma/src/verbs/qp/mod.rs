@@ -255,16 +255,17 @@ impl<C: Provider, S> Qp<C, S> {
         Ok(qp)
     }
 
-    fn modify_qp<T>(self, transition: &Transition, what: &'static str) -> Result<Qp<C, T>, Error> {
+    fn modify_qp<T>(self, transition: &Transition, operation: &'static str) -> Result<Qp<C, T>, Error> {
         // SAFETY: the queue pair is live.
-        unsafe { self.core.mr.pd().provider().modify_qp(self.core.handle, transition) }.map_err(Error::new(what))?;
+        unsafe { self.core.mr.pd().provider().modify_qp(self.core.handle, transition) }
+            .map_err(Error::new(operation))?;
         Ok(Qp { core: self.core, state: PhantomData })
     }
 
-    fn modify_qp_by_cm<T>(self, id: &CmId<C>, state: QpState, what: &'static str) -> Result<Qp<C, T>, Error> {
+    fn modify_qp_by_cm<T>(self, id: &CmId<C>, state: QpState, operation: &'static str) -> Result<Qp<C, T>, Error> {
         // SAFETY: the queue pair and the identifier are live.
         unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state) }
-            .map_err(Error::new(what))?;
+            .map_err(Error::new(operation))?;
         Ok(Qp { core: self.core, state: PhantomData })
     }
 }

@@ -53,7 +53,7 @@ pub struct UdQp<C: Provider> {
     mr: Mr<C>,
     sends: SendQueue<C>,
     /// Address handle of each request in `sends`, which devices may use until the request completes.
-    ways: VecDeque<Ah<C>>,
+    ahs: VecDeque<Ah<C>>,
     /// Posted buffers, in order, and the number of the first.
     posted: VecDeque<ArenaMut>,
     first: u32,
@@ -116,7 +116,7 @@ impl<C: Provider> UdQp<C> {
             max_message: mtu.bytes() as usize,
             mr: mr.clone(),
             sends: sends(owner, &config),
-            ways: VecDeque::with_capacity(config.sends as usize),
+            ahs: VecDeque::with_capacity(config.sends as usize),
             posted: VecDeque::with_capacity(config.receives as usize),
             first: 0,
             state: State::Unready,
@@ -137,9 +137,9 @@ impl<C: Provider> UdQp<C> {
         Ok(())
     }
 
-    fn modify_qp(&self, transition: &Transition, what: &'static str) -> Result<(), Error> {
+    fn modify_qp(&self, transition: &Transition, operation: &'static str) -> Result<(), Error> {
         // SAFETY: the queue pair is live.
-        unsafe { self.mr.pd().provider().modify_qp(self.handle, transition) }.map_err(Error::new(what))
+        unsafe { self.mr.pd().provider().modify_qp(self.handle, transition) }.map_err(Error::new(operation))
     }
 
     /// Returns the queue pair number, which senders need and completions carry.
@@ -201,7 +201,7 @@ impl<C: Provider> UdQp<C> {
         self.posted.len()
     }
 
-    /// Queues a message to queue pair `qp` with Q_Key `key` at `way`, and leaves it empty; [`flush`](Self::flush)
+    /// Queues a message to queue pair `qp` with Q_Key `key` at `ah`, and leaves it empty; [`flush`](Self::flush)
     /// posts it. A `signalled` completion states that the datagram was sent, not that it arrived.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl<C: Provider> UdQp<C> {
     #[inline]
     pub fn send(
         &mut self,
-        way: &Ah<C>,
+        ah: &Ah<C>,
         qp: u32,
         key: u32,
         message: &mut Message,
@@ -221,15 +221,15 @@ impl<C: Provider> UdQp<C> {
         if message.len() > self.max_message {
             return Err(PostRefused::ExceedsMtu);
         }
-        if !way.is_of(self.mr.pd()) {
+        if !ah.is_of(self.mr.pd()) {
             return Err(PostRefused::OtherPd);
         }
         if qp >= QP_NUMBERS {
             return Err(PostRefused::InvalidQpNum);
         }
-        let datagram = Operation::Datagram { address: way.handle(), qp, key };
+        let datagram = Operation::Datagram { address: ah.handle(), qp, key };
         self.sends.send(&self.mr, message, datagram, signalled)?;
-        self.ways.push_back(way.clone());
+        self.ahs.push_back(ah.clone());
         Ok(())
     }
 
@@ -241,10 +241,10 @@ impl<C: Provider> UdQp<C> {
     pub fn flush(&mut self) -> Result<(u64, u64), Error> {
         let UdQp { sends, mr, handle, .. } = self;
         // SAFETY: the queue pair is live, of the region's protection domain, and in RTS or ERROR (requests are
-        // pending only then). The address handles are of the same domain and kept in `ways` as long as their requests
+        // pending only then). The address handles are of the same domain and kept in `ahs` as long as their requests
         // in `sends`. All fields are dropped after the queue pair is destroyed.
         let posted = unsafe { sends.flush(mr.pd().provider(), *handle) };
-        self.ways.truncate(self.sends.len());
+        self.ahs.truncate(self.sends.len());
         posted
     }
 
@@ -258,7 +258,7 @@ impl<C: Provider> UdQp<C> {
         assert!(!completion.is_buffer() && self.owns(&completion), "completion of another queue");
         let before = self.sends.len();
         let done = self.sends.complete(completion.number(), completion.status(), completion.opcode());
-        self.ways.drain(..before - self.sends.len());
+        self.ahs.drain(..before - self.sends.len());
         if done.is_err() {
             self.errored();
         }
@@ -371,7 +371,7 @@ impl<C: Provider> UdQp<C> {
         // No request is outstanding (IBA 10.3.1.1), so the device no longer uses the buffers.
         self.owner = WrIdSpace::new();
         self.sends = sends(self.owner, &self.config);
-        self.ways.clear();
+        self.ahs.clear();
         self.posted.clear();
         self.first = 0;
         self.start()

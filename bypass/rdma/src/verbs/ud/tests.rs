@@ -34,7 +34,7 @@ impl End {
         self.datagrams.post((0..count).map(|_| self.arena.alloc(len).unwrap())).unwrap();
     }
 
-    fn way(&self, to: &End) -> Ah<SimDevice> {
+    fn ah(&self, to: &End) -> Ah<SimDevice> {
         let gid = |end: &End| *end.sim.gids(1).unwrap().iter().rfind(|gid| gid.kind == GidKind::RoceV2).unwrap();
         Ah::new(self.mr.pd(), &AhAttr::to(gid(to).raw, 0, &gid(self))).unwrap()
     }
@@ -53,9 +53,9 @@ impl End {
 
     /// Queues a message for `to`.
     fn send(&mut self, to: &End, text: &[u8], signalled: bool) {
-        let (way, mut message) = (self.way(to), self.message(text));
+        let (ah, mut message) = (self.ah(to), self.message(text));
         let (qp, key) = (to.datagrams.number(), to.datagrams.key());
-        self.datagrams.send(&way, qp, key, &mut message, signalled).unwrap();
+        self.datagrams.send(&ah, qp, key, &mut message, signalled).unwrap();
         assert!(message.is_empty());
     }
 
@@ -101,10 +101,10 @@ fn qp_sends_to_several_peers_and_reports_senders() {
     let (mut received, _) = other.poll();
     let datagram = received.pop().unwrap().unwrap();
     assert_eq!((&datagram.payload[..], datagram.qp), (&b"short"[..], one.datagrams.number()));
-    let way = other.way(&one);
+    let ah = other.ah(&one);
     one.post(1);
     let mut answer = other.message(b"answer");
-    other.datagrams.send(&way, datagram.qp, one.datagrams.key(), &mut answer, false).unwrap();
+    other.datagrams.send(&ah, datagram.qp, one.datagrams.key(), &mut answer, false).unwrap();
     other.datagrams.flush().unwrap();
     fabric.run();
     assert_eq!((one.texts(), third.texts()), (vec![b"answer".to_vec()], vec![vec![7; 1000]]));
@@ -114,12 +114,12 @@ fn qp_sends_to_several_peers_and_reports_senders() {
 fn pieces_are_sent_in_place() {
     let (fabric, mut one, mut other) = ends();
     other.post(1);
-    let way = one.way(&other);
+    let ah = one.ah(&other);
     let mut message = one.message(&[1; 300]);
     message.push(one.bytes(&[2; 300])).unwrap();
     let place = message.pieces().next().unwrap().as_ptr();
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
-    one.datagrams.send(&way, qp, key, &mut message, true).unwrap();
+    one.datagrams.send(&ah, qp, key, &mut message, true).unwrap();
     one.datagrams.flush().unwrap();
     assert_ne!(one.bytes(&[3; 300]).as_ptr(), place, "kept until it is sent");
     fabric.run();
@@ -130,22 +130,22 @@ fn pieces_are_sent_in_place() {
 #[test]
 fn invalid_messages_are_returned() {
     let (fabric, mut one, other) = ends();
-    let (way, foreign) = (one.way(&other), other.way(&one));
+    let (ah, foreign) = (one.ah(&other), other.ah(&one));
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
     assert_eq!(one.datagrams.max_message(), 1024);
     let mut message = one.message(&[1; 1025]);
-    assert_eq!(one.datagrams.send(&way, qp, key, &mut message, true), Err(PostRefused::ExceedsMtu));
+    assert_eq!(one.datagrams.send(&ah, qp, key, &mut message, true), Err(PostRefused::ExceedsMtu));
     assert_eq!(message.len(), 1025);
     let mut message = one.message(&[1; 1024]);
     assert_eq!(one.datagrams.send(&foreign, qp, key, &mut message, true), Err(PostRefused::OtherPd));
-    assert_eq!(one.datagrams.send(&way, 1 << 24, key, &mut message, true), Err(PostRefused::InvalidQpNum));
+    assert_eq!(one.datagrams.send(&ah, 1 << 24, key, &mut message, true), Err(PostRefused::InvalidQpNum));
     let mut elsewhere = other.message(&[1; 100]);
-    assert_eq!(one.datagrams.send(&way, qp, key, &mut elsewhere, true), Err(PostRefused::NotRegistered));
+    assert_eq!(one.datagrams.send(&ah, qp, key, &mut elsewhere, true), Err(PostRefused::NotRegistered));
     assert_eq!(one.datagrams.flush().unwrap(), (0, 0));
     for _ in 0..8 {
-        one.datagrams.send(&way, qp, key, &mut one.message(b"x"), false).unwrap();
+        one.datagrams.send(&ah, qp, key, &mut one.message(b"x"), false).unwrap();
     }
-    assert_eq!(one.datagrams.send(&way, qp, key, &mut message, true), Err(PostRefused::QueueFull));
+    assert_eq!(one.datagrams.send(&ah, qp, key, &mut message, true), Err(PostRefused::QueueFull));
     assert_eq!(message.len(), 1024);
     one.datagrams.flush().unwrap();
     fabric.run();
@@ -288,8 +288,8 @@ fn failed_rebuild_disables_posting_until_retried() {
         assert!(one.datagrams.rebuild().is_err());
         assert!(one.datagrams.is_errored());
         assert_eq!((one.datagrams.room(), one.datagrams.recv_room()), (0, 0));
-        let (way, mut message) = (one.way(&other), one.message(b"x"));
-        assert_eq!(one.datagrams.send(&way, 1, 1, &mut message, true), Err(PostRefused::QueueFull));
+        let (ah, mut message) = (one.ah(&other), one.message(b"x"));
+        assert_eq!(one.datagrams.send(&ah, 1, 1, &mut message, true), Err(PostRefused::QueueFull));
         one.datagrams.rebuild().unwrap();
         assert_eq!((one.datagrams.room(), one.datagrams.recv_room()), (8, 8));
     }

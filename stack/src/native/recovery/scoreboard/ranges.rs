@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_behave_like_a_set(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), asked in (0..60u32, 0..20u32)) {
+        fn ranges_behave_like_a_set(base in any::<u32>(), steps in prop::collection::vec(step(), 0..60), queried in (0..60u32, 0..20u32)) {
             let base = Seq(base);
             let (mut ranges, mut model) = (SeqRanges::default(), [false; 80]);
             for step in steps {
@@ -199,7 +199,7 @@ mod tests {
                     end = Some(to);
                 }
             }
-            let (start, end) = (asked.0 as usize, (asked.0 + asked.1) as usize);
+            let (start, end) = (queried.0 as usize, (queried.0 + queried.1) as usize);
             let gap = (start..end).find(|&at| !model[at]).map(|from| {
                 (from, (from..end).find(|&at| model[at]).unwrap_or(end))
             });

@@ -147,8 +147,8 @@ fn exact_ecn_reports_every_mark() {
         .collect();
     // CWR once per window.
     assert_eq!(reduced, [false, true, false, false]);
-    let heard: Vec<_> = network.cc.deliveries.iter().map(|heard| (heard.bytes, heard.marked)).collect();
-    assert_eq!(heard, [(1000, 0), (2000, 2000), (1000, 1000), (2000, 0)]);
+    let delivered: Vec<_> = network.cc.deliveries.iter().map(|delivered| (delivered.bytes, delivered.marked)).collect();
+    assert_eq!(delivered, [(1000, 0), (2000, 2000), (1000, 1000), (2000, 0)]);
     assert_eq!((network.cc.reductions.len(), network.flight.phase()), (0, Phase::Open));
 }
 

@@ -53,8 +53,8 @@ impl Store {
         let table = self.tables.insert(table);
         let result = self.put_bucket(table, 0, fields, now).and_then(|()| {
             let value = &table.to_le_bytes();
-            let what = NewValue { form: Form::Buckets, value, meta: None, changed: false, keeps_value: true };
-            self.write(key, what, Expiry::Keep, now)
+            let new = NewValue { form: Form::Buckets, value, meta: None, changed: false, keeps_value: true };
+            self.write(key, new, Expiry::Keep, now)
         });
         if result.is_err() {
             // On failure the hash stays small and keeps its fields.

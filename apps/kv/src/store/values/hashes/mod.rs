@@ -125,8 +125,8 @@ impl Store {
         };
         field.write(&mut scratch);
         let result = if scratch.len() <= SMALL {
-            let what = NewValue { form: Form::Fields, value: &scratch, meta: None, changed: false, keeps_value: true };
-            self.write(key, what, Expiry::Keep, now)
+            let new = NewValue { form: Form::Fields, value: &scratch, meta: None, changed: false, keeps_value: true };
+            self.write(key, new, Expiry::Keep, now)
         } else {
             self.convert_to_large(key, &scratch[HEADER..], count, is_wide, now)
         };
