@@ -74,11 +74,13 @@ mod tests {
             let [directory, namespace, sleep] = left.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let namespace = Path::new("/run/netns").join(namespace);
             assert!(Path::new(directory).exists() && namespace.exists());
+            let command_line = || fs::read(format!("/proc/{sleep}/cmdline")).unwrap_or_default();
+            // `ip netns exec` enters the namespace before it executes the program.
+            wait_for("the start of the process", || command_line().starts_with(b"sleep"));
             program.signal(Signal::KILL);
             wait_for("the removal of the namespace", || !namespace.exists());
             wait_for("the removal of the directory", || !Path::new(directory).exists());
             // A process that has ended and was not waited for has no command line.
-            let command_line = || fs::read(format!("/proc/{sleep}/cmdline")).unwrap_or_default();
             wait_for("the end of the process", || command_line().is_empty());
             program.wait();
         });
