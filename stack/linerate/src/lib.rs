@@ -27,6 +27,7 @@
 //! | [`Service`], [`Transport`] | a service: its events, and its operations on connections |
 //! | [`Network`], [`NetworkBuilder`], [`NetConfig`] | from options to running workers |
 //! | [`Stop`], [`Running`] | the end of a program, at once or after its connections have ended |
+//! | [`testing`] | tests of a service in virtual time, on a network that loses and delays frames |
 //! | [`StatsClient`] | counters and connections of running workers |
 //!
 //! # Transports and features
@@ -43,7 +44,7 @@
 //! | `async` | `tasks`, services written with async/await |
 //! | `tokio`, `futures`, `hyper` | traits of these libraries for the streams of `tasks` |
 //! | `clap` | `clap::Args` for [`NetConfig`]: a program has the network options of the command `linerate` |
-//! | `serde` | `Serialize` for [`RunContext`] |
+//! | `serde` | `Deserialize` for [`NetConfig`] and its parts, `Serialize` for [`RunContext`] |
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -59,6 +60,7 @@ mod raw;
 mod run_context;
 mod split;
 mod stats_client;
+pub mod testing;
 pub mod units;
 
 /// Services written with async/await: the crate `linerate-async`.

@@ -12,6 +12,7 @@ pub const ETHERNET: usize = 14;
 
 /// Configuration of a port for raw frames.
 #[derive(Debug, Default, Clone)]
+#[non_exhaustive]
 pub struct FramePortConfig {
     /// The DPDK port.
     pub via: Via,

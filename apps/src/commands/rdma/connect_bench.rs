@@ -156,12 +156,10 @@ fn over_verbs(
     pool: u32,
     rounds: usize,
 ) -> Result<Histogram<u64>, RdmaError> {
-    let rdma = RdmaConfig {
-        connect: Some(connect),
-        pool: (pool > 0).then_some(pool),
-        connections: Some(64),
-        ..RdmaConfig::default()
-    };
+    let mut rdma = RdmaConfig::default();
+    rdma.connect = Some(connect);
+    rdma.pool = (pool > 0).then_some(pool);
+    rdma.connections = Some(64);
     // Idle workers sleep, to leave the processors to the others.
     let via = Via::Rdma { device: device.to_owned() };
     let stop = Arc::new(AtomicBool::new(false));

@@ -98,13 +98,15 @@ impl Setup {
     }
 
     fn config(self, connections: u32) -> RdmaConfig {
-        let common =
-            RdmaConfig { connections: Some(connections), connect: Some(RdmaConnect::Tcp), ..RdmaConfig::default() };
+        let mut config = RdmaConfig::default();
+        config.connections = Some(connections);
+        config.connect = Some(RdmaConnect::Tcp);
         match self {
-            Setup::Own => common,
-            Setup::Shared => RdmaConfig { srq: Some(connections * SRQ_BUFFERS), ..common },
-            Setup::Datagrams => RdmaConfig { mode: Some(RdmaMode::Ud), ..common },
+            Setup::Own => {}
+            Setup::Shared => config.srq = Some(connections * SRQ_BUFFERS),
+            Setup::Datagrams => config.mode = Some(RdmaMode::Ud),
         }
+        config
     }
 }
 

@@ -1,7 +1,7 @@
 //! Command-line arguments of `--via rdma:DEVICE`.
 
 use crate::config::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
-use crate::units::{parse_size, parse_size_or_none};
+use crate::units::parse_size_or_none;
 
 /// Queue-pair and connection options; the adapter has the defaults.
 #[derive(Debug, clap::Args)]
@@ -37,13 +37,7 @@ pub struct RdmaArgs {
     pub rdma_post_batch: Option<u16>,
 
     /// Let the peer READ slices of at least this size in place, if both ends can; or never (rdma) [default: 32k]
-    #[arg(
-        long,
-        alias = "rdma-offer-from",
-        value_name = "BYTES",
-        value_parser = parse_rendezvous_min,
-        help_heading = "RDMA",
-    )]
+    #[arg(long, alias = "rdma-offer-from", value_name = "BYTES", help_heading = "RDMA")]
     pub rdma_rendezvous_min: Option<RendezvousMin>,
 
     /// Connections per worker for which memory is registered (rdma) [default: those that a load opens; 1024 for
@@ -64,13 +58,6 @@ pub struct RdmaArgs {
     /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_connect: Option<RdmaConnect>,
-}
-
-fn parse_rendezvous_min(text: &str) -> Result<RendezvousMin, String> {
-    match text {
-        "never" => Ok(RendezvousMin::Never),
-        size => parse_size(size).map(RendezvousMin::Bytes).map_err(|error| format!("{error}; or never")),
-    }
 }
 
 impl From<RdmaArgs> for RdmaConfig {

@@ -1,6 +1,8 @@
 //! Configuration of a network, and the checks between its fields.
 
 mod rdma;
+#[cfg(feature = "serde")]
+mod text;
 
 pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 
@@ -26,21 +28,32 @@ pub struct Listen {
 /// Configuration of a network. The default is one worker on kernel sockets.
 ///
 /// An option that is `None` has the default of the network that [`via`](Self::via) names. Errors name options as the
-/// command line does.
+/// command line does. With the feature `serde`, fields have the names of this type in kebab case, and values are those
+/// of the command line: `"10.0.0.2/24"`, `"500ms"`, `"64k"`.
 #[derive(Debug, Default, Clone)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(default, rename_all = "kebab-case", deny_unknown_fields)
+)]
+#[non_exhaustive]
 pub struct NetConfig {
     /// Network to open.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::value"))]
     pub via: Via,
     /// Number of workers, each pinned to a core; 1 if `None`. Has no effect with `cores`.
     pub workers: Option<usize>,
     /// Cores of the workers. `None` places them by [`CorePlacement`](crate::CorePlacement).
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub cores: Option<CoreList>,
     /// Threads that services run on.
     pub threading: ThreadingMode,
     /// Core of the service of each worker with [`ThreadingMode::Split`]. `None` selects cores without a worker or, if
     /// there are too few, those of the workers.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub service_cores: Option<CoreList>,
     /// Behaviour of an idle worker; polling if `None`. Not for kernel sockets.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::idle"))]
     pub idle: Option<Idle>,
     /// Polls kernel sockets without sleeping.
     pub spin: bool,
@@ -49,12 +62,14 @@ pub struct NetConfig {
     /// Largest IP packet in bytes, at least [`MIN_MTU`]; the port's maximum if `None`.
     pub mtu: Option<u16>,
     /// VLAN of all frames.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub vlan: Option<VlanId>,
     /// Reassembles fragmented IPv4 UDP datagrams.
     pub fragments: bool,
     /// Sends each frame as one buffer, copied if necessary.
     pub single_segment: bool,
     /// Local addresses with their prefixes.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::list"))]
     pub ip: Vec<IpCidr>,
     /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.
     pub from: Vec<IpAddr>,
@@ -67,6 +82,7 @@ pub struct NetConfig {
     /// Uses IPv6 addresses without duplicate address detection.
     pub skip_dad: bool,
     /// Ethernet address; the port's own if `None`.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub mac: Option<MacAddr>,
     /// TCP engine of the stack; the native one if `None`.
     pub engine: Option<TcpEngine>,
@@ -75,9 +91,11 @@ pub struct NetConfig {
     /// Limit of half-open connections from one source to a worker; unlimited if `None`.
     pub max_half_open_per_source: Option<usize>,
     /// Send and receive buffer of each connection in bytes.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::size"))]
     pub buffer: Option<usize>,
     /// Time without data in either direction after which a connection is reset; unlimited if `None`. Native engine and
     /// kernel sockets only.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub idle_timeout: Option<Duration>,
     /// Options of the native TCP engine.
     pub native: NativeTcpConfig,
@@ -94,8 +112,15 @@ pub const MIN_MTU: u16 = 576;
 
 /// Options of the native TCP engine.
 #[derive(Debug, Default, Clone)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(default, rename_all = "kebab-case", deny_unknown_fields)
+)]
+#[non_exhaustive]
 pub struct NativeTcpConfig {
     /// Congestion control; CUBIC if `None`.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub congestion: Option<Algorithm>,
     /// Network profile; [`Profile::Internet`] if `None`.
     pub profile: Option<Profile>,
@@ -105,13 +130,17 @@ pub struct NativeTcpConfig {
     pub ecn: bool,
     /// Time limit for a closed connection to deliver queued data. Zero resets it at once; `None` sets no limit while
     /// the peer answers.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub linger: Option<Duration>,
     /// Time limit without data in FIN-WAIT-2. Zero disables it; 60 seconds if `None`.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub fin_timeout: Option<Duration>,
     /// Time limit for data to be acknowledged. Zero disables it; 5 minutes if `None`.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub stall_timeout: Option<Duration>,
     /// Idle time before keepalive probes. Zero disables them; if `None`, 5 minutes for networks that listen, and no
     /// probes for others.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub keepalive: Option<Duration>,
     /// Packets that all connections of a worker may hold; seven eighths of its share of the port's packets if `None`.
     pub max_packets: Option<usize>,
@@ -122,6 +151,7 @@ pub struct NativeTcpConfig {
 /// TCP engine (`--engine`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum TcpEngine {
     /// Zero-copy TCP of this project.
     #[default]
@@ -133,6 +163,7 @@ pub enum TcpEngine {
 /// Threads of workers and services (`--threading`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum ThreadingMode {
     /// Services run to completion on their workers' threads.
     #[default]
@@ -144,6 +175,7 @@ pub enum ThreadingMode {
 /// Network profile (`--profile`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Profile {
     /// No assumption about the network.
     #[default]

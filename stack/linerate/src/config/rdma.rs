@@ -1,11 +1,21 @@
 //! Options of RDMA devices (`--via rdma:DEVICE`).
 
 use super::first_given;
+#[cfg(feature = "serde")]
+use super::text;
 #[cfg(feature = "rdma")]
 use super::{Error, check_ranges};
+use crate::units::parse_size;
+use std::str::FromStr;
 
 /// Queue-pair and connection options. An option that is `None` has the default of the adapter.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(default, rename_all = "kebab-case", deny_unknown_fields)
+)]
+#[non_exhaustive]
 pub struct RdmaConfig {
     /// Size of a receive queue shared by all connections of a worker (SRQ), from 3 to 2²⁰ buffers. `None` gives each
     /// connection its own.
@@ -15,12 +25,14 @@ pub struct RdmaConfig {
     /// Send-queue depth, from 8 to 16384.
     pub sends: Option<u16>,
     /// Largest message in bytes that is sent inline, as far as the device can; 0 disables inline sends.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::size"))]
     pub inline: Option<usize>,
     /// Messages per requested completion, at most `sends` minus four.
     pub signal_every: Option<u16>,
     /// Largest number of requests posted by one call, from 1 to 32.
     pub post_batch: Option<u16>,
     /// Smallest slice that the peer READs in place, if both ends can.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::rendezvous_min"))]
     pub rendezvous_min: Option<RendezvousMin>,
     /// Connections per worker for which memory is registered, from 1 to 2²⁰.
     pub connections: Option<u32>,
@@ -35,6 +47,7 @@ pub struct RdmaConfig {
 /// Transfer of messages (`--rdma-mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum RdmaMode {
     /// SEND.
     Send,
@@ -58,6 +71,7 @@ impl RdmaMode {
 /// Connection establishment (`--rdma-connect`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum RdmaConnect {
     /// The connection manager, rdma_cm.
     Cm,
@@ -72,6 +86,17 @@ pub enum RendezvousMin {
     Never,
     /// Offer slices of at least this size for READ.
     Bytes(usize),
+}
+
+impl FromStr for RendezvousMin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "never" => Ok(RendezvousMin::Never),
+            size => parse_size(size).map(RendezvousMin::Bytes).map_err(|error| format!("{error}; or never")),
+        }
+    }
 }
 
 impl RdmaConfig {
