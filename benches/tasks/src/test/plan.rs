@@ -98,6 +98,7 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("package", packaged::step(machine)),
         step("ports on Debian 13", packaged::debian_13(machine)),
         step("dashboard", Run(cargo(&format!("test {everything} --test deploying -- --ignored")))),
+        step("crate outside of the workspace", Run(cargo("test -p linerate --test outside -- --ignored"))),
         step("clippy of the book", Run(cargo(&format!("clippy --profile test {book} --all-targets -- -D warnings")))),
         step("book", Run(cargo(&format!("test {book} --no-fail-fast")))),
         step(
@@ -171,7 +172,7 @@ mod tests {
     fn all_adds_steps() {
         let machine = Machine::with_missing(&[]);
         let all = names(&machine, true);
-        assert_eq!(all.len(), 24);
+        assert_eq!(all.len(), 25);
         let common = names(&machine, false);
         assert!(common.iter().filter(|name| !name.starts_with("lab")).all(|name| all.contains(name)));
     }

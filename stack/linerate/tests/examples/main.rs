@@ -1,0 +1,19 @@
+//! Examples of services: each runs on the network of tests, and some over kernel sockets.
+
+#![allow(dead_code, reason = "the main functions of the examples are not called")]
+
+mod kernel;
+mod simulated;
+
+#[path = "../../examples/background.rs"]
+mod background;
+#[path = "../../examples/echo.rs"]
+mod echo;
+#[path = "../../examples/lines.rs"]
+mod lines;
+#[path = "../../examples/pool.rs"]
+mod pool;
+#[path = "../../examples/proxy.rs"]
+mod proxy;
+#[path = "../../examples/udp.rs"]
+mod udp;
