@@ -50,8 +50,8 @@ pub fn emit_syn_options(options: &ParsedOptions) -> Vec<u8> {
         sack_permitted: options.sack_permitted,
         timestamp: options.timestamp.map(|(value, echo)| Timestamp { value, echo }),
     };
-    let mut place = vec![0; syn.len()];
-    let written = syn.emit(&mut place);
-    assert_eq!(written, place.len(), "length differs from SynOptions::len");
-    place
+    let mut out = vec![0; syn.len()];
+    let written = syn.emit(&mut out);
+    assert_eq!(written, out.len(), "length differs from SynOptions::len");
+    out
 }

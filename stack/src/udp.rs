@@ -103,8 +103,8 @@ impl UdpFastPath {
         let chained = payload.len() > MAX_COPIED && egress.capabilities().multi_segment_tx;
         let tail = if chained { egress.attach(payload.clone()).ok() } else { None };
         if tail.is_none() {
-            let Some(place) = packet.append(payload.len()) else { return SendResult::NotHandled };
-            place.copy_from_slice(payload);
+            let Some(out) = packet.append(payload.len()) else { return SendResult::NotHandled };
+            out.copy_from_slice(payload);
             egress.count_copied(payload.len());
         }
         let Some(header) = packet.prepend(ETHERNET_HEADER + ip_header + UDP_HEADER) else {
@@ -161,10 +161,10 @@ pub(crate) enum SendResult {
 }
 
 /// Writes the IP header of a packet with `len` bytes of UDP.
-fn write_ip(place: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, sum: bool) {
+fn write_ip(out: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, sum: bool) {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut ip = Ipv4Packet::new_unchecked(place);
+            let mut ip = Ipv4Packet::new_unchecked(out);
             ip.set_version(4);
             ip.set_header_len(IPV4 as u8);
             ip.set_dscp(0);
@@ -185,7 +185,7 @@ fn write_ip(place: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, s
             }
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut ip = Ipv6Packet::new_unchecked(place);
+            let mut ip = Ipv6Packet::new_unchecked(out);
             ip.set_version(6);
             ip.set_traffic_class(0);
             ip.set_flow_label(0);

@@ -202,8 +202,8 @@ impl Located {
     /// Writes the payload: `byte` maps each sequence number to a byte.
     pub fn fill(&self, frame: &mut [u8], byte: impl Fn(u32) -> u8) {
         let first = self.first(frame);
-        for (i, place) in frame[self.payload.clone()].iter_mut().enumerate() {
-            *place = byte(first.wrapping_add(i as u32));
+        for (i, sent) in frame[self.payload.clone()].iter_mut().enumerate() {
+            *sent = byte(first.wrapping_add(i as u32));
         }
     }
 
@@ -234,16 +234,16 @@ pub fn readdress(frame: &mut [u8], tuple: &Tuple) {
             frame[26..30].copy_from_slice(&from.octets());
             frame[30..34].copy_from_slice(&to.octets());
             let at = ETHERNET + usize::from(frame[14] & 15) * 4;
-            if let Some(place) = frame.get_mut(at..at + 4) {
-                place.copy_from_slice(&ports);
+            if let Some(field) = frame.get_mut(at..at + 4) {
+                field.copy_from_slice(&ports);
             }
         }
         (IpAddr::V6(from), IpAddr::V6(to)) if frame.len() >= ETHERNET + 40 => {
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);
             frame[22..38].copy_from_slice(&from.octets());
             frame[38..54].copy_from_slice(&to.octets());
-            if let Some(place) = frame.get_mut(54..58) {
-                place.copy_from_slice(&ports);
+            if let Some(field) = frame.get_mut(54..58) {
+                field.copy_from_slice(&ports);
             }
         }
         _ => {}
@@ -282,8 +282,8 @@ pub fn fix_checksums(frame: &mut [u8]) {
         ICMPV6 => (2, true),
         _ => return,
     };
-    let Some(place) = body.get_mut(at..at + 2) else { return };
-    place.fill(0);
+    let Some(field) = body.get_mut(at..at + 2) else { return };
+    field.fill(0);
     let sum = if pseudo {
         checksum::combine(&[
             checksum::pseudo_header(&from, &to, protocol.into(), body.len() as u32),

@@ -163,9 +163,9 @@ impl Probe {
         let sent = self.sent.entry(conn).or_default();
         let mut done = 0;
         while done < len {
-            let Some(place) = net.reserve(conn, len - done) else { break };
-            let n = place.len().min(len - done);
-            for (i, byte) in place[..n].iter_mut().enumerate() {
+            let Some(out) = net.reserve(conn, len - done) else { break };
+            let n = out.len().min(len - done);
+            for (i, byte) in out[..n].iter_mut().enumerate() {
                 *byte = written(*sent + i as u32, port);
             }
             net.commit(conn, n);
@@ -181,8 +181,8 @@ impl Probe {
         let len = bytes.len();
         self.record(ServiceEvent::Read { conn, bytes });
         let sent = self.sent.entry(conn).or_default();
-        let is_written = net.respond(conn, len, len, |place| {
-            (*sent..).zip(place).for_each(|(at, byte)| *byte = written(at, port));
+        let is_written = net.respond(conn, len, len, |out| {
+            (*sent..).zip(out).for_each(|(at, byte)| *byte = written(at, port));
         });
         let len = if is_written { len } else { 0 };
         *sent += len as u32;

@@ -58,11 +58,11 @@ impl Transport for Net {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.place(conn, max)
+        self.reserve_space(conn, max)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        self.commit_place(conn, n);
+        self.commit_space(conn, n);
     }
 
     fn close(&mut self, conn: ConnId) {

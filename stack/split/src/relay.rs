@@ -147,7 +147,7 @@ impl Relay {
         }
     }
 
-    fn tell_room(&mut self, conn: ConnId) {
+    fn report_room(&mut self, conn: ConnId) {
         let window = self.window;
         if let Some(room) = self.flows.get_mut(conn).and_then(|flow| flow.room(window)) {
             self.push(Event::Room(conn, room));
@@ -165,7 +165,7 @@ impl Relay {
             Command::Send(conn, bytes) => {
                 if let Some(flow) = self.flows.get_mut(conn) {
                     flow.send(net, conn, bytes);
-                    self.tell_room(conn);
+                    self.report_room(conn);
                 }
             }
             Command::Consumed { conn, bytes, slices } => {
@@ -179,7 +179,7 @@ impl Relay {
             Command::WaitsForRoom(conn) => {
                 if let Some(flow) = self.flows.get_mut(conn) {
                     flow.wait_for_room();
-                    self.tell_room(conn);
+                    self.report_room(conn);
                 }
             }
             Command::Close(conn) => self.close(net, conn, Close::Half),
@@ -234,7 +234,7 @@ impl Service for Relay {
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         if let Some(flow) = self.flows.get_mut(conn) {
             flow.send_more(net, conn);
-            self.tell_room(conn);
+            self.report_room(conn);
         }
     }
 

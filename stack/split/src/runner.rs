@@ -243,7 +243,7 @@ impl<S: Service> Runner<S> {
         }
         let mut writable = std::mem::take(&mut self.writable);
         for conn in writable.drain(..) {
-            self.tell_writable(conn);
+            self.notify_writable(conn);
         }
         self.writable = writable;
         self.deliver_ends();
@@ -276,7 +276,7 @@ impl<S: Service> Runner<S> {
         self.others = others;
     }
 
-    fn tell_writable(&mut self, conn: ConnId) {
+    fn notify_writable(&mut self, conn: ConnId) {
         if self.net.stream_mut(conn).is_some_and(|stream| !stream.closed)
             && let Some(state) = self.states.get_mut(conn)
         {
@@ -336,7 +336,7 @@ impl<S: Service> Runner<S> {
     fn retry(&mut self) {
         for conn in std::mem::take(&mut self.net.out_of_memory) {
             if self.net.stream_mut(conn).is_some_and(|stream| std::mem::take(&mut stream.wants_room)) {
-                self.tell_writable(conn);
+                self.notify_writable(conn);
             }
         }
     }

@@ -41,8 +41,8 @@ fn tcp(from: &str, to: &str, len: usize) -> Vec<u8> {
         timestamp: None,
         payload: &payload,
     };
-    frame_of((from, to), IpProtocol::Tcp, segment.buffer_len(), |place, source, destination, all| {
-        segment.emit(&mut TcpPacket::new_unchecked(place), source, destination, all);
+    frame_of((from, to), IpProtocol::Tcp, segment.buffer_len(), |out, source, destination, all| {
+        segment.emit(&mut TcpPacket::new_unchecked(out), source, destination, all);
     })
 }
 
@@ -246,9 +246,9 @@ fn tcp_behind_extension_headers_is_dropped() {
 fn udp(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
     let repr = smoltcp::wire::UdpRepr { src_port: from.port(), dst_port: to.port() };
-    frame_of((from, to), IpProtocol::Udp, 8 + payload.len(), |place, source, destination, all| {
-        let fill = |place: &mut [u8]| place.copy_from_slice(payload);
-        repr.emit(&mut UdpPacket::new_unchecked(place), source, destination, payload.len(), fill, all);
+    frame_of((from, to), IpProtocol::Udp, 8 + payload.len(), |out, source, destination, all| {
+        let fill = |out: &mut [u8]| out.copy_from_slice(payload);
+        repr.emit(&mut UdpPacket::new_unchecked(out), source, destination, payload.len(), fill, all);
     })
 }
 

@@ -102,10 +102,10 @@ impl MldListener {
             }
         }
         for ip in groups {
-            let known = self.groups.iter().position(|place| place.is_some_and(|group| group.ip == ip));
+            let known = self.groups.iter().position(|entry| entry.is_some_and(|group| group.ip == ip));
             let free = || self.groups.iter().position(Option::is_none);
             // A left group may have been reported only once so far.
-            let left = || self.groups.iter().position(|place| place.is_some_and(|group| group.ends));
+            let left = || self.groups.iter().position(|entry| entry.is_some_and(|group| group.ends));
             let Some(at) = known.or_else(free).or_else(left) else { return };
             if self.groups[at].is_none_or(|group| group.ip != ip || group.ends) {
                 self.groups[at] = Some(Group { ip, left: ROBUSTNESS, at: now, ends: false });
@@ -138,12 +138,12 @@ impl MldListener {
         let change = |group: &Group| (if group.ends { TO_INCLUDE } else { TO_EXCLUDE }, group.ip);
         if self.groups.iter().flatten().any(is_due) {
             send_report(egress, source, is_old, self.groups.iter().flatten().filter(|group| is_due(group)).map(change));
-            for place in &mut self.groups {
-                let Some(group) = place.as_mut().filter(|group| is_due(group)) else { continue };
+            for entry in &mut self.groups {
+                let Some(group) = entry.as_mut().filter(|group| is_due(group)) else { continue };
                 group.left -= 1;
                 group.at = now + random_below(REPEAT, &mut self.random);
                 if group.ends && group.left == 0 {
-                    *place = None;
+                    *entry = None;
                 }
             }
         }
@@ -196,9 +196,9 @@ fn write_report(
     let count = records.clone().count();
     let message = packet.append(HEADERS + 8 + 20 * count)?;
     message[HEADERS..HEADERS + 8].copy_from_slice(&[REPORT_V2, 0, 0, 0, 0, 0, 0, count as u8]);
-    for (place, (kind, group)) in message[HEADERS + 8..].chunks_exact_mut(20).zip(records) {
-        place[..4].copy_from_slice(&[kind, 0, 0, 0]);
-        place[4..].copy_from_slice(&group.octets());
+    for (entry, (kind, group)) in message[HEADERS + 8..].chunks_exact_mut(20).zip(records) {
+        entry[..4].copy_from_slice(&[kind, 0, 0, 0]);
+        entry[4..].copy_from_slice(&group.octets());
     }
     finish(message, source, ALL_V2_ROUTERS)
 }

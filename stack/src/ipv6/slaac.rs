@@ -178,39 +178,39 @@ impl Slaac {
 
     fn process_router(&mut self, advert: &Advertisement, now: Instant) -> bool {
         let Advertisement { router: ip, preference, lifetime, .. } = *advert;
-        let known = self.routers.iter_mut().find(|place| place.is_some_and(|router| router.ip == ip));
+        let known = self.routers.iter_mut().find(|entry| entry.is_some_and(|router| router.ip == ip));
         if lifetime.is_zero() {
-            if let Some(place) = known {
-                *place = None;
+            if let Some(entry) = known {
+                *entry = None;
                 self.solicit_routers(now);
             }
             return true;
         }
         self.solicitation.answered();
-        let place = match known {
-            Some(place) => place,
-            None => match self.routers.iter_mut().find(|place| place.is_none()) {
-                Some(place) => place,
+        let entry = match known {
+            Some(entry) => entry,
+            None => match self.routers.iter_mut().find(|entry| entry.is_none()) {
+                Some(entry) => entry,
                 None => return false,
             },
         };
-        *place = Some(Router { ip, preference, until: now + lifetime, silent: false });
+        *entry = Some(Router { ip, preference, until: now + lifetime, silent: false });
         true
     }
 
     fn process_on_link(&mut self, prefix: &Prefix, now: Instant) -> bool {
         let Ok(cidr) = IpCidr::new(Ipv6Addr::from_bits(prefix.bits).into(), prefix.len) else { return true };
         let ends = prefix.valid.is_some_and(|valid| valid.is_zero());
-        let known = self.on_link.iter_mut().find(|place| place.is_some_and(|link| link.cidr == cidr));
-        let place = match known {
-            Some(place) => place,
+        let known = self.on_link.iter_mut().find(|entry| entry.is_some_and(|link| link.cidr == cidr));
+        let entry = match known {
+            Some(entry) => entry,
             None if ends => return true,
-            None => match self.on_link.iter_mut().find(|place| place.is_none()) {
-                Some(place) => place,
+            None => match self.on_link.iter_mut().find(|entry| entry.is_none()) {
+                Some(entry) => entry,
                 None => return false,
             },
         };
-        *place = (!ends).then(|| OnLink { cidr, until: until(prefix.valid, now) });
+        *entry = (!ends).then(|| OnLink { cidr, until: until(prefix.valid, now) });
         true
     }
 
@@ -229,13 +229,13 @@ impl Slaac {
         if prefix.valid.is_some_and(|valid| valid.is_zero()) {
             return true;
         }
-        let Some(place) = self.addresses.iter_mut().find(|place| place.is_none()) else { return false };
+        let Some(entry) = self.addresses.iter_mut().find(|entry| entry.is_none()) else { return false };
         // RFC 4862 §5.4.2: hosts that received the same multicast advertisement start at different times.
         let delay = if to_all { random_below(DELAY, &mut self.random) } else { Duration::ZERO };
         let probes = DadProbes::new(self.transmits, now + delay);
         let state = if self.transmits == 0 { State::Assigned } else { State::Tentative(probes) };
         let (valid, preferred) = (until(prefix.valid, now), until(prefix.preferred, now));
-        *place = Some(Address { ip, cidr, valid, preferred, state });
+        *entry = Some(Address { ip, cidr, valid, preferred, state });
         true
     }
 
@@ -353,10 +353,10 @@ fn is_host_prefix(prefix: &Prefix) -> bool {
     !ip.is_unicast_link_local() && !ip.is_multicast() && prefix.bits >> 64 != 0
 }
 
-fn forget<T>(places: &mut [Option<T>], is_over: impl Fn(&T) -> bool) {
-    for place in places {
-        if place.as_ref().is_some_and(&is_over) {
-            *place = None;
+fn forget<T>(entries: &mut [Option<T>], is_over: impl Fn(&T) -> bool) {
+    for entry in entries {
+        if entry.as_ref().is_some_and(&is_over) {
+            *entry = None;
         }
     }
 }

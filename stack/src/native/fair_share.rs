@@ -358,8 +358,8 @@ fn pack<P: Packet>(buffers: &mut ConnBuffers<P>) -> usize {
     let mut unread = std::mem::replace(&mut buffers.received, Queue::new());
     while let Some(packet) = unread.pop_front() {
         let len = packet.len();
-        if let Some(place) = buffers.received.back_mut().and_then(|last| last.append(len)) {
-            place.copy_from_slice(packet.data());
+        if let Some(tail) = buffers.received.back_mut().and_then(|last| last.append(len)) {
+            tail.copy_from_slice(packet.data());
             copied += len;
         } else {
             buffers.received.push_back(packet);

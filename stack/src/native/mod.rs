@@ -128,13 +128,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             self.shared.free.push(slot);
             return None;
         }
-        let place = self.tcbs.get_mut(slot as usize)?;
+        let entry = self.tcbs.get_mut(slot as usize)?;
         let mut cold = Cold { slot, all: &mut self.cold };
         *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
         // These fields outlive the connections that use the slot.
-        let Tcb { generation, wheel_at, flags, .. } = *place;
-        *place = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
-        Some(Connection { slot, tcb: place, cold, shared: &mut self.shared })
+        let Tcb { generation, wheel_at, flags, .. } = *entry;
+        *entry = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
+        Some(Connection { slot, tcb: entry, cold, shared: &mut self.shared })
     }
 
     /// Adds a slot, unless the connection limit is reached.

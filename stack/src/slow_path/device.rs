@@ -124,12 +124,12 @@ pub(crate) struct Transmit<'a, N: Nic> {
 impl<N: Nic> phy::TxToken for Transmit<'_, N> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = self.packet.or_else(|| self.egress.allocate());
-        let Some(place) = packet.as_mut().and_then(|packet| packet.append(len)) else {
+        let Some(space) = packet.as_mut().and_then(|packet| packet.append(len)) else {
             // A reply without a packet is written to scratch memory and dropped.
             self.egress.count_drop(DropCause::NoPacket);
             return f(&mut vec![0; len]);
         };
-        let result = f(place);
+        let result = f(space);
         let Some(mut packet) = packet else { return result };
         if self.medium == Medium::Ethernet {
             self.egress.send_frame(packet);

@@ -432,11 +432,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, _: &mut Egress<N>) -> Option<&mut [u8]> {
-        self.reserve_place(conn, max)
+        self.reserve_space(conn, max)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        self.commit_place(conn, n);
+        self.commit_space(conn, n);
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId, _: &mut Egress<N>, _: Instant) -> usize {

@@ -71,7 +71,7 @@ impl SmoltcpEngine {
         }
     }
 
-    pub(super) fn reserve_place(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub(super) fn reserve_space(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         let flow = self.slots.get_mut(conn)?;
         let room = flow.room();
         flow.wants_room |= room < max;
@@ -79,15 +79,15 @@ impl SmoltcpEngine {
             return None;
         }
         // Writing zero bytes returns the buffer.
-        let place = flow.socket_mut().send(|place| (0, place)).ok()?;
-        let n = place.len().min(max);
-        Some(&mut place[..n])
+        let space = flow.socket_mut().send(|space| (0, space)).ok()?;
+        let n = space.len().min(max);
+        Some(&mut space[..n])
     }
 
-    pub(super) fn commit_place(&mut self, conn: ConnId, n: usize) {
+    pub(super) fn commit_space(&mut self, conn: ConnId, n: usize) {
         let Some(flow) = self.slots.get_mut(conn) else { return };
-        let _ = flow.socket_mut().send(|place| {
-            assert!(n <= place.len(), "{n} bytes committed of {} reserved", place.len());
+        let _ = flow.socket_mut().send(|space| {
+            assert!(n <= space.len(), "{n} bytes committed of {} reserved", space.len());
             (n, ())
         });
         self.copied_bytes += n as u64;

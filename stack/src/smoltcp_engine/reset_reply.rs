@@ -68,11 +68,11 @@ impl Reply {
         let (source, destination) = (local.ip().into(), remote.ip().into());
         let ip = IpRepr::new(source, destination, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
         let mut packet = egress.allocate();
-        let place = packet.as_mut().and_then(|packet| packet.append(ip.buffer_len()));
-        let Some(place) = place else { return egress.count_drop(DropCause::NoPacket) };
+        let space = packet.as_mut().and_then(|packet| packet.append(ip.buffer_len()));
+        let Some(space) = space else { return egress.count_drop(DropCause::NoPacket) };
         let checksums = ChecksumCapabilities::default();
-        ip.emit(&mut *place, &checksums);
-        let mut segment = TcpPacket::new_unchecked(&mut place[ip.header_len()..]);
+        ip.emit(&mut *space, &checksums);
+        let mut segment = TcpPacket::new_unchecked(&mut space[ip.header_len()..]);
         tcp.emit(&mut segment, &source, &destination, &checksums);
         if let Some(packet) = packet {
             egress.send_ip(packet, remote.ip(), now);

@@ -120,8 +120,8 @@ impl Tuple {
     pub fn sent_v6(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         let words = [self.local.high, self.local.low, self.remote.high, self.remote.low];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_be_bytes());
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_be_bytes());
         }
         bytes
     }
@@ -361,9 +361,9 @@ mod tests {
         for (kind, tuple) in kinds.iter().enumerate() {
             for seed in 0..20 {
                 let key = key(seed);
-                let places: HashSet<u64> = (0..TUPLES).map(|i| tuple(i).hash_with(&key) >> 47).collect();
+                let buckets: HashSet<u64> = (0..TUPLES).map(|i| tuple(i).hash_with(&key) >> 47).collect();
                 // 2¹⁷ (1 − e^(−1/2)) = 51 573 for random ones, with a standard deviation of 110.
-                assert!((51_000..52_200).contains(&places.len()), "kind {kind}, seed {seed}: {}", places.len());
+                assert!((51_000..52_200).contains(&buckets.len()), "kind {kind}, seed {seed}: {}", buckets.len());
             }
         }
     }

@@ -101,8 +101,8 @@ impl Wheel {
         let now = now.as_nanos() >> TICK_SHIFT;
         while let Some((level, slot, at)) = self.next_slot().filter(|&(.., at)| at <= now) {
             self.elapsed = self.elapsed.max(at);
-            let place = level * SLOTS + slot;
-            let mut token = std::mem::replace(&mut self.heads[place], NONE);
+            let index = level * SLOTS + slot;
+            let mut token = std::mem::replace(&mut self.heads[index], NONE);
             self.occupied[level] &= !(1 << slot);
             while token != NONE {
                 let timer = &mut self.timers[token as usize];
@@ -155,14 +155,14 @@ impl Wheel {
         let differ = (self.elapsed ^ at) | (SLOTS as u64 - 1);
         let level = ((63 - differ.leading_zeros()) / SLOT_SHIFT).min(LEVELS as u32 - 1) as usize;
         let slot = (at >> (SLOT_SHIFT * level as u32)) as usize % SLOTS;
-        let place = level * SLOTS + slot;
-        let next = std::mem::replace(&mut self.heads[place], token);
+        let index = level * SLOTS + slot;
+        let next = std::mem::replace(&mut self.heads[index], token);
         if next != NONE {
             self.timers[next as usize].previous = token;
         }
         self.occupied[level] |= 1 << slot;
         let timer = &mut self.timers[token as usize];
-        timer.previous = FIRST | place as u32;
+        timer.previous = FIRST | index as u32;
         timer.next = next;
     }
 
@@ -174,10 +174,10 @@ impl Wheel {
         if previous & FIRST == 0 {
             self.timers[previous as usize].next = next;
         } else {
-            let place = (previous & !FIRST) as usize;
-            self.heads[place] = next;
+            let index = (previous & !FIRST) as usize;
+            self.heads[index] = next;
             if next == NONE {
-                self.occupied[place / SLOTS] &= !(1 << (place % SLOTS));
+                self.occupied[index / SLOTS] &= !(1 << (index % SLOTS));
             }
         }
         self.timers[token as usize].previous = NONE;
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_sorted_map_does(steps in steps()) {
+        fn wheel_expires_timers_as_a_sorted_map_does(steps in steps()) {
             let mut now = Instant::from_nanos(12_345);
             let mut wheel = Wheel::new(now);
             let mut model = BTreeMap::new();

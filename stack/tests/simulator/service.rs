@@ -23,7 +23,7 @@ pub struct Actor {
     end: End,
     ledger: Rc<RefCell<Ledger>>,
     /// Open connections that this worker has initiated.
-    under_way: usize,
+    initiated: usize,
     at_once: usize,
     /// Relay connection without a partner.
     alone: Option<(ConnId, usize)>,
@@ -98,18 +98,18 @@ impl Progress {
 impl Actor {
     pub fn new(end: End, ledger: Rc<RefCell<Ledger>>) -> Self {
         let at_once = ledger.borrow().scenario.at_once;
-        Actor { end, ledger, under_way: 0, at_once, alone: None, partners: Vec::new() }
+        Actor { end, ledger, initiated: 0, at_once, alone: None, partners: Vec::new() }
     }
 
     /// Opens connections up to the concurrency limit.
     fn connect(&mut self, net: &mut impl Transport) {
-        while self.under_way < self.at_once {
+        while self.initiated < self.at_once {
             let Some(n) = self.ledger.borrow_mut().next(self.end) else { return };
             let host = 1 + self.end.other() as u8;
             let ipv6 = self.ledger.borrow().scenario.connections[n].ipv6;
             let to = if ipv6 { format!("[fd00::{host}]:7") } else { format!("10.0.0.{host}:7") };
             net.connect(to.parse::<SocketAddr>().unwrap(), n as u64);
-            self.under_way += 1;
+            self.initiated += 1;
         }
     }
 
@@ -126,9 +126,9 @@ impl Actor {
         if let Some(bytes) = bytes
             && let Some(at) = incoming.differs(record.received, bytes)
         {
-            let place = record.received + at as u64;
+            let offset = record.received + at as u64;
             let found = incoming.find(&bytes[at..]);
-            panic!("connection {}: byte {place} at {:?} is wrong; its position is {found:?}", conn.n, self.end);
+            panic!("connection {}: byte {offset} at {:?} is wrong; its position is {found:?}", conn.n, self.end);
         }
         record.received += len as u64;
         let received = record.received;
@@ -256,10 +256,10 @@ impl Actor {
             let piece = record.outgoing.piece(record.sent, left.min(most.max(least)));
             let sent = match how {
                 Writing::Reserve(_) | Writing::Mixed(_) => {
-                    let Some(place) = net.reserve(id, piece.len()) else { return };
-                    let mut len = place.len();
+                    let Some(space) = net.reserve(id, piece.len()) else { return };
+                    let mut len = space.len();
                     assert!((1..=piece.len()).contains(&len));
-                    place.copy_from_slice(&piece[..len]);
+                    space.copy_from_slice(&piece[..len]);
                     if conn.dice.chance(0.1) {
                         len = conn.dice.0.usize(0..=len);
                     }
@@ -421,7 +421,7 @@ impl Service for Actor {
         record.failed = Some(error);
         record.events.push(SeenEvent::Failed(error));
         drop(ledger);
-        self.under_way -= 1;
+        self.initiated -= 1;
         self.connect(net);
     }
 
@@ -500,7 +500,7 @@ impl Service for Actor {
         }
         let is_client = self.ledger.borrow().scenario.connections[conn.n].from == self.end;
         if is_client {
-            self.under_way -= 1;
+            self.initiated -= 1;
             self.connect(net);
         }
     }

@@ -4,8 +4,8 @@ use super::Net;
 use crate::errno;
 use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
 
-/// Minimum size of the buffer that [`Net::place`] returns, unless less was requested.
-const LEAST_PLACE: usize = 4 << 10;
+/// Minimum size of the buffer that [`Net::reserve_space`] returns, unless less was requested.
+const LEAST_RESERVED: usize = 4 << 10;
 
 /// Buffer that the service writes to, at the start of the current block. Consecutive commits for one connection grow to
 /// one slice, until another connection or another kind of send intervenes.
@@ -43,12 +43,12 @@ impl Net {
     }
 
     /// Returns a buffer of up to `max` bytes for data to send on a connection.
-    pub(crate) fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub(crate) fn reserve_space(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
         let wanted = self.room_for(id, max.min(1)).min(max);
         if wanted == 0 {
             return None;
         }
-        let least = wanted.min(LEAST_PLACE);
+        let least = wanted.min(LEAST_RESERVED);
         let left = self.memory.tx_left();
         let committed = match self.placing {
             Some(placing) if placing.conn == id && left >= placing.committed + least => placing.committed,
@@ -62,14 +62,14 @@ impl Net {
             self.memory.wait(id);
             return None;
         }
-        let place = &mut self.memory.tx(committed + least)?[committed..];
-        let reserved = place.len().min(wanted);
+        let space = &mut self.memory.tx(committed + least)?[committed..];
+        let reserved = space.len().min(wanted);
         self.placing = Some(Placing { conn: id, committed, reserved });
-        Some(&mut place[..reserved])
+        Some(&mut space[..reserved])
     }
 
     /// Sends the first `n` bytes of the last buffer.
-    pub(crate) fn commit_place(&mut self, id: ConnId, n: usize) {
+    pub(crate) fn commit_space(&mut self, id: ConnId, n: usize) {
         if !self.table.slots.get(id).is_some_and(|conn| conn.life.may_send()) {
             return;
         }

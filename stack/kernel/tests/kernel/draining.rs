@@ -14,7 +14,7 @@ fn client(server: SocketAddr) -> TcpStream {
     stream
 }
 
-fn ask(stream: &mut TcpStream) {
+fn echo_hello(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).unwrap();
@@ -28,13 +28,13 @@ fn await_left(server: &Running<Echo>, connections: usize) {
 fn drains(config: &Config) {
     let server = Running::start(config, Echo::default());
     let mut old = client(server.address);
-    ask(&mut old);
+    echo_hello(&mut old);
     assert_eq!(server.stop.remaining(), None);
     server.stop.drain();
     await_left(&server, 1);
     let refused = TcpStream::connect(server.address).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    ask(&mut old);
+    echo_hello(&mut old);
     drop(old);
     await_left(&server, 0);
     let (echo, summary) = server.finish();

@@ -20,7 +20,7 @@ fn peer_reset_ends_only_its_connection() {
     turn_until(&mut worker, "all accepted", |worker| worker.summary().accepted == 51);
     for (number, mut stream) in leaving.into_iter().enumerate() {
         if number % 2 == 0 {
-            stream.write_all(b"last words").unwrap();
+            stream.write_all(b"last farewell").unwrap();
         }
         vanish(stream);
     }
@@ -148,9 +148,9 @@ fn closed_connection_receives_until_the_peer_closes() {
     let mut worker = worker(&listening(), ClosesFirst::default());
     let mut stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
     turn_until(&mut worker, "accepted", |worker| worker.summary().tx_bytes == 7);
-    let mut words = Vec::new();
-    stream.read_to_end(&mut words).unwrap();
-    assert_eq!(words, b"goodbye");
+    let mut farewell = Vec::new();
+    stream.read_to_end(&mut farewell).unwrap();
+    assert_eq!(farewell, b"goodbye");
     for _ in 0..3 {
         stream.write_all(&[0; 1000]).unwrap();
         worker.turn(Duration::from_millis(1));

@@ -63,7 +63,7 @@ fn chargen_waits_for_a_stalled_peer_within_its_buffer() {
 }
 
 #[test]
-fn proxy_splices_both_ways_and_forwards_each_close() {
+fn proxy_splices_both_directions_and_forwards_each_close() {
     let upstream = Running::start(&listening(), Echo::default());
     let proxy = Running::start(&listening(), Proxy::new(upstream.address));
     let mut stream = client(proxy.address);

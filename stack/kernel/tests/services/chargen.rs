@@ -30,12 +30,12 @@ impl Chargen {
     fn fill(&mut self, net: &mut impl Transport, conn: ConnId, sent: &mut u64) {
         while *sent < self.length {
             let left = usize::try_from(self.length - *sent).unwrap_or(usize::MAX);
-            let Some(place) = net.reserve(conn, left) else {
+            let Some(space) = net.reserve(conn, left) else {
                 self.held_back += 1;
                 return;
             };
-            let n = place.len();
-            place.iter_mut().zip(*sent..).for_each(|(byte, n)| *byte = pattern(n));
+            let n = space.len();
+            space.iter_mut().zip(*sent..).for_each(|(byte, n)| *byte = pattern(n));
             net.commit(conn, n);
             *sent += n as u64;
             self.sent += n as u64;

@@ -146,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cube_root_is_the_greatest_whose_cube_is_not_more(n in 0..1u128 << 94) {
+        fn cube_root_is_the_greatest_with_a_cube_not_above_the_operand(n in 0..1u128 << 94) {
             let root = u128::from(cube_root(n));
             prop_assert!(root.pow(3) <= n && (root + 1).pow(3) > n);
         }

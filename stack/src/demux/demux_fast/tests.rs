@@ -18,7 +18,7 @@ fn link() -> (MemoryNic, MemoryNic) {
     Link::pair(LinkConfig { pool: 8, checksum_offload: true, ..LinkConfig::default() })
 }
 
-/// Returns `bytes` as a received packet, chained if `cut`. `vouched` says whether the port reports good IPv4 and TCP
+/// Returns `bytes` as a received packet, chained if `cut`. `vouched` states whether the port reports good IPv4 and TCP
 /// checksums.
 fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPacket {
     let (mut sender, mut receiver) = link();
@@ -195,8 +195,8 @@ proptest! {
     ) {
         let mut bytes = segment(six, 10, 0);
         if six {
-            for (place, ip) in [(22, ends6.0), (38, ends6.1)] {
-                bytes[place..place + 16].copy_from_slice(&ip.parse::<std::net::Ipv6Addr>().unwrap().octets());
+            for (offset, ip) in [(22, ends6.0), (38, ends6.1)] {
+                bytes[offset..offset + 16].copy_from_slice(&ip.parse::<std::net::Ipv6Addr>().unwrap().octets());
             }
         } else {
             bytes[26..30].copy_from_slice(&Ipv4Addr::from_bits(source).octets());

@@ -204,9 +204,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 && len <= SHORT
                 && (room.is_scarce || tcb.received as usize <= buffers.received.len() * SHORT as usize)
                 && let Some(last) = buffers.received.back_mut()
-                && let Some(place) = last.append(len as usize)
+                && let Some(space) = last.append(len as usize)
             {
-                place.copy_from_slice(packet.data());
+                space.copy_from_slice(packet.data());
                 self.shared.counters.copied += u64::from(len);
             } else if !fits || !room.in_order {
                 self.shared.counters.pruned += 1;

@@ -204,9 +204,9 @@ impl<P: Packet> Reassembly<P> {
             && self.bytes <= self.held.len() * SHORT
             && let Some(before) = at.checked_sub(1).and_then(|i| self.held.get_mut(i))
             && before.seq + before.packet.len() as u32 == seq
-            && let Some(place) = before.packet.append(len)
+            && let Some(tail) = before.packet.append(len)
         {
-            place.copy_from_slice(packet.data());
+            tail.copy_from_slice(packet.data());
             inserted = Inserted::Copied;
         } else {
             self.held.insert(at, Held { seq, packet });
@@ -344,8 +344,8 @@ mod tests {
 
     fn packet(nic: &mut MemoryNic, seq: u32, len: u32) -> MemoryPacket {
         let mut packet = nic.allocate().unwrap();
-        let place = packet.append(len as usize).unwrap();
-        place.iter_mut().enumerate().for_each(|(i, byte)| *byte = (seq.wrapping_add(i as u32) % 251) as u8);
+        let tail = packet.append(len as usize).unwrap();
+        tail.iter_mut().enumerate().for_each(|(i, byte)| *byte = (seq.wrapping_add(i as u32) % 251) as u8);
         packet
     }
 

@@ -76,8 +76,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             while !data.is_empty() && received.len() < most {
                 let (piece, rest) = data.split_at(data.len().min(room));
                 let Some(mut packet) = egress.allocate_for_payload() else { break };
-                let Some(place) = packet.append(piece.len()) else { break };
-                place.copy_from_slice(piece);
+                let Some(tail) = packet.append(piece.len()) else { break };
+                tail.copy_from_slice(piece);
                 received.push_back(packet);
                 restored += piece.len();
                 data = rest;

@@ -196,7 +196,7 @@ impl Outcome {
 /// Result of a timer expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
-    /// The timer is not due. The caller asks for the deadline again.
+    /// The timer is not due. The caller reads the deadline again.
     Nothing,
     /// The reordering timer expired: data is lost and may be retransmitted within the allowance.
     Reordering {

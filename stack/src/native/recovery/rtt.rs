@@ -22,7 +22,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 
 /// SRTT and RTTVAR in eight bytes, part of the frequently used state of a connection.
 ///
-/// One bit tells whether [`Path`](super::Path) affects the timeout (by back-off or a learnt floor), so that arming a
+/// One bit records whether [`Path`](super::Path) affects the timeout (by back-off or a learnt floor), so that arming a
 /// timer usually does not access that rarely used state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RttEstimator {

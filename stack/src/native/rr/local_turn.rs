@@ -126,10 +126,10 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             return Err(write);
         }
         let Some(window) = tcb.offer_full_window(is_low) else { return Err(write) };
-        let Some(place) = packet.rewrite(len) else { return Err(write) };
+        let Some(payload) = packet.rewrite(len) else { return Err(write) };
         // From here on the request is consumed.
         tcb.received = 0;
-        write(place);
+        write(payload);
         let (link, timestamp_ms) = (&rr.link, self.shared.clock.timestamp_ms);
         let Some(kept) = prepend_headers(packet, tcb, size, Control::PSH, window, link, settings.offload, timestamp_ms)
         else {

@@ -105,17 +105,17 @@ impl<P> RrPool<P> {
             link: [0; ETHERNET_HEADER],
             link_epoch: 0,
         };
-        let place = match self.spare.pop() {
-            Some(place) => {
-                self.states[place as usize] = rr;
-                place
+        let index = match self.spare.pop() {
+            Some(index) => {
+                self.states[index as usize] = rr;
+                index
             }
             None => {
                 self.states.push(rr);
                 self.states.len() as u32 - 1
             }
         };
-        tcb.buffers = place | RR_BIT;
+        tcb.buffers = index | RR_BIT;
     }
 
     /// Detaches the state of `tcb`. Returns its turn, and the time at which the last response was sent.

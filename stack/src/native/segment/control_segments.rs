@@ -74,8 +74,8 @@ impl<P: Packet> Shared<P> {
         egress: &mut Egress<N>,
     ) -> bool {
         // The headroom of an empty packet fits the headers.
-        let Some(place) = packet.prepend(LEN).and_then(|place| place.first_chunk_mut::<LEN>()) else { return false };
-        header.write_frame::<true, LEN>(place, &link, self.settings.offload);
+        let Some(out) = packet.prepend(LEN).and_then(|out| out.first_chunk_mut::<LEN>()) else { return false };
+        header.write_frame::<true, LEN>(out, &link, self.settings.offload);
         if let Some(offload) = header.offload_for(true, self.settings.offload) {
             packet.set_tx_offload(offload);
         }
@@ -104,11 +104,11 @@ impl<P: Packet> Shared<P> {
     ) -> bool {
         let link = egress.link_header(header.tuple.remote_v6().to_bits(), now);
         let front = if link.is_some() { ETHERNET_HEADER } else { 0 };
-        let Some(place) = packet.prepend(front + header.len()) else { return false };
+        let Some(out) = packet.prepend(front + header.len()) else { return false };
         if let Some(link) = link {
-            place[..ETHERNET_HEADER].copy_from_slice(link);
+            out[..ETHERNET_HEADER].copy_from_slice(link);
         }
-        header.write(&mut place[front..], self.settings.offload, 0);
+        header.write(&mut out[front..], self.settings.offload, 0);
         if let Some(offload) = header.offload(self.settings.offload) {
             packet.set_tx_offload(offload);
         }
@@ -197,17 +197,17 @@ impl<P: Packet> Shared<P> {
             tso: None,
         };
         let Some(packet) = carrier.filter(|_| egress.room() > 0).or_else(|| egress.allocate()) else { return false };
-        let mut place = [0; SynOptions::MAX_LEN];
+        let mut out = [0; SynOptions::MAX_LEN];
         if options.len() == SynOptions::MAX_LEN
             && self.is_fixed_len(tuple)
             && let Some(link) = egress.link_header(tuple.remote_v6().to_bits(), now).copied()
         {
-            options.emit(&mut place);
-            let header = TxHeader { options: &place, ..header };
+            options.emit(&mut out);
+            let header = TxHeader { options: &out, ..header };
             return self
                 .send_fixed_len_in::<N, { ETHERNET_HEADER + 40 + SynOptions::MAX_LEN }>(packet, &header, link, egress);
         }
-        let options = OptionBytes::written(|place| options.emit(place));
+        let options = OptionBytes::written(|out| options.emit(out));
         self.send_header_in(packet, &TxHeader { options: options.as_slice(), ..header }, egress, now)
     }
 

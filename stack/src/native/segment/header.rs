@@ -158,11 +158,11 @@ impl TxHeader<'_> {
     #[inline(always)]
     pub fn write_frame<const V4: bool, const N: usize>(
         &self,
-        place: &mut [u8; N],
+        out: &mut [u8; N],
         link: &[u8; ETHERNET_HEADER],
         offload: Offload,
     ) {
-        let Some((front, rest)) = place.split_first_chunk_mut() else { return };
+        let Some((front, rest)) = out.split_first_chunk_mut() else { return };
         *front = *link;
         let fixed = if V4 { IPV4_AND_TCP } else { IPV6_AND_TCP };
         if V4 {
@@ -173,26 +173,26 @@ impl TxHeader<'_> {
             self.write_v6(fixed);
         }
         match self.timestamp {
-            Some(timestamp) => put_timestamp(place, timestamp),
+            Some(timestamp) => put_timestamp(out, timestamp),
             None => rest[fixed..].copy_from_slice(self.options),
         }
     }
 
-    /// Writes the IP and TCP headers, [`len`](Self::len) bytes, into `place`. `payload` is the checksum of the payload,
+    /// Writes the IP and TCP headers, [`len`](Self::len) bytes, into `out`. `payload` is the checksum of the payload,
     /// for a port without checksum offload.
-    pub fn write(&self, place: &mut [u8], offload: Offload, payload: u16) {
-        let place = &mut place[..self.len()];
+    pub fn write(&self, out: &mut [u8], offload: Offload, payload: u16) {
+        let out = &mut out[..self.len()];
         let (fixed, ip_len) = if self.tuple.is_ipv4() {
-            (place.first_chunk_mut().map(|place| self.write_v4(place, offload)), IPV4)
+            (out.first_chunk_mut().map(|out| self.write_v4(out, offload)), IPV4)
         } else {
-            (place.first_chunk_mut().map(|place| self.write_v6(place)), IPV6)
+            (out.first_chunk_mut().map(|out| self.write_v6(out)), IPV6)
         };
         debug_assert!(fixed.is_some());
-        let tcp = &mut place[ip_len..];
+        let tcp = &mut out[ip_len..];
         let mut options = &mut tcp[TCP_FIXED..];
         if let Some(timestamp) = self.timestamp {
-            let Some((place, rest)) = options.split_first_chunk_mut::<{ options::TIMESTAMP_LEN }>() else { return };
-            put_timestamp(place, timestamp);
+            let Some((out, rest)) = options.split_first_chunk_mut::<{ options::TIMESTAMP_LEN }>() else { return };
+            put_timestamp(out, timestamp);
             options = rest;
         }
         options.copy_from_slice(self.options);
@@ -205,39 +205,39 @@ impl TxHeader<'_> {
 
     /// Writes the fixed parts of the IPv4 header (RFC 791 §3.1) and of the TCP header, with the pseudo-header checksum.
     #[inline(always)]
-    fn write_v4(&self, place: &mut [u8; IPV4_AND_TCP], offload: Offload) {
+    fn write_v4(&self, out: &mut [u8; IPV4_AND_TCP], offload: Offload) {
         let total_len = (IPV4 + self.tcp_len() + self.payload) as u16;
         let addresses = u64::from_be_bytes(self.tuple.sent_v4());
         let sum = (addresses >> 32) + (addresses & 0xffff_ffff);
         let checksum = if offload.ipv4 { 0 } else { ipv4_checksum(sum, total_len, self.ecn) };
         // Version, header length and ECN; total length; identification; flags and offset.
         let first = 0x4500 | u64::from(self.ecn as u8);
-        put(place, 0, first << 48 | u64::from(total_len) << 32 | u64::from(DONT_FRAGMENT));
+        put(out, 0, first << 48 | u64::from(total_len) << 32 | u64::from(DONT_FRAGMENT));
         // Hop limit and protocol; checksum; source.
-        put(place, 8, HOP_LIMIT_AND_TCP << 48 | u64::from(checksum) << 32 | addresses >> 32);
+        put(out, 8, HOP_LIMIT_AND_TCP << 48 | u64::from(checksum) << 32 | addresses >> 32);
         // Destination; the first four bytes of the TCP header.
-        put(place, 16, addresses << 32 | u64::from(u32::from_be_bytes(self.tuple.sent_ports())));
+        put(out, 16, addresses << 32 | u64::from(u32::from_be_bytes(self.tuple.sent_ports())));
         let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
-        put(place, 24, third);
-        put(place, 32, fourth);
+        put(out, 24, third);
+        put(out, 32, fourth);
     }
 
     /// Writes the IPv6 header (RFC 8200 §3) and the fixed part of the TCP header, with the pseudo-header checksum.
     #[inline]
-    fn write_v6(&self, place: &mut [u8; IPV6_AND_TCP]) {
+    fn write_v6(&self, out: &mut [u8; IPV6_AND_TCP]) {
         let len = (self.tcp_len() + self.payload) as u64;
         // Version and traffic class; flow label; payload length; next header; hop limit.
         let class = u64::from(self.ecn as u8);
         let last = u64::from(TCP) << 8 | u64::from(HOP_LIMIT);
-        put(place, 0, 6 << 60 | class << 52 | (len & 0xffff) << 16 | last);
+        put(out, 0, 6 << 60 | class << 52 | (len & 0xffff) << 16 | last);
         let addresses = self.tuple.sent_v6();
-        place[8..40].copy_from_slice(&addresses);
-        place[40..44].copy_from_slice(&self.tuple.sent_ports());
+        out[8..40].copy_from_slice(&addresses);
+        out[40..44].copy_from_slice(&self.tuple.sent_ports());
         let (words, _) = addresses.as_chunks::<4>();
         let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
         let [third, fourth] = self.tcp_words(fold(sum + u64::from(TCP) + self.pseudo_len()));
-        put(place, 44, third);
-        put(place, 52, fourth);
+        put(out, 44, third);
+        put(out, 52, fourth);
     }
 
     /// Returns the length in the pseudo-header (RFC 9293 §3.1).
@@ -259,19 +259,19 @@ impl TxHeader<'_> {
     }
 }
 
-/// Writes the timestamps option into the last bytes of `place`.
+/// Writes the timestamps option into the last bytes of `out`.
 #[inline]
-fn put_timestamp<const N: usize>(place: &mut [u8; N], timestamp: Timestamp) {
-    if let Some(place) = place.last_chunk_mut() {
-        options::emit_timestamp(place, timestamp);
+fn put_timestamp<const N: usize>(out: &mut [u8; N], timestamp: Timestamp) {
+    if let Some(out) = out.last_chunk_mut() {
+        options::emit_timestamp(out, timestamp);
     }
 }
 
-/// Writes `word` at `at`, a constant within `place`, as a single store.
+/// Writes `word` at `at`, a constant within `out`, as a single store.
 #[inline(always)]
-fn put<const N: usize>(place: &mut [u8; N], at: usize, word: u64) {
-    if let Some(place) = place[at..].first_chunk_mut() {
-        *place = word.to_be_bytes();
+fn put<const N: usize>(out: &mut [u8; N], at: usize, word: u64) {
+    if let Some(out) = out[at..].first_chunk_mut() {
+        *out = word.to_be_bytes();
     }
 }
 

@@ -74,8 +74,8 @@ pub(crate) struct SackBlocks {
 impl SackBlocks {
     /// Appends `block` if there is room.
     pub fn push(&mut self, block: SackBlock) {
-        if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
-            *place = block;
+        if let Some(slot) = self.blocks.get_mut(usize::from(self.len)) {
+            *slot = block;
             self.len += 1;
         }
     }
@@ -229,14 +229,14 @@ impl SynOptions {
         4 + sack + timestamp + scale
     }
 
-    /// Encodes the options at the beginning of `place`. Returns their length.
+    /// Encodes the options at the beginning of `out`. Returns their length.
     ///
     /// # Panics
     ///
-    /// If `place` is shorter than [`len`](Self::len).
+    /// If `out` is shorter than [`len`](Self::len).
     #[inline]
-    pub fn emit(&self, place: &mut [u8]) -> usize {
-        let mut writer = Writer::new(place);
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let mut writer = Writer::new(out);
         let [high, low] = self.mss.to_be_bytes();
         writer.put([MSS, 4, high, low]);
         match (self.sack_permitted, self.timestamp) {
@@ -260,8 +260,8 @@ impl SynOptions {
 
 /// Encodes a padded timestamps option.
 #[inline]
-pub(crate) fn emit_timestamp(place: &mut [u8; TIMESTAMP_LEN], timestamp: Timestamp) {
-    let mut writer = Writer::new(place);
+pub(crate) fn emit_timestamp(out: &mut [u8; TIMESTAMP_LEN], timestamp: Timestamp) {
+    let mut writer = Writer::new(out);
     writer.put(TIMESTAMP_HEAD);
     writer.timestamp(timestamp);
 }
@@ -278,15 +278,15 @@ pub(crate) const fn sack_len(blocks: usize) -> usize {
     }
 }
 
-/// Encodes the first four of `blocks` at the beginning of `place`. Returns the length, 0 for no blocks. With a
+/// Encodes the first four of `blocks` at the beginning of `out`. Returns the length, 0 for no blocks. With a
 /// timestamp only [three](MAX_SACK_BLOCKS_WITH_TIMESTAMP) fit into a header.
 ///
 /// # Panics
 ///
-/// If `place` is shorter than the encoding.
-pub(crate) fn emit_sack(place: &mut [u8], blocks: &[SackBlock]) -> usize {
+/// If `out` is shorter than the encoding.
+pub(crate) fn emit_sack(out: &mut [u8], blocks: &[SackBlock]) -> usize {
     let blocks = &blocks[..blocks.len().min(MAX_SACK_BLOCKS)];
-    let mut writer = Writer::new(place);
+    let mut writer = Writer::new(out);
     if !blocks.is_empty() {
         writer.put([NOP, NOP, SACK, 2 + 8 * blocks.len() as u8]);
     }
@@ -305,8 +305,8 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     #[inline]
-    fn new(place: &'a mut [u8]) -> Self {
-        Writer { words: place.as_chunks_mut().0, at: 0 }
+    fn new(out: &'a mut [u8]) -> Self {
+        Writer { words: out.as_chunks_mut().0, at: 0 }
     }
 
     #[inline]

@@ -235,11 +235,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let front = if link.is_some() { ETHERNET_HEADER } else { 0 };
         // The checksum is computed before the payload is handed over, unless the port computes it.
         let sum = if offload.tcp { 0 } else { crate::checksum::sum_of(buffers.queue.slices(seq, len)) };
-        let write = |place: &mut [u8]| {
+        let write = |out: &mut [u8]| {
             if let Some(link) = link {
-                place[..ETHERNET_HEADER].copy_from_slice(&link);
+                out[..ETHERNET_HEADER].copy_from_slice(&link);
             }
-            header.write(&mut place[front..], offload, sum);
+            header.write(&mut out[front..], offload, sum);
         };
         let Some(mut packet) = buffers.queue.build_frame(seq, len, front + header.len(), link.is_some(), egress, write)
         else {
@@ -394,5 +394,5 @@ fn sack_option<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>) -> OptionBytes {
     if n == 0 {
         return OptionBytes::NONE;
     }
-    OptionBytes::written(|place| options::emit_sack(place, &sack[..n]))
+    OptionBytes::written(|out| options::emit_sack(out, &sack[..n]))
 }

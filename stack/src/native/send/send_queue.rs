@@ -122,8 +122,8 @@ impl<P: Packet> SendQueue<P> {
         if piece.len as usize + bytes.len() > most {
             return false;
         }
-        let Some(place) = packet.append(bytes.len()) else { return false };
-        place.copy_from_slice(bytes);
+        let Some(space) = packet.append(bytes.len()) else { return false };
+        space.copy_from_slice(bytes);
         piece.len += bytes.len() as u32;
         true
     }
@@ -263,8 +263,8 @@ impl<P: Packet> SendQueue<P> {
         }
         for piece in self.pieces.iter() {
             let lens = (piece.packet.as_ref().map(Packet::len), piece.retained.as_ref().map(|bytes| bytes.len()));
-            let in_one_place = matches!(lens, (Some(len), None) | (None, Some(len)) if len == piece.len as usize);
-            assert!(in_one_place, "a piece of {} bytes of the send queue has {lens:?}", piece.len);
+            let is_stored_once = matches!(lens, (Some(len), None) | (None, Some(len)) if len == piece.len as usize);
+            assert!(is_stored_once, "a piece of {} bytes of the send queue has {lens:?}", piece.len);
         }
         Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
     }
@@ -388,13 +388,13 @@ impl<P: Packet> SendQueue<P> {
             && let Some(mut packet) = piece.packet.take()
         {
             // The packet is sent, and its data stays in the queue.
-            let Some(place) = packet.prepend(header) else {
+            let Some(space) = packet.prepend(header) else {
                 piece.packet = Some(packet);
                 return self.build_frame_separate(first, seq, len, header, egress, write);
             };
-            write(place);
+            write(space);
             let Some(bytes) = packet.retain(header) else {
-                // The reference count is exhausted. The data stays, and is sent from its place.
+                // The reference count is exhausted. The data stays and is sent from where it is.
                 piece.retained = Some(packet.into_bytes(header..header + piece.len as usize));
                 return None;
             };

@@ -24,7 +24,7 @@ pub(crate) struct TxBacklog {
 impl TxBacklog {
     /// Appends `slot`, unless it is in the backlog.
     pub fn push(&mut self, slot: u32) {
-        let (word, bit) = place(slot);
+        let (word, bit) = bit_position(slot);
         if self.members.len() <= word {
             self.members.resize(word + 1, 0);
         }
@@ -37,7 +37,7 @@ impl TxBacklog {
     /// Removes the slot that waited longest.
     pub fn pop(&mut self) -> Option<u32> {
         let slot = self.queue.pop_front()?;
-        let (word, bit) = place(slot);
+        let (word, bit) = bit_position(slot);
         self.members[word] &= !bit;
         Some(slot)
     }
@@ -53,7 +53,7 @@ impl TxBacklog {
     }
 
     pub fn contains(&self, slot: u32) -> bool {
-        let (word, bit) = place(slot);
+        let (word, bit) = bit_position(slot);
         self.members.get(word).is_some_and(|members| members & bit != 0)
     }
 }
@@ -89,7 +89,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         }
     }
 
-    /// Sends everything pending on the connection in `slot`; `data` tells whether that includes data. Returns whether
+    /// Sends everything pending on the connection in `slot`; `data` states whether that includes data. Returns whether
     /// nothing remains that may be sent now.
     #[inline(always)]
     pub(crate) fn transmit<N: Nic<Packet = P>>(
@@ -106,7 +106,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     }
 }
 
-fn place(slot: u32) -> (usize, u64) {
+fn bit_position(slot: u32) -> (usize, u64) {
     (slot as usize / 64, 1 << (slot % 64))
 }
 

@@ -139,12 +139,12 @@ impl<P: Packet> ConnBufferPool<P> {
     #[cold]
     #[inline(never)]
     fn attach_new(&mut self, tcb: &mut Tcb) {
-        let place = self.spare.pop().unwrap_or_else(|| {
+        let index = self.spare.pop().unwrap_or_else(|| {
             self.buffers.push(ConnBuffers::new());
             self.buffers.len() as u32 - 1
         });
-        tcb.buffers = place;
-        let buffers = &mut self.buffers[place as usize];
+        tcb.buffers = index;
+        let buffers = &mut self.buffers[index as usize];
         let sack = tcb.flags.has(Flags::SACK);
         buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.handles_ecn_echo });
         buffers.probe = None;
@@ -174,9 +174,9 @@ impl<P: Packet> ConnBufferPool<P> {
     /// Panics unless all buffers are either spare and empty, or in `owned`.
     pub fn assert_owned(&self, owned: &HashSet<u32>) {
         assert_eq!(owned.len() + self.spare.len(), self.buffers.len(), "buffers owned or spare");
-        for place in &self.spare {
-            assert!(!owned.contains(place), "buffers {place} are in use and spare");
-            assert_eq!(self.buffers[*place as usize].mbufs_held(), 0, "spare buffers {place} hold packets");
+        for index in &self.spare {
+            assert!(!owned.contains(index), "buffers {index} are in use and spare");
+            assert_eq!(self.buffers[*index as usize].mbufs_held(), 0, "spare buffers {index} hold packets");
         }
     }
 

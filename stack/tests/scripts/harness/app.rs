@@ -265,9 +265,9 @@ impl App {
             return;
         }
         let written = state.written;
-        let is_written = net.respond(conn, request, len, |place| {
-            assert_eq!(place.len(), len, "the reserved space is as long as the answer");
-            place.iter_mut().zip(written..).for_each(|(byte, at)| *byte = stream_byte(at));
+        let is_written = net.respond(conn, request, len, |space| {
+            assert_eq!(space.len(), len, "the reserved space is as long as the answer");
+            space.iter_mut().zip(written..).for_each(|(byte, at)| *byte = stream_byte(at));
         });
         if is_written {
             state.written += len as u64;
@@ -285,16 +285,16 @@ impl App {
                 self.pump(net, conn, port);
             }
             Command::Reserve(n) => {
-                if let Some(place) = net.reserve(conn, n) {
-                    place.fill(0xee);
+                if let Some(space) = net.reserve(conn, n) {
+                    space.fill(0xee);
                 }
             }
             Command::Fill(n) => {
                 let mut log = self.log.borrow_mut();
                 let state = log.conns.entry(port).or_default();
-                if let Some(place) = net.reserve(conn, n + 7) {
-                    place.fill(0xee);
-                    place.iter_mut().zip(state.written..).take(n).for_each(|(byte, at)| *byte = stream_byte(at));
+                if let Some(space) = net.reserve(conn, n + 7) {
+                    space.fill(0xee);
+                    space.iter_mut().zip(state.written..).take(n).for_each(|(byte, at)| *byte = stream_byte(at));
                     net.commit(conn, n);
                     state.written += n as u64;
                 }
@@ -349,9 +349,9 @@ impl App {
         let mut log = self.log.borrow_mut();
         let state = log.conns.entry(port).or_default();
         while state.to_write > 0 {
-            let Some(place) = net.reserve(conn, state.to_write) else { return };
-            let n = place.len();
-            for (i, byte) in place.iter_mut().enumerate() {
+            let Some(space) = net.reserve(conn, state.to_write) else { return };
+            let n = space.len();
+            for (i, byte) in space.iter_mut().enumerate() {
                 *byte = stream_byte(state.written + i as u64);
             }
             net.commit(conn, n);

@@ -76,7 +76,7 @@ fn packet_shortage_grants_no_window() {
 }
 
 #[test]
-fn many_connections_use_rr_mode_and_close_in_every_way() {
+fn many_connections_use_rr_mode_and_close_by_every_method() {
     let mut s = Script::accepted_over(peer(), link(8192));
     let ports: Vec<u16> = (5000..6100).collect();
     for port in &ports {

@@ -46,7 +46,7 @@ impl Actor {
                 let len = bytes.len();
                 self.received(conn, Some(bytes), len);
                 conn.reading.passed(len as u64, now);
-                if net.respond(id, len, len, |place| place.copy_from_slice(bytes)) {
+                if net.respond(id, len, len, |out| out.copy_from_slice(bytes)) {
                     self.sent(conn.n, len);
                 } else {
                     conn.backlog = Some(Bytes::from(bytes.to_vec()));

@@ -57,13 +57,13 @@ impl Observer {
         if bytes.is_empty() {
             return;
         }
-        let places = &mut self.seen[index].1;
+        let addresses = &mut self.seen[index].1;
         let start = bytes.as_ptr() as usize;
-        if places.len() == from {
-            return places.extend(start..start + bytes.len());
+        if addresses.len() == from {
+            return addresses.extend(start..start + bytes.len());
         }
-        places.resize(places.len().max(from + bytes.len()), 0);
-        places[from..from + bytes.len()].iter_mut().zip(start..).for_each(|(place, address)| *place = address);
+        addresses.resize(addresses.len().max(from + bytes.len()), 0);
+        addresses[from..from + bytes.len()].iter_mut().zip(start..).for_each(|(slot, address)| *slot = address);
     }
 
     fn answer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {

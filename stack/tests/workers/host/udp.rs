@@ -132,9 +132,9 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     let all = ChecksumCapabilities::default();
     ip.emit(ethernet.payload_mut(), &all);
     let udp = UdpRepr { src_port: from.port(), dst_port: to.port() };
-    let place = &mut frame[34..];
+    let segment = &mut frame[34..];
     let fill = |bytes: &mut [u8]| bytes.copy_from_slice(payload);
-    udp.emit(&mut UdpPacket::new_unchecked(place), &source, &destination, payload.len(), fill, &all);
+    udp.emit(&mut UdpPacket::new_unchecked(segment), &source, &destination, payload.len(), fill, &all);
     frame
 }
 

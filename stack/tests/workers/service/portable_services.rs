@@ -160,7 +160,7 @@ fn chargen_to_stalled_peer_is_bounded_by_buffers() {
 }
 
 #[test]
-fn proxy_forwards_data_and_close_both_ways() {
+fn proxy_forwards_data_and_close_in_both_directions() {
     // Client and upstream share host 1. The client connects to the proxy on host 2, which connects to the upstream.
     struct Both {
         client: Client,
@@ -249,7 +249,7 @@ struct DatagramClient {
 const SIZES: [usize; 6] = [0, 1, 100, 1472, 1473, 9000];
 
 impl DatagramClient {
-    fn ask(&mut self, net: &mut impl Transport) {
+    fn send_next(&mut self, net: &mut impl Transport) {
         // The stack does not fragment UDP over IPv6.
         let four = SIZES.map(|size| ("10.0.0.1:4000", "10.0.0.2:7", size));
         let six = SIZES[..3].iter().map(|&size| ("[fd00::1]:4000", "[fd00::2]:7", size));
@@ -265,14 +265,14 @@ impl Service for DatagramClient {
     type Message = ();
 
     fn start(&mut self, net: &mut impl Transport) {
-        self.ask(net);
+        self.send_next(net);
     }
 
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         self.back.push(datagram);
-        self.ask(net);
+        self.send_next(net);
     }
 }
 

@@ -141,10 +141,10 @@ impl Scoreboard {
             {
                 record.flags &= !LOST;
                 if record.is_retransmitted() {
-                    // The record is in flight again, at its place among the retransmissions.
+                    // The record is in flight again, in its position among the retransmissions.
                     let resent = Retransmission { seq: record.seq, end: record.end(), sent: record.sent };
-                    let place = self.retransmissions.partition_point(|other| other.sent <= resent.sent);
-                    self.retransmissions.insert(place, resent);
+                    let index = self.retransmissions.partition_point(|other| other.sent <= resent.sent);
+                    self.retransmissions.insert(index, resent);
                 }
                 index += 1;
             }

@@ -46,17 +46,17 @@ impl SackReport {
     }
 
     fn insert(&mut self, start: Seq, end: Seq) {
-        let mut place = self.count;
-        if let Some(slot) = self.blocks.get_mut(place) {
+        let mut at = self.count;
+        if let Some(slot) = self.blocks.get_mut(at) {
             *slot = (start, end);
             self.count += 1;
         }
-        while let Some(before) = place.checked_sub(1)
+        while let Some(before) = at.checked_sub(1)
             && let Some(&(from, _)) = self.blocks.get(before)
             && start.before(from)
         {
-            self.blocks.swap(before, place);
-            place = before;
+            self.blocks.swap(before, at);
+            at = before;
         }
     }
 

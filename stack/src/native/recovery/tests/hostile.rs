@@ -82,13 +82,13 @@ proptest! {
                 Step::Acknowledge { ack, sack, echo, ece, duplicate, unsent, exactly } => {
                     let outstanding = flight.next() - flight.una();
                     // Positions at segment boundaries, or anywhere.
-                    let place = |sixteenths: u32| {
+                    let seq_at = |sixteenths: u32| {
                         let offset = (u64::from(outstanding) * u64::from(sixteenths) / 16) as u32;
                         let offset = if exactly { offset - offset % MSS } else { offset };
                         flight.una() + offset - if exactly { outstanding / 4 / MSS * MSS } else { outstanding / 4 }
                     };
-                    let sack: Vec<_> = sack.iter().map(|&(start, end)| (place(start), place(end))).collect();
-                    let (una, next, ack) = (flight.una(), flight.next(), place(ack));
+                    let sack: Vec<_> = sack.iter().map(|&(start, end)| (seq_at(start), seq_at(end))).collect();
+                    let (una, next, ack) = (flight.una(), flight.next(), seq_at(ack));
                     let acknowledgement = Acknowledgement {
                         ack,
                         sack: &sack,
