@@ -152,7 +152,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri takes too long to make as many blocks")]
-    fn blocks_keep_what_was_written_whatever_else_is_allocated_and_freed(
+    fn blocks_keep_their_content_while_others_are_allocated_and_freed(
         ops in prop::collection::vec((any::<bool>(), 0usize..20_000, any::<prop::sample::Index>()), 1..300),
     ) {
         let arena = arena(256 << 10);

@@ -262,14 +262,14 @@ mod tests {
     fn buffer_returns_when_its_last_part_is_dropped_on_any_thread() {
         let pool = BufferPool::new(64, 2, 2);
         let buffer = pool.take().unwrap();
-        let place = buffer.as_ptr();
+        let address = buffer.as_ptr();
         let bytes = buffer.freeze(5);
         let other = bytes.slice(1..2);
         drop(bytes);
         assert_eq!(pool.in_use(), 1);
         std::thread::spawn(move || drop(other)).join().unwrap();
         assert_eq!(pool.in_use(), 0);
-        assert_eq!(pool.take().unwrap().as_ptr(), place);
+        assert_eq!(pool.take().unwrap().as_ptr(), address);
     }
 
     #[test]

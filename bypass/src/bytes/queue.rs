@@ -84,8 +84,8 @@ impl BytesQueue {
     pub fn vector<'a>(&'a self, into: &mut [IoSlice<'a>; VECTOR]) -> (usize, usize) {
         let mut len = 0;
         let mut n = 0;
-        for (place, slice) in into.iter_mut().zip(&self.slices) {
-            *place = IoSlice::new(slice);
+        for (slot, slice) in into.iter_mut().zip(&self.slices) {
+            *slot = IoSlice::new(slice);
             len += slice.len();
             n += 1;
         }

@@ -89,7 +89,7 @@ impl PoolHandle {
             links: (1..=capacity as u32).map(AtomicU32::new).collect(),
             refs: AtomicUsize::new(1),
         };
-        pool.free.push_chain(0, capacity as u32 - 1, |place| pool.link(place));
+        pool.free.push_chain(0, capacity as u32 - 1, |index| pool.link(index));
         PoolHandle(NonNull::from(Box::leak(Box::new(pool))))
     }
 
@@ -125,8 +125,8 @@ impl Drop for PoolHandle {
 }
 
 impl Pool {
-    fn link(&self, place: u32) -> &AtomicU32 {
-        &self.links[place as usize]
+    fn link(&self, index: u32) -> &AtomicU32 {
+        &self.links[index as usize]
     }
 
     /// Takes a free slot, with an empty view behind the headroom.
@@ -139,22 +139,22 @@ impl Pool {
         let pool = unsafe { this.as_ref() };
         // Relaxed: the caller's reference keeps the pool alive.
         pool.refs.fetch_add(1, Ordering::Relaxed);
-        let Some(index) = pool.free.pop(|place| pool.link(place)) else {
+        let Some(index) = pool.free.pop(|index| pool.link(index)) else {
             pool.refs.fetch_sub(1, Ordering::Release);
             return None;
         };
         // SAFETY: `index` is below the capacity, so the slot lies within the pool's memory.
         let slot = unsafe { pool.memory.add(index as usize * pool.stride).cast::<Slot>() };
-        let place = slot.as_ptr();
+        let raw = slot.as_ptr();
         // SAFETY: `slot` is aligned, because the memory is and the stride is a multiple, and exclusive, by the free
         // list. Its previous contents were dropped when it was returned. `rest` is kept: zero, which is a valid value,
         // or the value of the previous packet.
         unsafe {
-            (&raw mut (*place).refs).write(RefCount::one());
-            (&raw mut (*place).index).write(index);
-            (&raw mut (*place).pool).write(this);
+            (&raw mut (*raw).refs).write(RefCount::one());
+            (&raw mut (*raw).index).write(index);
+            (&raw mut (*raw).pool).write(this);
             let view = View::empty(slot, Slot::buffer(slot).add(HEADROOM));
-            (&raw mut (*place).view).write(UnsafeCell::new(view));
+            (&raw mut (*raw).view).write(UnsafeCell::new(view));
         }
         Some(slot)
     }
@@ -220,7 +220,7 @@ impl Slot {
             let (pool, index) = (slot.pool, slot.index);
             // SAFETY: the taken slot keeps the pool alive until it is released below.
             let alive = unsafe { pool.as_ref() };
-            alive.free.push(index, |place| alive.link(place));
+            alive.free.push(index, |index| alive.link(index));
             // SAFETY: releases the reference of the slot just returned.
             unsafe { Pool::let_go(pool) };
         }

@@ -75,10 +75,10 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let (mut at, sent) = (*self.received.0.get_mut(), *self.sent.0.get_mut());
         while at != sent {
-            let place = at & (self.slots.len() - 1);
+            let index = at & (self.slots.len() - 1);
             // SAFETY: sent and not received, so the slot contains a packet. Both sides are gone, and each slot is
             // visited once.
-            unsafe { self.slots[place].get_mut().assume_init_drop() };
+            unsafe { self.slots[index].get_mut().assume_init_drop() };
             at = at.wrapping_add(1);
         }
     }

@@ -17,7 +17,7 @@ pub(super) struct Wire {
     impairments: Impairments,
     random: fastrand::Rng,
     /// Frames in flight, earliest arrival on top.
-    underway: BinaryHeap<Reverse<Underway>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     /// Frames held back until they are overtaken.
     held: Vec<Held>,
     /// Number of frames so far, which orders those with equal arrival times.
@@ -28,7 +28,7 @@ pub(super) struct Wire {
     last_arrival: Instant,
 }
 
-struct Underway {
+struct InFlight {
     arrival: Instant,
     serial: u64,
     packet: MemoryPacket,
@@ -42,25 +42,25 @@ struct Held {
     frames: u32,
 }
 
-impl Ord for Underway {
+impl Ord for InFlight {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.arrival, self.serial).cmp(&(other.arrival, other.serial))
     }
 }
 
-impl PartialOrd for Underway {
+impl PartialOrd for InFlight {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Underway {
+impl PartialEq for InFlight {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Underway {}
+impl Eq for InFlight {}
 
 impl Wire {
     /// Creates a wire without impairments.
@@ -68,7 +68,7 @@ impl Wire {
         Wire {
             impairments: Impairments::default(),
             random: fastrand::Rng::with_seed(0),
-            underway: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             held: Vec::new(),
             serial: 0,
             busy_until: Instant::ZERO,
@@ -86,29 +86,29 @@ impl Wire {
     /// Returns whether frames can bypass the wire.
     #[inline]
     pub(super) fn is_transparent(&self) -> bool {
-        self.underway.is_empty() && self.held.is_empty() && self.impairments.is_none()
+        self.in_flight.is_empty() && self.held.is_empty() && self.impairments.is_none()
     }
 
     /// Returns the earliest known arrival.
     pub(super) fn next_arrival(&self) -> Option<Instant> {
-        let underway = self.underway.peek().map(|Reverse(frame)| frame.arrival);
+        let in_flight = self.in_flight.peek().map(|Reverse(frame)| frame.arrival);
         let held = self.held.iter().map(|frame| frame.until).min();
-        underway.into_iter().chain(held).min()
+        in_flight.into_iter().chain(held).min()
     }
 
     /// Removes and returns the next frame that has arrived by `now`.
     pub(super) fn arrive(&mut self, now: Instant) -> Option<MemoryPacket> {
-        self.let_go_until(now);
-        if self.underway.peek()?.0.arrival > now {
+        self.release_held(now);
+        if self.in_flight.peek()?.0.arrival > now {
             return None;
         }
-        self.underway.pop().map(|Reverse(frame)| frame.packet)
+        self.in_flight.pop().map(|Reverse(frame)| frame.packet)
     }
 
     /// Adds a frame that was just received from the sender.
     pub(super) fn enter(&mut self, mut packet: MemoryPacket, counters: &Counters) {
         let sent_at = packet.sent_at();
-        self.let_go_until(sent_at);
+        self.release_held(sent_at);
         count(&counters.frames, 1);
         if self.impairments.path_mtu.is_some_and(|mtu| ip_len(&packet) > mtu) {
             return count(&counters.too_long, 1);
@@ -194,30 +194,30 @@ impl Wire {
             return;
         }
         self.last_arrival = self.last_arrival.max(arrival);
-        self.set_under_way(packet, self.last_arrival);
+        self.enqueue_in_flight(packet, self.last_arrival);
         let mut at = 0;
         while at < self.held.len() {
             let held = &mut self.held[at];
             held.frames = held.frames.saturating_sub(1);
             if held.frames == 0 {
                 let held = self.held.remove(at);
-                self.set_under_way(held.packet, held.arrival.max(self.last_arrival));
+                self.enqueue_in_flight(held.packet, held.arrival.max(self.last_arrival));
             } else {
                 at += 1;
             }
         }
     }
 
-    fn set_under_way(&mut self, packet: MemoryPacket, arrival: Instant) {
+    fn enqueue_in_flight(&mut self, packet: MemoryPacket, arrival: Instant) {
         self.serial += 1;
-        self.underway.push(Reverse(Underway { arrival, serial: self.serial, packet }));
+        self.in_flight.push(Reverse(InFlight { arrival, serial: self.serial, packet }));
     }
 
     /// Releases frames whose maximum hold time has passed at `now`.
-    fn let_go_until(&mut self, now: Instant) {
+    fn release_held(&mut self, now: Instant) {
         while let Some(at) = self.held.iter().position(|held| held.until <= now) {
             let held = self.held.remove(at);
-            self.set_under_way(held.packet, held.until);
+            self.enqueue_in_flight(held.packet, held.until);
         }
     }
 }

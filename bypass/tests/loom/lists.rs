@@ -9,12 +9,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-const PLACES: usize = 3;
+const ENTRIES: usize = 3;
 
 struct Pool {
     free: FreeList,
-    links: [AtomicU32; PLACES],
-    memory: [UnsafeCell<u32>; PLACES],
+    links: [AtomicU32; ENTRIES],
+    memory: [UnsafeCell<u32>; ENTRIES],
 }
 
 impl Pool {
@@ -24,7 +24,7 @@ impl Pool {
             links: std::array::from_fn(|entry| AtomicU32::new(entry as u32 + 1)),
             memory: std::array::from_fn(|_| UnsafeCell::new(0)),
         };
-        pool.free.push_chain(0, PLACES as u32 - 1, |entry| &pool.links[entry as usize]);
+        pool.free.push_chain(0, ENTRIES as u32 - 1, |entry| &pool.links[entry as usize]);
         Arc::new(pool)
     }
 

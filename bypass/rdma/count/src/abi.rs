@@ -138,8 +138,8 @@ pub mod testing {
             Request { id: 0, next: null_mut(), pieces, count }
         };
         let mut list = Box::new(std::array::from_fn(request));
-        for place in 1..N {
-            list[place - 1].next = &raw mut list[place];
+        for index in 1..N {
+            list[index - 1].next = &raw mut list[index];
         }
         list
     }

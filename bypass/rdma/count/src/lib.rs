@@ -136,8 +136,8 @@ fn watch(context: &Context) {
         return;
     }
     if known == [null_mut(); 4] {
-        for (place, function) in DRIVER.all().into_iter().zip(found) {
-            place.set(function);
+        for (original, function) in DRIVER.all().into_iter().zip(found) {
+            original.set(function);
         }
         // SAFETY: `report` has no preconditions.
         unsafe { libc::atexit(report) };
@@ -223,9 +223,9 @@ unsafe extern "C" fn poll(queue: *mut c_void, most: c_int, into: *mut Completion
     let original: Poll = unsafe { transmute(DRIVER.poll.get()) };
     // SAFETY: called with the program's arguments.
     let found = unsafe { original(queue, most, into) };
-    for place in 0..usize::try_from(found).unwrap_or(0) {
+    for at in 0..usize::try_from(found).unwrap_or(0) {
         // SAFETY: the driver has written that many completions.
-        COUNTS.complete(unsafe { &*into.add(place) });
+        COUNTS.complete(unsafe { &*into.add(at) });
     }
     found
 }

@@ -20,9 +20,9 @@ unsafe extern "C" fn complete(queue: *mut c_void, most: c_int, into: *mut Comple
     }
     let found = [completion(0, true), completion(0, true), completion(0, false), completion(5, true)];
     let count = found.len().min(usize::try_from(most).unwrap());
-    for (place, one) in found.into_iter().take(count).enumerate() {
+    for (index, one) in found.into_iter().take(count).enumerate() {
         // SAFETY: the test provides room for that many.
-        unsafe { into.add(place).write(one) };
+        unsafe { into.add(index).write(one) };
     }
     count as c_int
 }

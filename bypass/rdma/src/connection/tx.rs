@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Shorter slices are copied, because a separate piece of a message is more expensive.
 const SHORT: usize = 256;
 /// Minimum free space of a block worth reserving.
-const LEAST_PLACE: usize = 64;
+const LEAST_RESERVED: usize = 64;
 
 /// Unsent bytes of one connection, in order.
 #[derive(Default)]
@@ -55,16 +55,16 @@ impl Tx {
     #[inline]
     pub fn place(&mut self, arena: &Arena, max: usize, most: usize) -> Option<&mut [u8]> {
         let has_room = match self.parts.back() {
-            Some(Part::Block(block, written)) => block.len() - HEADER - written >= max.min(LEAST_PLACE),
+            Some(Part::Block(block, written)) => block.len() - HEADER - written >= max.min(LEAST_RESERVED),
             _ => false,
         };
         if !has_room {
             self.parts.push_back(Part::Block(arena.alloc(HEADER + most)?, 0));
         }
         let Some(Part::Block(block, written)) = self.parts.back_mut() else { return None };
-        let place = &mut block[HEADER + *written..];
-        let len = place.len().min(max);
-        Some(&mut place[..len])
+        let space = &mut block[HEADER + *written..];
+        let len = space.len().min(max);
+        Some(&mut space[..len])
     }
 
     /// Appends the first `n` bytes of the last reserved space.
@@ -175,19 +175,19 @@ impl Tx {
         copied.min(most)
     }
 
-    /// Moves leading slices into `place`.
-    fn copy(&mut self, mut place: &mut [u8]) {
-        self.len -= place.len();
-        while !place.is_empty()
+    /// Moves leading slices into `out`.
+    fn copy(&mut self, mut out: &mut [u8]) {
+        self.len -= out.len();
+        while !out.is_empty()
             && let Some(Part::Slice(slice)) = self.parts.front_mut()
         {
-            let (now, later) = place.split_at_mut(slice.len().min(place.len()));
+            let (now, later) = out.split_at_mut(slice.len().min(out.len()));
             now.copy_from_slice(&slice[..now.len()]);
             slice.advance(now.len());
             if slice.is_empty() {
                 self.parts.pop_front();
             }
-            place = later;
+            out = later;
         }
     }
 

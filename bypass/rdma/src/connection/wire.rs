@@ -52,7 +52,7 @@ pub(crate) struct Offer {
 pub(crate) struct Malformed;
 
 impl Header {
-    pub fn write(self, place: &mut [u8; HEADER]) {
+    pub fn write(self, out: &mut [u8; HEADER]) {
         let kind = match self.kind {
             Kind::Data => 0,
             Kind::Credit => 1,
@@ -62,7 +62,7 @@ impl Header {
             Kind::Ring => 5,
         };
         let [high, low] = self.credits.to_be_bytes();
-        *place = [kind, 0, high, low, 0, 0, 0, 0];
+        *out = [kind, 0, high, low, 0, 0, 0, 0];
     }
 
     pub fn read(message: &[u8]) -> Result<Header, Malformed> {
@@ -89,10 +89,10 @@ impl Header {
 }
 
 impl Offer {
-    pub fn write(self, place: &mut [u8; OFFER - HEADER]) {
-        place[..8].copy_from_slice(&self.address.to_be_bytes());
-        place[8..12].copy_from_slice(&self.rkey.to_be_bytes());
-        place[12..].copy_from_slice(&self.len.to_be_bytes());
+    pub fn write(self, out: &mut [u8; OFFER - HEADER]) {
+        out[..8].copy_from_slice(&self.address.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        out[12..].copy_from_slice(&self.len.to_be_bytes());
     }
 
     /// Parses the offer behind a header.

@@ -116,8 +116,8 @@ impl<C: Provider> Net<C> {
                 has_memory = false;
                 return false;
             };
-            if let Some(place) = head.first_chunk_mut() {
-                header.write(place);
+            if let Some(out) = head.first_chunk_mut() {
+                header.write(out);
             }
             let mut datagram = Message::new();
             let _ = datagram.push(head.freeze());

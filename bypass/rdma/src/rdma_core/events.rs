@@ -27,16 +27,16 @@ const _: () = {
 pub(super) fn async_event(native: &RdmaCore) -> io::Result<Option<AsyncEvent>> {
     // SAFETY: a union of pointers and a number, for which zero is valid.
     let mut event: Event = unsafe { zeroed() };
-    let place = (&raw mut event).cast::<sys::ibv_async_event>();
+    let out = (&raw mut event).cast::<sys::ibv_async_event>();
     // SAFETY: the context is open. `Event` has the layout of the structure that the call writes and does not read.
-    match done(unsafe { sys::ibv_get_async_event(native.context.as_ptr(), place) }) {
+    match done(unsafe { sys::ibv_get_async_event(native.context.as_ptr(), out) }) {
         Ok(()) => {}
         Err(error) if is_nothing(&error) => return Ok(None),
         Err(error) => return Err(error),
     }
     let read = value(&event);
     // SAFETY: the event is acknowledged once. Its object is live, because its destruction waits for this.
-    unsafe { sys::ibv_ack_async_event(place) };
+    unsafe { sys::ibv_ack_async_event(out) };
     Ok(Some(read))
 }
 

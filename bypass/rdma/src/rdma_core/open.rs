@@ -56,7 +56,7 @@ impl RdmaCore {
         let list = List::new().map_err(error)?;
         // SAFETY: the devices are those of the list.
         let there: Vec<String> = list.devices().iter().map(|&device| unsafe { name_of(device) }).collect();
-        let Some(place) = there.iter().position(|one| one == name) else {
+        let Some(index) = there.iter().position(|one| one == name) else {
             return Err(absent(name, there));
         };
         let (context, held) = match from_manager(name) {
@@ -66,7 +66,7 @@ impl RdmaCore {
                 let remedy = if loads_modules() { ": modprobe rdma_ucm" } else { "" };
                 tracing::warn!("RDMA device {name} without the connection manager: {why}{remedy}");
                 // SAFETY: the device is in the list, which is live.
-                let context = unsafe { sys::ibv_open_device(list.devices()[place]) };
+                let context = unsafe { sys::ibv_open_device(list.devices()[index]) };
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)
             }
         };

@@ -33,7 +33,7 @@ pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), Pos
         // SAFETY: the queue pair is live; the list is terminated and, with its elements, outlives the call. The
         // caller guarantees the memory that they name.
         let posted = done(unsafe { sys::ibv_post_send(qp, first, &mut bad) });
-        let taken = if posted.is_ok() { chunk.len() } else { list.place(bad, chunk.len()) };
+        let taken = if posted.is_ok() { chunk.len() } else { list.accepted_before(bad, chunk.len()) };
         // SAFETY: the caller guarantees that bound windows are live and not bound concurrently.
         chunk[..taken].iter().for_each(|request| unsafe { remember_key(request) });
         posted.map_err(|error| PostError { at: before + taken, error })?;
@@ -46,7 +46,7 @@ pub(super) unsafe fn send(qp: Handle, requests: &[SendWr<'_>]) -> Result<(), Pos
 /// between two binds of a window.
 fn send_chunk(requests: &[SendWr<'_>]) -> usize {
     let binds = |request: &SendWr<'_>| matches!(request.operation, Operation::Bind { .. });
-    let second = requests.iter().enumerate().filter(|(_, request)| binds(request)).map(|(place, _)| place).nth(1);
+    let second = requests.iter().enumerate().filter(|(_, request)| binds(request)).map(|(index, _)| index).nth(1);
     second.unwrap_or(requests.len()).min(CHUNK)
 }
 
@@ -78,7 +78,7 @@ pub(super) unsafe fn srq(srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), Pos
     receive_by(requests, |first, bad| unsafe { sys::ibv_post_srq_recv(srq, first, bad) })
 }
 
-/// Passes the requests to `post` in chunks: a terminated list, and a place for the first rejected request.
+/// Passes the requests to `post` in chunks: a terminated list, and an out-parameter for the first rejected one.
 fn receive_by(
     requests: &[RecvWr<'_>],
     post: impl Fn(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
@@ -88,7 +88,7 @@ fn receive_by(
         let first = list.link(chunk.iter().map(raw_receive));
         let mut bad = null_mut();
         if let Err(error) = done(post(first, &mut bad)) {
-            return Err(PostError { at: index * CHUNK + list.place(bad, chunk.len()), error });
+            return Err(PostError { at: index * CHUNK + list.accepted_before(bad, chunk.len()), error });
         }
     }
     Ok(())
@@ -108,18 +108,18 @@ impl<R: Linked> List<R> {
     fn link(&mut self, requests: impl ExactSizeIterator<Item = R>) -> *mut R {
         let len = requests.len().min(CHUNK);
         let start = self.requests.as_mut_ptr().cast::<R>();
-        for (place, mut request) in requests.take(CHUNK).enumerate() {
-            let next = if place + 1 < len { start.wrapping_add(place + 1) } else { null_mut() };
+        for (index, mut request) in requests.take(CHUNK).enumerate() {
+            let next = if index + 1 < len { start.wrapping_add(index + 1) } else { null_mut() };
             request.set_next(next);
-            // SAFETY: `place` is within the array.
-            unsafe { start.add(place).write(request) };
+            // SAFETY: `index` is within the array.
+            unsafe { start.add(index).write(request) };
         }
         if len == 0 { null_mut() } else { start }
     }
 
     /// Returns the number of accepted requests before `bad`. Without one, the provider accepted all and failed then
     /// (rxe, if its kernel part cannot be notified): the device owns their memory.
-    fn place(&self, bad: *mut R, len: usize) -> usize {
+    fn accepted_before(&self, bad: *mut R, len: usize) -> usize {
         let offset = bad.addr().wrapping_sub(self.requests.as_ptr().addr());
         (offset / size_of::<R>()).min(len)
     }

@@ -25,13 +25,13 @@ impl DatagramHeader {
     /// Protocol name and version.
     pub(super) const MAGIC: [u8; 2] = *b"l\x01";
 
-    pub fn write(&self, place: &mut [u8; Self::LEN]) {
-        place[..2].copy_from_slice(&Self::MAGIC);
-        place[2..4].copy_from_slice(&[self.has_message.into(), self.room]);
-        place[4..12].copy_from_slice(&self.session.to_be_bytes());
-        place[12..16].copy_from_slice(&self.number.to_be_bytes());
-        place[16..20].copy_from_slice(&self.expected.to_be_bytes());
-        place[20..].copy_from_slice(&self.early.to_be_bytes());
+    pub fn write(&self, out: &mut [u8; Self::LEN]) {
+        out[..2].copy_from_slice(&Self::MAGIC);
+        out[2..4].copy_from_slice(&[self.has_message.into(), self.room]);
+        out[4..12].copy_from_slice(&self.session.to_be_bytes());
+        out[12..16].copy_from_slice(&self.number.to_be_bytes());
+        out[16..20].copy_from_slice(&self.expected.to_be_bytes());
+        out[20..].copy_from_slice(&self.early.to_be_bytes());
     }
 
     pub fn read(datagram: &[u8]) -> Result<Self, Malformed> {

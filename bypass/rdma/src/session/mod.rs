@@ -130,9 +130,9 @@ impl Session {
         let wait = self.wait();
         let mut is_late = false;
         // Without room at the peer, the first message is still retransmitted as a window probe.
-        for place in 0..self.sent.len().min(self.their_room.max(1)) {
-            let header = self.header(self.first.wrapping_add(place as u32), true);
-            let sent = &mut self.sent[place];
+        for index in 0..self.sent.len().min(self.their_room.max(1)) {
+            let header = self.header(self.first.wrapping_add(index as u32), true);
+            let sent = &mut self.sent[index];
             let is_due = !sent.has_come && sent.at.is_none_or(|at| at + wait <= now);
             if !is_due {
                 continue;
@@ -168,17 +168,17 @@ impl Session {
             return if is_old { Ok(()) } else { Err(Malformed) };
         }
         self.ack_since.get_or_insert(now);
-        let place = ahead as usize;
-        if place >= self.room_for_more() {
+        let index = ahead as usize;
+        if index >= self.room_for_more() {
             self.ack_now = true;
             return Ok(());
         }
-        if self.early.len() <= place {
-            self.early.resize(place + 1, None);
+        if self.early.len() <= index {
+            self.early.resize(index + 1, None);
         }
         // A gap exists, or was just filled (RFC 5681 §4.2).
         self.ack_now |= self.early.len() > 1;
-        self.early[place].get_or_insert(message);
+        self.early[index].get_or_insert(message);
         while let Some(message) = self.early.front_mut().and_then(Option::take) {
             self.early.pop_front();
             self.expected = self.expected.wrapping_add(1);
@@ -217,9 +217,9 @@ impl Session {
         self.sent.drain(..count).for_each(|sent| acknowledge(&sent));
         self.first = header.expected;
         self.their_room = header.room.into();
-        for (place, sent) in self.sent.iter_mut().enumerate().skip(1) {
+        for (index, sent) in self.sent.iter_mut().enumerate().skip(1) {
             // Only transmitted messages can be acknowledged.
-            if sent.at.is_some() && place <= 32 && header.early >> (place - 1) & 1 == 1 {
+            if sent.at.is_some() && index <= 32 && header.early >> (index - 1) & 1 == 1 {
                 acknowledge(sent);
                 sent.has_come = true;
             }
@@ -240,7 +240,7 @@ impl Session {
 
     fn header(&self, number: u32, has_message: bool) -> DatagramHeader {
         let bits = self.early.iter().skip(1).take(32).enumerate();
-        let early = bits.fold(0, |bits, (place, message)| bits | u32::from(message.is_some()) << place);
+        let early = bits.fold(0, |bits, (index, message)| bits | u32::from(message.is_some()) << index);
         let room = self.room_for_more() as u8;
         DatagramHeader { session: self.theirs, number, has_message, expected: self.expected, room, early }
     }

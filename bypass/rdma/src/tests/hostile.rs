@@ -43,8 +43,8 @@ fn sends_by(setup: &Setup, messages: &[Vec<u8>], begin: impl FnOnce(&mut Pair, R
     rig.ends[0].completes_to(&cq);
     let mut qp = rig.half(setup);
     if setup.config.mode == Mode::Write {
-        let place = ring_of(&mut rig, &mut qp, &mut cq);
-        begin(&mut qp, place);
+        let ring_addr = ring_of(&mut rig, &mut qp, &mut cq);
+        begin(&mut qp, ring_addr);
     }
     messages.iter().for_each(|message| send(&rig, &mut qp, message));
     qp.flush().unwrap();
@@ -105,15 +105,15 @@ fn writing() -> Setup {
 fn malformed_ring_write_ends_connection() {
     let setup = writing();
     let slot = setup.config.buffer as u32;
-    let to_ring = |qp: &mut Pair, place| qp.write_to(place, slot);
+    let to_ring = |qp: &mut Pair, ring_addr| qp.write_to(ring_addr, slot);
     for message in [&b""[..], b"x", &[9; HEADER], &[0; HEADER], &[1, 0, 0, 0, 0, 0, 0, 0, 0]] {
         sends_by(&setup, &[message.to_vec()], to_ring);
     }
     // Longer than a slot.
     sends_by(&setup, &[[data(), vec![0; slot as usize]].concat()], to_ring);
     // Always to the first slot, where the next message is not expected.
-    sends_by(&setup, &[data(), header(Kind::Credit, 0), data()], |qp, place| {
-        qp.write_to(RingAddr { len: slot, ..place }, slot);
+    sends_by(&setup, &[data(), header(Kind::Credit, 0), data()], |qp, ring_addr| {
+        qp.write_to(RingAddr { len: slot, ..ring_addr }, slot);
     });
     // A ring is announced once and with its exact length.
     let ring = |len: u32| {
@@ -132,15 +132,15 @@ fn peer_can_write_only_its_ring() {
     let slot = setup.config.buffer as u32;
     type Change = fn(RingAddr) -> RingAddr;
     let elsewhere: [Change; 6] = [
-        |place| RingAddr { address: place.address - 8, ..place },
-        |place| RingAddr { address: place.address + u64::from(place.len) - 8, ..place },
-        |place| RingAddr { address: place.address + (1 << 16), ..place },
-        |place| RingAddr { rkey: place.rkey - 1, ..place },
-        |place| RingAddr { rkey: place.rkey + (1 << 8), ..place },
-        |place| RingAddr { address: 0, rkey: 0, ..place },
+        |ring_addr| RingAddr { address: ring_addr.address - 8, ..ring_addr },
+        |ring_addr| RingAddr { address: ring_addr.address + u64::from(ring_addr.len) - 8, ..ring_addr },
+        |ring_addr| RingAddr { address: ring_addr.address + (1 << 16), ..ring_addr },
+        |ring_addr| RingAddr { rkey: ring_addr.rkey - 1, ..ring_addr },
+        |ring_addr| RingAddr { rkey: ring_addr.rkey + (1 << 8), ..ring_addr },
+        |ring_addr| RingAddr { address: 0, rkey: 0, ..ring_addr },
     ];
     for change in elsewhere {
-        sends_by(&setup, &[data()], |qp, place| qp.write_to(change(place), slot));
+        sends_by(&setup, &[data()], |qp, ring_addr| qp.write_to(change(ring_addr), slot));
     }
     // Without a ring, writes are not permitted at all.
     let nowhere = RingAddr { address: 0, rkey: 0, len: slot };
@@ -188,9 +188,9 @@ fn ring_accepts_writes_of_its_own_peer_only() {
     let mut cq = Cq::new(&rig.ends[0].device, 64, None).unwrap();
     rig.ends[0].completes_to(&cq);
     let mut owner = rig.half(&setup);
-    let place = ring_of(&mut rig, &mut owner, &mut cq);
+    let ring_addr = ring_of(&mut rig, &mut owner, &mut cq);
     let mut other = rig.half(&setup);
-    other.write_to(place, slot);
+    other.write_to(ring_addr, slot);
     send(&rig, &mut other, &data());
     other.flush().unwrap();
     let status = loop {
@@ -203,7 +203,7 @@ fn ring_accepts_writes_of_its_own_peer_only() {
     assert_eq!(status, WcStatus::RemoteAccess);
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
     // The owner can still write.
-    owner.write_to(place, slot);
+    owner.write_to(ring_addr, slot);
     send(&rig, &mut owner, &data());
     owner.flush().unwrap();
     rig.run_until(|ends| ends[1].worker.service().received == 1);

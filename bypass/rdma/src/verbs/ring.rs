@@ -35,7 +35,7 @@ pub struct RingAddr {
 /// Ring of the peer, with the position of the next message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
-    place: RingAddr,
+    ring: RingAddr,
     slot: u32,
     next: u32,
 }
@@ -100,20 +100,20 @@ impl<C: Provider> Ring<C> {
 }
 
 impl Target {
-    /// Returns the writer for the ring at `place` with slots of `slot` bytes, or `None` if it has no slot.
-    pub fn new(place: RingAddr, slot: u32) -> Option<Self> {
-        (slot > 0 && place.len >= slot).then_some(Target { place, slot, next: 0 })
+    /// Returns the writer for the ring at `ring` with slots of `slot` bytes, or `None` if it has no slot.
+    pub fn new(ring: RingAddr, slot: u32) -> Option<Self> {
+        (slot > 0 && ring.len >= slot).then_some(Target { ring, slot, next: 0 })
     }
 
     /// Returns the request that writes the next message of `len` bytes.
     pub fn write(&self, len: usize) -> Operation {
-        let RingAddr { address, rkey, .. } = self.place;
+        let RingAddr { address, rkey, .. } = self.ring;
         let address = address.wrapping_add(u64::from(self.next) * u64::from(self.slot));
         Operation::WriteImmediate { address, rkey, immediate: len as u32 }
     }
 
     /// Advances to the next slot.
     pub fn advance(&mut self) {
-        self.next = (self.next + 1) % (self.place.len / self.slot);
+        self.next = (self.next + 1) % (self.ring.len / self.slot);
     }
 }

@@ -30,9 +30,9 @@ impl Message {
 
     /// Appends a piece, or returns it if the message has [`MAX_SGES`] pieces.
     pub fn push(&mut self, piece: Bytes) -> Result<(), Bytes> {
-        let Some(place) = self.pieces.get_mut(self.count) else { return Err(piece) };
+        let Some(slot) = self.pieces.get_mut(self.count) else { return Err(piece) };
         self.len += piece.len();
-        *place = piece;
+        *slot = piece;
         self.count += 1;
         Ok(())
     }

@@ -69,11 +69,11 @@ fn list_is_sent_in_order() {
     let Some(rig) = Rig::open() else { return };
     let [one, other] = rig.qps();
     for round in 0..3_usize {
-        for place in 0..70 {
-            rig.fill(place * 16..place * 16 + 16, (round * 70 + place) as u8);
-            rig.receive(other, 100 + place as u64, 4096 + place * 16..4096 + place * 16 + 16);
+        for index in 0..70 {
+            rig.fill(index * 16..index * 16 + 16, (round * 70 + index) as u8);
+            rig.receive(other, 100 + index as u64, 4096 + index * 16..4096 + index * 16 + 16);
         }
-        let sges: Vec<_> = (0..70).map(|place| [rig.sge(place * 16..place * 16 + 16)]).collect();
+        let sges: Vec<_> = (0..70).map(|index| [rig.sge(index * 16..index * 16 + 16)]).collect();
         let request = |(id, sges)| {
             let flags = SendFlags { signalled: id == 69, ..SendFlags::default() };
             SendWr { id: id as u64, sges, operation: Operation::Send, flags }
@@ -144,7 +144,7 @@ fn srq_is_shared() {
     for (server, client) in servers.into_iter().zip(clients) {
         rig.connect([server, client]);
     }
-    let sges: Vec<_> = (0..4).map(|place| [rig.sge(4096 + place * 64..4160 + place * 64)]).collect();
+    let sges: Vec<_> = (0..4).map(|index| [rig.sge(4096 + index * 64..4160 + index * 64)]).collect();
     let buffers = |(id, list)| RecvWr { id: 10 + id as u64, sges: list };
     let buffers: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(buffers).collect();
     // SAFETY: the shared receive queue is live; the region outlives it.

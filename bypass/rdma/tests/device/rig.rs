@@ -201,12 +201,12 @@ impl Rig {
     }
 }
 
-/// Polls `ask` until it returns a value.
-pub fn await_that<T>(opcode: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+/// Calls `poll` until it returns a value.
+pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(Instant::now() < deadline, "waited in vain for {opcode}");
         std::thread::yield_now();

@@ -331,8 +331,8 @@ impl Packet for Mbuf {
             }
             None => {
                 let Some(mut front) = spare() else { return false };
-                let Some(place) = front.append(bytes.len()) else { return false };
-                place.copy_from_slice(&bytes);
+                let Some(space) = front.append(bytes.len()) else { return false };
+                space.copy_from_slice(&bytes);
                 if !self.adjust(ADDRESSES) {
                     return false;
                 }

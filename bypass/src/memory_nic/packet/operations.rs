@@ -200,24 +200,24 @@ impl Packet for MemoryPacket {
     // Most callers pass constant lengths, for which the word is also a constant.
     #[inline(always)]
     fn set_tx_offload(&mut self, offload: TxOffload) {
-        self.head_mut().port.ask(&offload);
+        self.head_mut().port.request_offload(&offload);
     }
 
     fn set_tx_vlan(&mut self, tci: u16) {
         self.rest_mut().hash_or_tag = tci.into();
-        self.head_mut().port.ask_tag();
+        self.head_mut().port.request_vlan();
     }
 
     fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool {
         let Some(addresses) = self.data().first_chunk().copied() else { return false };
         let bytes = with_tag(addresses, tci);
         if self.prepend(TAG).is_some() {
-            let Some(place) = self.data_mut().and_then(|data| data.get_mut(..bytes.len())) else { return false };
-            place.copy_from_slice(&bytes);
+            let Some(space) = self.data_mut().and_then(|data| data.get_mut(..bytes.len())) else { return false };
+            space.copy_from_slice(&bytes);
         } else {
             let Some(mut front) = spare() else { return false };
-            let Some(place) = front.append(bytes.len()) else { return false };
-            place.copy_from_slice(&bytes);
+            let Some(space) = front.append(bytes.len()) else { return false };
+            space.copy_from_slice(&bytes);
             if !self.adjust(ADDRESSES) {
                 return false;
             }

@@ -36,7 +36,7 @@ const TSO_SHIFT: u32 = 48;
 impl Port {
     /// Sets the request `offload`. Findings are kept.
     #[inline(always)]
-    pub(super) fn ask(&mut self, offload: &TxOffload) {
+    pub(super) fn request_offload(&mut self, offload: &TxOffload) {
         let TxOffload { l2_len, l3_len, l4_len, ipv4_checksum, l4_checksum, tso, .. } = *offload;
         let flag = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
         let found = self.0 & FOUND;
@@ -52,7 +52,7 @@ impl Port {
     }
 
     /// Requests insertion of a VLAN tag.
-    pub(super) fn ask_tag(&mut self) {
+    pub(super) fn request_vlan(&mut self) {
         self.0 |= REQUEST_VLAN;
     }
 

@@ -67,7 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Debug, Clone)]
 struct Segment {
     /// Slot of the pool that the segment occupies.
-    place: usize,
+    slot: usize,
     /// Slot whose buffer contains the data, and their offset; `None` for bytes attached from outside of the pool.
     buffer: Option<usize>,
     start: usize,
@@ -82,19 +82,19 @@ struct World {
     packets: Vec<(MemoryPacket, Vec<Segment>)>,
     bytes: Vec<(Bytes, Option<usize>, Vec<u8>)>,
     fill: u8,
-    places: usize,
+    slots: usize,
 }
 
 impl World {
     fn new() -> Self {
         let config = LinkConfig { pool: POOL, data_room: DATA_ROOM, ..LinkConfig::default() };
         let (a, b) = Link::pair(config);
-        World { a, b, packets: Vec::new(), bytes: Vec::new(), fill: 0, places: 0 }
+        World { a, b, packets: Vec::new(), bytes: Vec::new(), fill: 0, slots: 0 }
     }
 
-    fn place(&mut self) -> usize {
-        self.places += 1;
-        self.places
+    fn next_slot(&mut self) -> usize {
+        self.slots += 1;
+        self.slots
     }
 
     fn fill(&mut self) -> u8 {
@@ -105,7 +105,7 @@ impl World {
     /// Returns the slots in use.
     fn taken(&self) -> usize {
         let segments = self.packets.iter().flat_map(|(_, segments)| segments);
-        let held = segments.flat_map(|segment| [Some(segment.place), segment.buffer]);
+        let held = segments.flat_map(|segment| [Some(segment.slot), segment.buffer]);
         held.chain(self.bytes.iter().map(|(_, buffer, _)| *buffer)).flatten().collect::<BTreeSet<_>>().len()
     }
 
@@ -138,9 +138,9 @@ impl World {
                 let packet = self.a.allocate();
                 assert_eq!(packet.is_some(), free > 0);
                 if let Some(packet) = packet {
-                    let place = self.place();
+                    let slot = self.next_slot();
                     let segment =
-                        Segment { place, buffer: Some(place), start: HEADROOM, bytes: Vec::new(), attached: false };
+                        Segment { slot, buffer: Some(slot), start: HEADROOM, bytes: Vec::new(), attached: false };
                     self.packets.push((packet, vec![segment]));
                 }
             }
@@ -148,8 +148,8 @@ impl World {
                 let content = vec![self.fill(); len];
                 match self.a.attach(Bytes::from(content.clone())) {
                     Ok(packet) => {
-                        let place = self.place();
-                        let segment = Segment { place, buffer: None, start: 0, bytes: content, attached: true };
+                        let slot = self.next_slot();
+                        let segment = Segment { slot, buffer: None, start: 0, bytes: content, attached: true };
                         self.packets.push((packet, vec![segment]));
                     }
                     Err(bytes) => assert!(free == 0 && bytes[..] == content),
@@ -159,8 +159,8 @@ impl World {
                 let (bytes, buffer, content) = self.bytes.swap_remove(bytes);
                 match self.a.attach(bytes) {
                     Ok(packet) => {
-                        let place = self.place();
-                        let segment = Segment { place, buffer, start: 0, bytes: content, attached: true };
+                        let slot = self.next_slot();
+                        let segment = Segment { slot, buffer, start: 0, bytes: content, attached: true };
                         self.packets.push((packet, vec![segment]));
                     }
                     Err(bytes) => {
@@ -227,10 +227,10 @@ impl World {
                 let fits = alone && self.is_writable(first) && n <= HEADROOM + DATA_ROOM - first.start;
                 let fill = self.fill();
                 let (packet, model) = &mut self.packets[packet];
-                let place = packet.rewrite(n);
-                assert_eq!(place.as_ref().map(|place| place.len()), fits.then_some(n));
-                if let Some(place) = place {
-                    place.fill(fill);
+                let data = packet.rewrite(n);
+                assert_eq!(data.as_ref().map(|data| data.len()), fits.then_some(n));
+                if let Some(data) = data {
+                    data.fill(fill);
                     model[0].bytes = std::iter::repeat_n(fill, n).collect();
                 }
             }
@@ -252,7 +252,7 @@ impl World {
                 let clone = packet.try_clone();
                 assert_eq!(clone.is_some(), model.len() <= free);
                 if let Some(clone) = clone {
-                    model.iter_mut().for_each(|segment| segment.place = self.place());
+                    model.iter_mut().for_each(|segment| segment.slot = self.next_slot());
                     self.packets.push((clone, model));
                 }
             }
@@ -264,9 +264,9 @@ impl World {
                 assert_eq!(copy.is_some(), chunks <= free);
                 if let Some(copy) = copy {
                     let model = (0..chunks).map(|chunk| {
-                        let place = self.place();
+                        let slot = self.next_slot();
                         let bytes = content.chunks(DATA_ROOM).nth(chunk).unwrap_or_default().to_vec();
-                        Segment { place, buffer: Some(place), start: HEADROOM, bytes, attached: false }
+                        Segment { slot, buffer: Some(slot), start: HEADROOM, bytes, attached: false }
                     });
                     let model = model.collect();
                     self.packets.push((copy, model));

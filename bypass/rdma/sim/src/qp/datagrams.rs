@@ -112,16 +112,16 @@ impl World {
     /// Returns the datagrams that may arrive next, with their times. Those of one queue pair stay in order unless
     /// faults reorder them.
     pub fn next_datagrams(&self) -> Vec<(usize, u64)> {
-        let is_next = |place: usize| {
-            let from = self.air[place].from;
-            self.datagram_faults.delay_steps > 0 || self.air[..place].iter().all(|before| before.from != from)
+        let is_next = |index: usize| {
+            let from = self.air[index].from;
+            self.datagram_faults.delay_steps > 0 || self.air[..index].iter().all(|before| before.from != from)
         };
-        (0..self.air.len()).filter(|&place| is_next(place)).map(|place| (place, self.air[place].due)).collect()
+        (0..self.air.len()).filter(|&index| is_next(index)).map(|index| (index, self.air[index].due)).collect()
     }
 
     /// Delivers a datagram or silently drops it: errors are not the receiver's fault (IBA 9.9.3.1, class D).
-    pub fn arrive(&mut self, place: usize) {
-        let datagram = self.air.remove(place);
+    pub fn arrive(&mut self, index: usize) {
+        let datagram = self.air.remove(index);
         let peer = self.numbers.get(&datagram.qp).copied().filter(|&peer| {
             let there = &self.devices[self.qps.device(peer)];
             self.qps[peer].datagrams.is_some() && self.qps[peer].receives() && there.has_gid(datagram.gid)
@@ -151,7 +151,7 @@ impl World {
             return;
         }
         let (pd, cq, number) = (receiver.pd, receiver.config.recv_cq, receiver.number);
-        let Some((buffer, place)) = self.take_buffer(peer) else {
+        let Some((buffer, slot)) = self.take_buffer(peer) else {
             self.datagram_counts.no_buffer += 1;
             return;
         };
@@ -170,7 +170,7 @@ impl World {
         }
         let completion = WorkCompletion::new(buffer.id, status, WcOpcode::Receive, needed as u32, number);
         let completion = WorkCompletion { source: datagram.source, ..completion };
-        self.complete(cq, completion, place);
+        self.complete(cq, completion, slot);
         if status == WcStatus::LocalProtection {
             self.break_pair(peer, None);
         }

@@ -28,15 +28,15 @@ impl<C: Provider> Qp<C, Rts> {
         if sends.room() == 0 {
             return None;
         }
-        let (bind, place) = ring.as_mut()?.open()?;
+        let (bind, ring_addr) = ring.as_mut()?.open()?;
         sends.bind(bind);
-        Some(place)
+        Some(ring_addr)
     }
 
-    /// Writes later messages to the peer's ring at `place`, in slots of `slot` bytes, instead of sending them. The
+    /// Writes later messages to the peer's ring at `ring_addr`, in slots of `slot` bytes, instead of sending them. The
     /// caller ensures that messages fit and that the peer has consumed a slot before it is reused.
-    pub fn write_to(&mut self, place: RingAddr, slot: u32) {
-        self.core.target = Target::new(place, slot);
+    pub fn write_to(&mut self, ring_addr: RingAddr, slot: u32) {
+        self.core.target = Target::new(ring_addr, slot);
     }
 
     /// Queues a message and leaves it empty; [`flush`](Self::flush) posts it.

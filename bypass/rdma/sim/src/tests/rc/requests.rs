@@ -20,7 +20,7 @@ fn full_queue_refuses_first_excess_request() {
 }
 
 #[test]
-fn request_occupies_place_until_polled() {
+fn request_occupies_slot_until_polled() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.post(&[request(0, SIGNALLED); 8]).unwrap();
@@ -32,13 +32,13 @@ fn request_occupies_place_until_polled() {
 }
 
 #[test]
-fn unsignalled_requests_occupy_places_until_later_poll() {
+fn unsignalled_requests_occupy_slots_until_later_poll() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.post(&[request(0, SILENT); 8]).unwrap();
     fabric.run();
     assert_eq!(b.poll().len(), 8);
-    assert_eq!(a.poll(), [], "so no place is ever freed");
+    assert_eq!(a.poll(), [], "no slot is ever freed");
     assert_eq!(refused(a.post(&[request(0, SIGNALLED)])), (0, libc::ENOMEM));
 
     let (fabric, a, b) = connected(&Setup::default());
@@ -51,7 +51,7 @@ fn unsignalled_requests_occupy_places_until_later_poll() {
 }
 
 #[test]
-fn buffer_occupies_place_until_polled() {
+fn buffer_occupies_slot_until_polled() {
     let (fabric, a, b) = connected(&Setup::default());
     (0..8).for_each(|id| b.receive(id, 0, 1));
     a.send(0, b"x");
