@@ -37,7 +37,7 @@ fn summary(server: Program) -> serde_json::Value {
     ended.json()
 }
 
-fn ask(stream: &mut TcpStream) {
+fn echo_hello(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();
     stream.read_exact(&mut [0; 5]).unwrap();
 }
@@ -86,14 +86,14 @@ fn draining_key_value_server_completes_a_load() {
 fn draining_server_refuses_connections_and_ends_with_the_last_one() {
     let mut server = serve("echo", "--drain 5m");
     let mut old = connect(&server);
-    ask(&mut old);
+    echo_hello(&mut old);
     drain(&mut server, "1 connection");
     assert_eq!(TcpStream::connect(server.address()).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
     udp.send_to(b"hello", server.address()).unwrap();
     assert_eq!(udp.recv(&mut [0; 16]).unwrap(), 5);
-    ask(&mut old);
+    echo_hello(&mut old);
     drop(old);
     let summary = summary(server);
     assert_eq!((&summary["accepted"], &summary["finished"]), (&1.into(), &1.into()), "{summary}");
@@ -110,7 +110,7 @@ fn drain_without_connections_ends_at_once() {
 fn drain_waits_for_an_open_connection_up_to_its_limit() {
     let mut server = serve("echo", "--drain 700ms");
     let mut idle = connect(&server);
-    ask(&mut idle);
+    echo_hello(&mut idle);
     let started = Instant::now();
     drain(&mut server, "1 connection");
     let summary = summary(server);
@@ -123,13 +123,13 @@ fn drain_waits_for_an_open_connection_up_to_its_limit() {
 fn second_signal_ends_a_drain_with_a_summary_after_a_second() {
     let mut server = serve("echo", "--drain 5m");
     let mut idle = connect(&server);
-    ask(&mut idle);
+    echo_hello(&mut idle);
     drain(&mut server, "1 connection");
     let drained = Instant::now();
     // `timeout` sends two signals at once. The repetition has no effect.
     server.signal(Signal::TERM);
     wait_for("a second", || {
-        ask(&mut idle);
+        echo_hello(&mut idle);
         drained.elapsed() > Duration::from_secs(1)
     });
     server.signal(Signal::INT);

@@ -49,10 +49,10 @@ fn other(message: impl Into<String>) -> io::Error {
 fn main() -> io::Result<()> {
     let program = env::args().nth(1).ok_or_else(|| other("usage: dashboard target/release/linerate"))?;
     let program = fs::canonicalize(program)?;
-    let place = tempfile::tempdir()?;
-    let linerate = |words: &str| {
+    let directory = tempfile::tempdir()?;
+    let linerate = |arguments: &str| {
         let mut command = Command::new(&program);
-        command.args(words.split(' ')).env("RUNTIME_DIRECTORY", place.path()).current_dir(place.path());
+        command.args(arguments.split(' ')).env("RUNTIME_DIRECTORY", directory.path()).current_dir(directory.path());
         command
     };
     let server = format!(
@@ -65,10 +65,10 @@ fn main() -> io::Result<()> {
         "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
          - {{job_name: linerate, static_configs: [{{targets: ['{METRICS}']}}]}}\n"
     );
-    fs::write(place.path().join("prometheus.yml"), config)?;
+    fs::write(directory.path().join("prometheus.yml"), config)?;
     let mut prometheus = Command::new("prometheus");
     prometheus.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
-    prometheus.arg(format!("--web.listen-address={PROMETHEUS}")).current_dir(place.path());
+    prometheus.arg(format!("--web.listen-address={PROMETHEUS}")).current_dir(directory.path());
     let prometheus = prometheus.stderr(Stdio::null()).spawn();
     let _prometheus =
         Running(prometheus.map_err(|error| other(format!("prometheus: {error}: run apt-get install prometheus")))?);

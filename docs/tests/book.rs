@@ -3,12 +3,12 @@
 //!
 //! The test reads the pages that mdBook writes; the test `links` reads their sources.
 
-#[path = "links/places.rs"]
-mod places;
+#[path = "links/files.rs"]
+mod files;
 
+use files::{files, outside, plain};
 use mdbook_driver::MDBook;
 use mdbook_driver::config::Config;
-use places::{files, outside, plain};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 fn source() -> Vec<String> {
     let mut lines = Vec::new();
     let mut left = vec![Path::new(ROOT).to_owned()];
-    while let Some(place) = left.pop() {
-        for entry in fs::read_dir(place).unwrap() {
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {

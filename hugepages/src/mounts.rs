@@ -136,11 +136,11 @@ mod tests {
         fake.write("huge/rtemap_0", &"x".repeat(8192));
         fake.write("huge/pod/rtemap_1", &"x".repeat(4096));
         fake.write("huge/empty", "");
-        let place = fake.path().join("huge");
-        fake.write("proc/mounts", &format!("none {} hugetlbfs rw,pagesize=4K 0 0\n", place.display()));
+        let mount_point = fake.path().join("huge");
+        fake.write("proc/mounts", &format!("none {} hugetlbfs rw,pagesize=4K 0 0\n", mount_point.display()));
         let files = fake.host().mounts().unwrap().remove(0).files;
         let found: Vec<_> = files.iter().map(|file| (file.path.clone(), file.pages)).collect();
-        assert_eq!(found, [(place.join("pod/rtemap_1"), 1), (place.join("rtemap_0"), 2)]);
+        assert_eq!(found, [(mount_point.join("pod/rtemap_1"), 1), (mount_point.join("rtemap_0"), 2)]);
     }
 
     #[test]

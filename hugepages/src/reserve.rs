@@ -107,7 +107,7 @@ impl Host {
         }
         let control = self.pool_control(size, node);
         let step = (STEP / size.bytes()).max(1);
-        let mut ask = |write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>| {
+        let mut reserve_in_steps = |write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>| {
             let mut got = 0u64;
             loop {
                 let wanted = got.saturating_add(step).min(pages);
@@ -126,13 +126,13 @@ impl Host {
                 }
             }
         };
-        let first = ask(write)?;
+        let first = reserve_in_steps(write)?;
         if first.got == pages || !reservation.compact {
             return Ok(first);
         }
         write(&self.proc.join("sys/vm/drop_caches"), 3)?;
         write(&self.proc.join("sys/vm/compact_memory"), 1)?;
-        Ok(Reserved { compacted: true, ..ask(write)? })
+        Ok(Reserved { compacted: true, ..reserve_in_steps(write)? })
     }
 }
 

@@ -21,9 +21,9 @@ pub fn nanoseconds(one: usize, other: usize) -> io::Result<f64> {
     pin(one)?;
     pin(other)?;
     let fastest = thread::scope(|scope| {
-        scope.spawn(|| (0..MEASUREMENTS).for_each(|_| answer(&line.0)));
+        scope.spawn(|| (0..MEASUREMENTS).for_each(|_| reply_turns(&line.0)));
         let pinned = pin(one);
-        let fastest = (0..MEASUREMENTS).map(|_| ask(&line.0)).fold(f64::INFINITY, f64::min);
+        let fastest = (0..MEASUREMENTS).map(|_| time_turns(&line.0)).fold(f64::INFINITY, f64::min);
         pinned.map(|()| fastest)
     });
     sched_setaffinity(None, &before)?;
@@ -41,7 +41,7 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-fn ask(line: &AtomicU32) -> f64 {
+fn time_turns(line: &AtomicU32) -> f64 {
     let start = Instant::now();
     for turn in 0..TURNS {
         line.store(2 * turn + 1, Ordering::Release);
@@ -50,7 +50,7 @@ fn ask(line: &AtomicU32) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(2 * TURNS)
 }
 
-fn answer(line: &AtomicU32) {
+fn reply_turns(line: &AtomicU32) {
     for turn in 0..TURNS {
         wait(line, 2 * turn + 1);
         line.store(2 * turn + 2, Ordering::Release);

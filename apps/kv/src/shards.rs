@@ -55,8 +55,8 @@ impl<'a> Shards<'a> {
         let shard_of = |hash| self.stores[shard_of(hash, self.stores.len())].as_ref();
         let mut fetched = [0; MAX_PREFETCHED];
         let mut count = 0;
-        for (hash, place) in hashes.zip(&mut fetched) {
-            (*place, count) = (hash, count + 1);
+        for (hash, slot) in hashes.zip(&mut fetched) {
+            (*slot, count) = (hash, count + 1);
             shard_of(hash).inspect(|store| store.prefetch_index(hash));
         }
         for hash in &fetched[..count] {

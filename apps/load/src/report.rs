@@ -306,10 +306,10 @@ pub struct OpenReport {
 impl OneSidedReport {
     /// Creates a report of `reads`, with the processor time of the `server`.
     pub fn new(reads: &OneSidedStats, server: Option<Duration>) -> Self {
-        let OneSidedStats { reads, found, torn, asked } = *reads;
+        let OneSidedStats { reads, found, torn, fallbacks } = *reads;
         let server_cpu_seconds = server.map(|server| server.as_secs_f64());
         let reads_per_get = reads as f64 / (found.max(1) as f64);
-        OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }
+        OneSidedReport { reads, found, reads_per_get, torn, asked: fallbacks, server_cpu_seconds }
     }
 }
 
@@ -424,9 +424,9 @@ impl BulkReport {
 
 impl fmt::Display for BulkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = |bytes, gbit| format!("{gbit:>10.3}   ({bytes} bytes in {:.2} s)", self.seconds);
-        writeln!(f, "Gbit/s up   {}", way(self.bytes_up, self.gbit_per_s_up))?;
-        writeln!(f, "Gbit/s down {}", way(self.bytes_down, self.gbit_per_s_down))?;
+        let direction = |bytes, gbit| format!("{gbit:>10.3}   ({bytes} bytes in {:.2} s)", self.seconds);
+        writeln!(f, "Gbit/s up   {}", direction(self.bytes_up, self.gbit_per_s_up))?;
+        writeln!(f, "Gbit/s down {}", direction(self.bytes_down, self.gbit_per_s_down))?;
         write!(f, "errors      {:>10}", self.errors)
     }
 }

@@ -36,7 +36,7 @@ struct Fields {
     #[serde(skip_serializing_if = "Option::is_none")]
     retransmitted: Option<u64>,
     copied_bytes: u64,
-    #[serde(with = "Asked", skip_serializing_if = "is_nothing")]
+    #[serde(with = "VerbsFields", skip_serializing_if = "is_nothing")]
     verbs: Verbs,
     drops: BTreeMap<&'static str, u64>,
 }
@@ -44,7 +44,7 @@ struct Fields {
 /// Requests posted to RDMA devices.
 #[derive(Serialize)]
 #[serde(remote = "Verbs")]
-struct Asked {
+struct VerbsFields {
     requests: u64,
     posts: u64,
     buffers: u64,

@@ -324,8 +324,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         };
-        let pool = |place: &str, [reserved, free, committed, surplus]: [u64; 4]| {
-            let directory = format!("sys/{place}/hugepages/hugepages-2048kB");
+        let pool = |parent: &str, [reserved, free, committed, surplus]: [u64; 4]| {
+            let directory = format!("sys/{parent}/hugepages/hugepages-2048kB");
             write(&format!("{directory}/nr_hugepages"), &reserved.to_string());
             write(&format!("{directory}/free_hugepages"), &free.to_string());
             write(&format!("{directory}/resv_hugepages"), &committed.to_string());

@@ -69,10 +69,10 @@ fn mounts(status: &linerate_hugepages::Status) -> Check {
     if status.mounts.is_empty() {
         return check(name, State::Ok, "not mounted: not needed");
     }
-    let places: Vec<String> = status.mounts.iter().map(|mount| mount.path.display().to_string()).collect();
+    let mount_points: Vec<String> = status.mounts.iter().map(|mount| mount.path.display().to_string()).collect();
     let files: Vec<_> = status.mounts.iter().flat_map(|mount| &mount.files).collect();
     if files.is_empty() || !status.processes.is_empty() {
-        return check(name, State::Ok, format!("mounted at {}", places.join(", ")));
+        return check(name, State::Ok, format!("mounted at {}", mount_points.join(", ")));
     }
     let pages: u64 = files.iter().map(|file| file.pages).sum();
     let paths: Vec<String> = files.iter().map(|file| quoted(&file.path.display().to_string())).collect();
@@ -109,8 +109,8 @@ mod tests {
         checks(&fake.machine).into_iter().find(|check| check.name == name).unwrap()
     }
 
-    fn pool(fake: &Fake, place: &str, kilobytes: u32, reserved: u32, free: u32) {
-        let directory = format!("sys/{place}/hugepages/hugepages-{kilobytes}kB");
+    fn pool(fake: &Fake, parent: &str, kilobytes: u32, reserved: u32, free: u32) {
+        let directory = format!("sys/{parent}/hugepages/hugepages-{kilobytes}kB");
         fake.write(&format!("{directory}/nr_hugepages"), reserved.to_string());
         fake.write(&format!("{directory}/free_hugepages"), free.to_string());
         fake.write(&format!("{directory}/resv_hugepages"), "0");
@@ -163,11 +163,14 @@ mod tests {
         pool(&fake, "kernel/mm", 2048, 4, 2);
         assert_eq!(find(&fake, "hugetlbfs").state, State::Ok);
         fake.write("huge/rtemap_0", "x".repeat(4096));
-        let place = fake.machine.path("huge");
-        fake.write("proc/mounts", format!("none {} hugetlbfs rw,pagesize=4K 0 0\n", place.display()));
+        let mount_point = fake.machine.path("huge");
+        fake.write("proc/mounts", format!("none {} hugetlbfs rw,pagesize=4K 0 0\n", mount_point.display()));
         let check = find(&fake, "hugetlbfs");
         assert_eq!(check.state, State::Warn);
-        assert_eq!(check.remedy.unwrap(), format!("sudo rm {}", quoted(&place.join("rtemap_0").display().to_string())));
+        assert_eq!(
+            check.remedy.unwrap(),
+            format!("sudo rm {}", quoted(&mount_point.join("rtemap_0").display().to_string()))
+        );
         fake.write("proc/7/status", "HugetlbPages:\t 2048 kB\n");
         assert_eq!(find(&fake, "hugetlbfs").state, State::Ok);
     }

@@ -59,7 +59,7 @@ fn page(path: &Path) -> Page {
 }
 
 /// Prints a line that is visible even if the test passes.
-fn say(line: &str) {
+fn print_notice(line: &str) {
     // Standard error may be closed.
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -70,15 +70,15 @@ fn missing_program(blocks: &[Block]) -> Option<&'static str> {
         Step::Run { command, .. } => Some(command.as_str()),
         Step::Interrupt { .. } => None,
     });
-    let first_words: Vec<&str> = commands.clone().filter_map(|command| command.split(' ').next()).collect();
+    let programs: Vec<&str> = commands.clone().filter_map(|command| command.split(' ').next()).collect();
     let is_built = |example: &&str| host::examples().join(example).exists();
-    if let Some(example) = EXAMPLES.into_iter().find(|example| first_words.contains(example) && !is_built(example)) {
+    if let Some(example) = EXAMPLES.into_iter().find(|example| programs.contains(example) && !is_built(example)) {
         return Some(example);
     }
     let is_separator = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
     let words: Vec<&str> = commands.flat_map(|command| command.split(is_separator)).collect();
     let is_installed =
-        |program: &str| ["/usr/sbin", "/usr/bin"].iter().any(|place| Path::new(place).join(program).exists());
+        |program: &str| ["/usr/sbin", "/usr/bin"].iter().any(|directory| Path::new(directory).join(program).exists());
     PROGRAMS.into_iter().find(|program| words.contains(program) && !is_installed(program))
 }
 
@@ -107,23 +107,23 @@ fn every_command_of_the_book_runs() {
     }
     let pages = pages();
     for (name, (_, page)) in &pages {
-        page.not_run.iter().for_each(|(line, why)| say(&format!("not run: {name}:{line}: {why}")));
+        page.not_run.iter().for_each(|(line, why)| print_notice(&format!("not run: {name}:{line}: {why}")));
     }
     if !is_root() {
-        say("skipped: the commands of the book need root, for namespaces");
+        print_notice("skipped: the commands of the book need root, for namespaces");
         return;
     }
     let mut failed = Vec::new();
     for (name, (path, page)) in &pages {
         for (number, blocks) in page.hosts.iter().enumerate().filter(|(_, blocks)| !blocks.is_empty()) {
-            let place = format!("{name}:{}", blocks[0].line);
+            let location = format!("{name}:{}", blocks[0].line);
             if let Some(program) = missing_program(blocks) {
-                say(&format!("skipped: {place}: {program} is not installed"));
+                print_notice(&format!("skipped: {location}: {program} is not installed"));
                 continue;
             }
             let started = Instant::now();
-            failed.extend(run_host(path, number).map(|error| format!("{place}: {error}")));
-            say(&format!("{place}: {:.1} s", started.elapsed().as_secs_f64()));
+            failed.extend(run_host(path, number).map(|error| format!("{location}: {error}")));
+            print_notice(&format!("{location}: {:.1} s", started.elapsed().as_secs_f64()));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
@@ -132,7 +132,7 @@ fn every_command_of_the_book_runs() {
 #[test]
 fn deviation_from_the_page_is_reported() {
     if !is_root() {
-        say("skipped: hosts for scripts need root, for namespaces");
+        print_notice("skipped: hosts for scripts need root, for namespaces");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -73,8 +73,8 @@ fn dashboard_is_valid_and_panels_do_not_overlap() {
         assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
         let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
         assert!(w > 0 && h > 0 && x + w <= 24, "{panel}");
-        for place in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
-            assert!(taken.insert(place), "{panel}");
+        for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(cell), "{panel}");
         }
         let targets = panel["targets"].as_array().map_or(&[][..], Vec::as_slice);
         assert_eq!(targets.is_empty(), panel["type"] == "row", "{panel}");

@@ -102,9 +102,9 @@ fn unit(directory: &Path) -> Option<PathBuf> {
 fn unit_with(directory: &Path, drop_in: Option<&str>) -> Option<PathBuf> {
     let unit = unit(directory)?;
     if let Some(name) = drop_in {
-        let place = directory.join("linerate@test.service.d");
-        fs::create_dir(&place).unwrap();
-        fs::copy(packaging().join(format!("drop-ins/{name}.conf")), place.join("drop-in.conf")).unwrap();
+        let overrides = directory.join("linerate@test.service.d");
+        fs::create_dir(&overrides).unwrap();
+        fs::copy(packaging().join(format!("drop-ins/{name}.conf")), overrides.join("drop-in.conf")).unwrap();
     }
     Some(unit)
 }

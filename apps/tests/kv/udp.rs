@@ -52,7 +52,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn ask(&self, id: u16, requests: &[u8]) -> Vec<u8> {
+    fn call(&self, id: u16, requests: &[u8]) -> Vec<u8> {
         self.send(id, requests);
         self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no reply to {}", requests.escape_ascii()))
     }
@@ -62,15 +62,15 @@ impl Client {
 fn udp_client_is_served() {
     let (server, address) = serve("");
     let client = Client::connect(address);
-    assert_eq!(client.ask(1, b"set key 3 0 5\r\nvalue\r\n"), b"STORED\r\n");
-    assert_eq!(client.ask(0xfedc, b"get key none\r\n"), b"VALUE key 3 5\r\nvalue\r\nEND\r\n");
+    assert_eq!(client.call(1, b"set key 3 0 5\r\nvalue\r\n"), b"STORED\r\n");
+    assert_eq!(client.call(0xfedc, b"get key none\r\n"), b"VALUE key 3 5\r\nvalue\r\nEND\r\n");
     let long = [&b"set long 0 0 5000\r\n"[..], &[b'x'; 5000], b"\r\n"].concat();
-    assert_eq!(client.ask(2, &long), b"STORED\r\n");
-    assert_eq!(client.ask(3, b"get long\r\n"), [b"VALUE long 0 5000\r\n", &[b'x'; 5000][..], b"\r\nEND\r\n"].concat());
+    assert_eq!(client.call(2, &long), b"STORED\r\n");
+    assert_eq!(client.call(3, b"get long\r\n"), [b"VALUE long 0 5000\r\n", &[b'x'; 5000][..], b"\r\nEND\r\n"].concat());
     // The server ignores these two and answers the following request.
     client.send(4, b"nonsense\r\n");
     client.0.send(b"mn\r\n").unwrap();
-    assert_eq!(client.ask(5, b"mn\r\n"), b"MN\r\n");
+    assert_eq!(client.call(5, b"mn\r\n"), b"MN\r\n");
     assert!(server.stop().status.success());
 }
 
@@ -167,7 +167,7 @@ fn udp_load_ends_without_replies_and_on_sigint() {
     let load = start(&load);
     let client = Client::connect(address);
     // The first key shows that the load has started.
-    wait_for("the first key", || client.ask(1, b"get key:000000000001\r\n") != b"END\r\n");
+    wait_for("the first key", || client.call(1, b"get key:000000000001\r\n") != b"END\r\n");
     load.signal(Signal::INT);
     let output = load.wait();
     let report: serde_json::Value = output.json();
@@ -185,7 +185,7 @@ fn udp_load_reports_losses_when_its_server_stops() {
     let client = Client::connect(address);
     // All keys are set before the first GET.
     let gets = || {
-        let stats = client.ask(1, b"stats\r\n");
+        let stats = client.call(1, b"stats\r\n");
         let gets =
             std::str::from_utf8(&stats).unwrap().lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap();
         gets.parse::<u64>().unwrap()

@@ -46,22 +46,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command`. `tell` receives each line, and finally the exit.
-    pub fn spawn(mut command: Command, tell: impl Fn(Event) + Send + Sync + 'static) -> io::Result<Child> {
+    /// Starts `command`. `on_event` receives each line, and finally the exit.
+    pub fn spawn(mut command: Command, on_event: impl Fn(Event) + Send + Sync + 'static) -> io::Result<Child> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        let tell = Arc::new(tell);
-        let out = child.stdout.take().map(|out| lines(out, tell.clone(), Event::Out));
-        let err = child.stderr.take().map(|err| lines(err, tell.clone(), Event::Err));
+        let on_event = Arc::new(on_event);
+        let out = child.stdout.take().map(|out| lines(out, on_event.clone(), Event::Out));
+        let err = child.stderr.take().map(|err| lines(err, on_event.clone(), Event::Err));
         let (id, stdin) = (child.id(), child.stdin.take());
         thread::spawn(move || {
-            // A panic of a reader is one of `tell`; the exit is reported nevertheless.
+            // A panic of a reader is one of `on_event`; the exit is reported nevertheless.
             for lines in [out, err].into_iter().flatten() {
                 let _ = lines.join();
             }
             let status = child.wait();
-            tell(Event::Ended(status.map_or(-1, ExitStatusExt::into_raw)));
+            on_event(Event::Ended(status.map_or(-1, ExitStatusExt::into_raw)));
         });
         Ok(Child { pidfd, id, stdin })
     }
@@ -92,12 +92,12 @@ impl Drop for Child {
 
 fn lines(
     from: impl Read + Send + 'static,
-    tell: Arc<impl Fn(Event) + Send + Sync + 'static>,
+    on_event: Arc<impl Fn(Event) + Send + Sync + 'static>,
     event: fn(String) -> Event,
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(from).split(b'\n').map_while(io::Result::ok) {
-            tell(event(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()));
+            on_event(event(String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned()));
         }
     })
 }

@@ -76,7 +76,7 @@ pub fn serve() -> io::Result<()> {
     };
     let output = Arc::new(Mutex::new(port.try_clone()?));
     let (mut processes, mut inputs) = (HashMap::new(), HashMap::new());
-    tell(&output, &Reply::Up);
+    send_reply(&output, &Reply::Up);
     for line in BufReader::new(port).lines() {
         match serde_json::from_str(&line?)? {
             Request::Run { id, script, reads } => {
@@ -87,14 +87,14 @@ pub fn serve() -> io::Result<()> {
                     Stdio::null()
                 });
                 let to = output.clone();
-                match Child::spawn(command, move |event| tell(&to, &Reply::Event { id, event })) {
+                match Child::spawn(command, move |event| send_reply(&to, &Reply::Event { id, event })) {
                     Ok(mut process) => {
                         inputs.extend(process.take_stdin().map(|input| (id, input)));
                         processes.insert(id, process);
                     }
                     Err(error) => {
-                        tell(&output, &Reply::Event { id, event: Event::Err(error.to_string()) });
-                        tell(&output, &Reply::Event { id, event: Event::exited(127) });
+                        send_reply(&output, &Reply::Event { id, event: Event::Err(error.to_string()) });
+                        send_reply(&output, &Reply::Event { id, event: Event::exited(127) });
                     }
                 }
             }
@@ -120,7 +120,7 @@ fn find_port() -> Option<PathBuf> {
     Some(Path::new("/dev").join(port.file_name())).filter(|path| path.exists())
 }
 
-fn tell(to: &Mutex<File>, reply: &Reply) {
+fn send_reply(to: &Mutex<File>, reply: &Reply) {
     let mut line = serde_json::to_vec(reply).unwrap_or_default();
     line.push(b'\n');
     // If the host no longer reads, it is about to end the guest.

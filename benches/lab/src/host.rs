@@ -48,7 +48,7 @@ impl Lab {
             None => Command::new(&self.linerate),
         };
         command.args(arguments.split_whitespace());
-        Program::start(format!("host: linerate {}", first_words(arguments)), &command, &self.log)
+        Program::start(format!("host: linerate {}", command_name(arguments)), &command, &self.log)
     }
 
     /// Returns `linerate` with these arguments as a shell command for a guest.
@@ -57,7 +57,7 @@ impl Lab {
     }
 }
 
-/// Returns the first two words, such as `echo serve`.
-pub fn first_words(arguments: &str) -> String {
+/// Returns the name of the command, such as `echo serve`.
+pub fn command_name(arguments: &str) -> String {
     arguments.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }

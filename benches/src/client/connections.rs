@@ -97,7 +97,7 @@ impl Course {
         let flow = header.flow;
         if phase == Phase::Opening {
             client.synchronized(header)?;
-            self.ask(client, flow)?;
+            self.send_request(client, flow)?;
             return Ok(Phase::Echo);
         }
         client.established(header)?;
@@ -146,7 +146,7 @@ impl Course {
     }
 
     /// Completes the handshake and sends the request.
-    fn ask(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), BenchError> {
+    fn send_request(&self, client: &mut SyntheticClient, flow: usize) -> Result<(), BenchError> {
         if self.size > client.segment_size() {
             return Err(BenchError::TooLong { size: self.size, most: client.segment_size() });
         }

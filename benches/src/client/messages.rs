@@ -40,7 +40,7 @@ pub struct Messages {
     size: usize,
     /// True if a message is sent as one frame, as a port with LRO delivers it.
     merged: bool,
-    under_way: Vec<Message>,
+    outstanding: Vec<Message>,
     segments: Segments,
 }
 
@@ -53,7 +53,7 @@ impl Messages {
         assert!(flows > 0 && (1..=MAX_MESSAGE).contains(&size));
         let mut order: Vec<u32> = (0..flows as u32).collect();
         fastrand::Rng::with_seed(1).shuffle(&mut order);
-        Messages { order, next: 0, size, merged, under_way: Vec::new(), segments: Segments::default() }
+        Messages { order, next: 0, size, merged, outstanding: Vec::new(), segments: Segments::default() }
     }
 
     /// Returns the number of connections.
@@ -84,7 +84,7 @@ impl Messages {
                 client.flows[flow].sequence = client.flows[flow].sequence.wrapping_add(len as u32);
                 self.segments.data_sent += 1;
             }
-            self.under_way.push(Message { flow, sequence, received: 0, unacknowledged: 0 });
+            self.outstanding.push(Message { flow, sequence, received: 0, unacknowledged: 0 });
         }
         client.flush()
     }
@@ -92,12 +92,12 @@ impl Messages {
     /// Receives, checks and acknowledges echoes. Returns the number of completed messages.
     pub fn check(&mut self, client: &mut SyntheticClient) -> Result<usize, BenchError> {
         let mut complete = 0;
-        let Messages { under_way, segments, size, .. } = self;
+        let Messages { outstanding, segments, size, .. } = self;
         client.each(|client, header, frame| {
             client.established(&header)?;
-            let at = under_way.iter().position(|message| message.flow == header.flow);
+            let at = outstanding.iter().position(|message| message.flow == header.flow);
             let message =
-                at.map(|at| &mut under_way[at]).ok_or(BenchError::Frame("no message is in progress there"))?;
+                at.map(|at| &mut outstanding[at]).ok_or(BenchError::Frame("no message is in progress there"))?;
             let flow = &mut client.flows[header.flow];
             if header.fin || flow.sequence.wrapping_sub(header.acknowledged) as usize > *size {
                 return Err(BenchError::Frame("it acknowledges unsent data, or less than before"));
@@ -133,7 +133,7 @@ impl Messages {
                 client.segment(Outgoing::control(header.flow, Control::Ack))?;
             }
             if whole && let Some(at) = at {
-                under_way.swap_remove(at);
+                outstanding.swap_remove(at);
             }
             Ok(())
         })?;

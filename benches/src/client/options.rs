@@ -69,8 +69,8 @@ pub(super) fn len(syn: bool, timestamps: bool) -> usize {
 }
 
 /// Writes the options of a SYN in the order of Linux, with timestamps if `stamp` is given.
-pub(super) fn write_syn(place: &mut [u8], stamp: Option<u32>) {
-    let rest = SEGMENT_SIZE.emit(place);
+pub(super) fn write_syn(out: &mut [u8], stamp: Option<u32>) {
+    let rest = SEGMENT_SIZE.emit(out);
     let rest = match stamp {
         Some(tsval) => TcpOption::TimeStamp { tsval, tsecr: 0 }.emit(TcpOption::SackPermitted.emit(rest)),
         None => TcpOption::SackPermitted.emit(TcpOption::NoOperation.emit(TcpOption::NoOperation.emit(rest))),
@@ -79,8 +79,8 @@ pub(super) fn write_syn(place: &mut [u8], stamp: Option<u32>) {
 }
 
 /// Writes timestamps in the layout of RFC 7323 appendix A.
-pub(super) fn write_stamps(place: &mut [u8], tsval: u32, tsecr: u32) {
-    let rest = TcpOption::NoOperation.emit(TcpOption::NoOperation.emit(place));
+pub(super) fn write_stamps(out: &mut [u8], tsval: u32, tsecr: u32) {
+    let rest = TcpOption::NoOperation.emit(TcpOption::NoOperation.emit(out));
     TcpOption::TimeStamp { tsval, tsecr }.emit(rest);
 }
 

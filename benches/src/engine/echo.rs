@@ -13,12 +13,12 @@ use std::time::Duration;
 /// Service that reads a request and writes the same bytes, like services with their own answers. [`services::Echo`]
 /// forwards received packets instead.
 pub struct Write {
-    place: [u8; MAX_SEGMENT],
+    buffer: [u8; MAX_SEGMENT],
 }
 
 impl Default for Write {
     fn default() -> Self {
-        Write { place: [0; MAX_SEGMENT] }
+        Write { buffer: [0; MAX_SEGMENT] }
     }
 }
 
@@ -31,10 +31,10 @@ impl Service for Write {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
         while net.received(conn) > 0 {
             let piece = net.peek(conn);
-            let n = piece.len().min(self.place.len());
-            let answer = &mut self.place[..n];
+            let n = piece.len().min(self.buffer.len());
+            let answer = &mut self.buffer[..n];
             answer.copy_from_slice(&piece[..n]);
-            if !net.respond(conn, n, n, |place| place.copy_from_slice(answer)) {
+            if !net.respond(conn, n, n, |out| out.copy_from_slice(answer)) {
                 net.write(conn, answer);
             }
         }

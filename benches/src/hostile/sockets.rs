@@ -54,18 +54,18 @@ fn write_on_all(
         let mut written = 0;
         let begun = Instant::now();
         let mut connects = CONNECTS;
-        for place in &mut sockets {
-            match place {
+        for slot in &mut sockets {
+            match slot {
                 None if connects > 0 => {
                     connects -= 1;
-                    *place = Some(connect()?);
+                    *slot = Some(connect()?);
                 }
                 None => {}
                 Some(socket) => match socket.write(bytes) {
                     Ok(_) => written += 1,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     // The server has closed the connection.
-                    Err(_) => *place = None,
+                    Err(_) => *slot = None,
                 },
             }
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Connections of a worker: one per frame of a burst.
 pub const CONNECTIONS: usize = 32;
 /// Maximum bytes per write of the service.
-const PLACE: usize = 4096;
+const RESERVED: usize = 4096;
 /// Memory per key in addition to its value.
 const BESIDE: usize = 256;
 
@@ -90,8 +90,8 @@ pub struct Memory {
     /// Ends by connection slot.
     pub ends: Vec<End>,
     /// Bit mask of slots with new replies.
-    pub news: u32,
-    place: Vec<u8>,
+    pub replied: u32,
+    reserved: Vec<u8>,
     /// Bytes written by the service.
     pub written: u64,
     /// Bytes sent by the service without a copy.
@@ -102,7 +102,7 @@ impl Memory {
     /// Creates the transport of `worker` with service `kv`, and connected clients.
     pub fn with_clients(kv: &mut Kv, worker: usize) -> (Self, Vec<ConnId>) {
         let ends = vec![End::default(); CONNECTIONS];
-        let mut net = Memory { worker, ends, news: 0, place: vec![0; PLACE], written: 0, sent: 0 };
+        let mut net = Memory { worker, ends, replied: 0, reserved: vec![0; RESERVED], written: 0, sent: 0 };
         let conns: Vec<ConnId> = (0..CONNECTIONS).map(|slot| ConnId::new(worker, slot, 0)).collect();
         for conn in &conns {
             kv.opened(&mut net, *conn, Origin::Accepted);
@@ -112,7 +112,7 @@ impl Memory {
 
     fn note(&mut self, conn: ConnId, bytes: usize) {
         self.ends[conn.slot()].answered += bytes as u64;
-        self.news |= 1 << conn.slot();
+        self.replied |= 1 << conn.slot();
     }
 }
 
@@ -169,7 +169,7 @@ impl Transport for Memory {
 
     #[inline]
     fn reserve(&mut self, _: ConnId, max: usize) -> Option<&mut [u8]> {
-        Some(&mut self.place[..max.min(PLACE)])
+        Some(&mut self.reserved[..max.min(RESERVED)])
     }
 
     #[inline]

@@ -67,12 +67,12 @@ impl Server {
 
     /// Starts a server that a host reaches by its only interface. The first of the returned hosts is the client; drop
     /// the hosts after the server.
-    pub fn on_a_host(setting: &Setting, way: Contender) -> Result<(Vec<Host>, Server), Error> {
+    pub fn on_a_host(setting: &Setting, contender: Contender) -> Result<(Vec<Host>, Server), Error> {
         let linerate = |host: &Host, network: &[String], at: SocketAddr| {
             let words = [network, &["--listen".to_owned(), at.to_string()]].concat();
             Server::linerate(setting.served_by(host.command(&setting.pair.linerate), &words))
         };
-        if way == Contender::Tap {
+        if contender == Contender::Tap {
             let near = Host::alone()?;
             let far = "10.99.0.2";
             let network = ["--via", &format!("tap:{}", near.interface()), "--ip", &format!("{far}/24")];
@@ -85,7 +85,7 @@ impl Server {
         let [near, far] = Host::pair()?;
         near.address()?;
         let at = SocketAddr::new(far.ip(false), PORT);
-        let server = if way == Contender::AfXdp {
+        let server = if contender == Contender::AfXdp {
             linerate(&far, &far.via_args(), at)?
         } else {
             far.address()?;

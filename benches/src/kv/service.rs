@@ -70,7 +70,7 @@ impl ServiceBench {
         Answered { written: self.net.written, sent: self.net.sent }
     }
 
-    fn ask(&mut self) {
+    fn send_requests(&mut self) {
         for end in &mut self.net.ends {
             end.clear();
             if self.workload.together {
@@ -96,7 +96,7 @@ impl Bench for ServiceBench {
         let each = CONNECTIONS * self.workload.depth;
         let mut spent = Duration::ZERO;
         for _ in 0..operations.div_ceil(each) {
-            self.ask();
+            self.send_requests();
             let start = std::time::Instant::now();
             server_turn(&mut self.kv, &mut self.net, &self.conns);
             spent += start.elapsed();
@@ -123,14 +123,14 @@ mod tests {
     #[test]
     fn requests_are_answered_and_long_values_are_not_copied() {
         let plans = [(64, 100, false, 0), (64, 50, false, 0), (64, 100, true, 0), (1 << 16, 100, false, 1 << 16)];
-        for (value, gets, together, in_place) in plans {
+        for (value, gets, together, uncopied) in plans {
             let workload = Workload { depth: 2, keys: 20, value, gets, together, export: 0 };
             let mut bench = ServiceBench::new(workload);
             let before = bench.answered();
             // Whole turns of 64 requests.
             bench.run(65).unwrap();
             let sent = bench.answered().sent - before.sent;
-            assert_eq!(sent, 128 * in_place, "{workload:?}");
+            assert_eq!(sent, 128 * uncopied, "{workload:?}");
         }
     }
 

@@ -103,7 +103,7 @@ impl Workers {
         Ok(all)
     }
 
-    /// Sets a key and returns its owner: the worker that answers without asking another.
+    /// Sets a key and returns its owner: the worker that replies without a request to another.
     fn set_by_owner(&mut self, key: u64, value: &str) -> Result<usize, BenchError> {
         for owner in 0..self.workers.len() {
             let Worker { net, conns, readable, .. } = &mut self.workers[owner];
@@ -124,14 +124,14 @@ impl Workers {
     }
 
     /// Has each worker's clients request `keys` keys, rounded up to whole turns. Returns the duration.
-    pub fn ask(&mut self, asking: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
+    pub fn request_keys(&mut self, asking: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
         let times = keys.div_ceil(CONNECTIONS * asking.at_once).max(1);
         let Workers { workers, keys, value, owned } = self;
         run(workers, PATIENCE, times, |number, random, requests| match asking.whose {
             KeyOwner::Any => append(asking, requests, *value, || random.u64(..*keys)),
             KeyOwner::Own | KeyOwner::Others => {
-                let whose = (number + usize::from(asking.whose == KeyOwner::Others)) % owned.len();
-                append(asking, requests, *value, || owned[whose][random.usize(..owned[whose].len())])
+                let owner = (number + usize::from(asking.whose == KeyOwner::Others)) % owned.len();
+                append(asking, requests, *value, || owned[owner][random.usize(..owned[owner].len())])
             }
         })
     }
@@ -255,10 +255,10 @@ impl Worker {
 
     /// Sends the next batch of each client whose replies are complete.
     fn send_next(&mut self, clients: &mut Clients) {
-        let mut news = std::mem::take(&mut self.net.news);
-        while news > 0 {
-            let slot = news.trailing_zeros() as usize;
-            news &= news - 1;
+        let mut replied = std::mem::take(&mut self.net.replied);
+        while replied > 0 {
+            let slot = replied.trailing_zeros() as usize;
+            replied &= replied - 1;
             let end = &mut self.net.ends[slot];
             if end.answered >= clients.due[slot] && clients.advance(slot, end) {
                 self.readable.push(self.conns[slot]);
@@ -294,7 +294,7 @@ pub struct Measured<'a> {
 impl Bench for Measured<'_> {
     /// Requests `operations` keys per worker.
     fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
-        self.workers.borrow_mut().ask(self.asking, operations)
+        self.workers.borrow_mut().request_keys(self.asking, operations)
     }
 }
 
@@ -324,7 +324,7 @@ mod tests {
                     let asking = AccessPattern { at_once, by_mget, whose };
                     let before: Vec<u64> = workers.workers.iter().map(|worker| worker.net.written).collect();
                     let sent = messages_sent(&workers);
-                    workers.ask(asking, 3 * CONNECTIONS * at_once).unwrap();
+                    workers.request_keys(asking, 3 * CONNECTIONS * at_once).unwrap();
                     // A request and reply per remote key, either for all connections together or for those with keys in
                     // a turn.
                     let turns = (2 * count * 3) as u64;

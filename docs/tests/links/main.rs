@@ -1,9 +1,9 @@
 //! Targets of the links in the pages, the README and the changelog: files, pages and headings. The test reads the
 //! Markdown sources; the test `book` builds the book and reads its pages.
 
-mod places;
+mod files;
 
-use places::{files, outside, plain};
+use files::{files, outside, plain};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

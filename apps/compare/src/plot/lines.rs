@@ -97,16 +97,16 @@ impl Lines {
         for series in &self.series {
             let (colour, marker, dashes) = style(series.style);
             let dots: Vec<_> = drawn_at(&series.points, &xs, &ys);
-            let places: Vec<_> = dots.iter().map(|(_, place)| *place).collect();
-            svg.path(&format!("line {colour}"), dashes, &places);
-            for (dot, place) in dots {
+            let positions: Vec<_> = dots.iter().map(|(_, position)| *position).collect();
+            svg.path(&format!("line {colour}"), dashes, &positions);
+            for (dot, position) in dots {
                 let tip = format!("{}: {} at {}", series.name, si(dot.y), si(dot.x));
-                svg.marker(marker, &format!("mark {colour}"), place, &tip);
+                svg.marker(marker, &format!("mark {colour}"), position, &tip);
                 if dot.is_ringed {
-                    svg.ring(&format!("ring {colour}"), place);
+                    svg.ring(&format!("ring {colour}"), position);
                 }
             }
-            ends.extend(places.last().map(|end| (*end, series, colour)));
+            ends.extend(positions.last().map(|end| (*end, series, colour)));
         }
         let wanted: Vec<f64> = ends.iter().map(|((_, y), ..)| *y).collect();
         for (((x, y), series, colour), label) in ends.into_iter().zip(spread(&wanted, LABEL, (y1, y0))) {
@@ -133,18 +133,18 @@ fn drawn_at(points: &[Dot], xs: &Scale, ys: &Scale) -> Vec<(Dot, (f64, f64))> {
 fn spread(wanted: &[f64], apart: f64, limits: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
-    let mut places = wanted.to_vec();
+    let mut positions = wanted.to_vec();
     let mut least = limits.0;
     for &at in &order {
-        places[at] = places[at].max(least);
-        least = places[at] + apart;
+        positions[at] = positions[at].max(least);
+        least = positions[at] + apart;
     }
     let mut most = limits.1;
     for &at in order.iter().rev() {
-        places[at] = places[at].min(most);
-        most = places[at] - apart;
+        positions[at] = positions[at].min(most);
+        most = positions[at] - apart;
     }
-    places
+    positions
 }
 
 #[cfg(test)]

@@ -32,9 +32,9 @@ impl Spread {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let at = |part: f64| {
-            let place = part * (values.len() - 1) as f64;
-            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
-            below + (above - below) * place.fract()
+            let rank = part * (values.len() - 1) as f64;
+            let (below, above) = (values[rank.floor() as usize], values[rank.ceil() as usize]);
+            below + (above - below) * rank.fract()
         };
         let (min, max) = (*values.first()?, *values.last()?);
         let quartiles = (values.len() >= 4).then(|| (at(0.25), at(0.75)));

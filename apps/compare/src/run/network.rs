@@ -31,7 +31,7 @@ pub struct Network {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     /// Location of its `linerate`.
-    pub place: Location,
+    pub location: Location,
     /// Address of its kernel and of its verbs device.
     pub ip: Option<IpCidr>,
     /// Address of its ports that programs take over.
@@ -79,12 +79,12 @@ pub struct Between {
 impl Between {
     /// Creates a command that runs `linerate` at the server's end.
     pub fn at_server(&self) -> Command {
-        self.network.server.place.command()
+        self.network.server.location.command()
     }
 
     /// Creates a command that runs `linerate` at the load's end.
     pub fn at_load(&self) -> Command {
-        self.network.load.place.command()
+        self.network.load.location.command()
     }
 
     /// Returns the network arguments of the server.
@@ -143,7 +143,7 @@ pub(super) mod tests {
     /// Returns a network of two machines, `a` and `b`.
     pub(in super::super) fn network() -> Network {
         let end = |host: &str, number: u8| End {
-            place: Location::on(&format!("ssh {host}"), "/opt/linerate".into()).unwrap(),
+            location: Location::on(&format!("ssh {host}"), "/opt/linerate".into()).unwrap(),
             ip: Some(format!("10.1.0.{number}/24").parse().unwrap()),
             port_ip: Some(format!("10.2.0.{number}/24").parse().unwrap()),
             without_manager: false,

@@ -98,7 +98,7 @@ pub fn rows(selection: &Selection, cores: &Cores, obstacles: &Obstacles) -> Vec<
 fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
     let mut rows = Vec::new();
     let mut add = |name: &str, design: &Design, threading, server: &[&'static str], load: &[&'static str]| {
-        let place = match (threading, design) {
+        let placement = match (threading, design) {
             (Some(Threading::Split), _) => "/split",
             (Some(Threading::Inline), Design::Native) => "/inline",
             _ => "",
@@ -108,7 +108,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
             App::Kv => "kv",
         };
         rows.push(Planned {
-            id: format!("{kind}/{spec}/{name}{place}"),
+            id: format!("{kind}/{spec}/{name}{placement}"),
             app,
             design: design.clone(),
             spec: spec.clone(),
@@ -119,7 +119,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
             obstacle: None,
         });
     };
-    let places = |design: &Design| match (&selection.threading, design) {
+    let placements = |design: &Design| match (&selection.threading, design) {
         (Some(selection), _) => selection.clone(),
         (None, Design::Native) => vec![Threading::Inline, Threading::Split],
         (None, _) => vec![Threading::Inline],
@@ -139,26 +139,26 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
                 TcpEngine::Native => ("native", Design::Native),
                 TcpEngine::Smoltcp => ("smoltcp", Design::Smoltcp),
             };
-            for place in places(&design) {
+            for placement in placements(&design) {
                 let words = ["--engine", name];
-                add(name, &design, Some(place), &words, &words);
+                add(name, &design, Some(placement), &words, &words);
             }
         }
     } else if spec.is_kernel() {
-        for place in places(&Design::KernelSleeping) {
-            add("sleeping", &Design::KernelSleeping, Some(place), &[], &[]);
+        for placement in placements(&Design::KernelSleeping) {
+            add("sleeping", &Design::KernelSleeping, Some(placement), &[], &[]);
         }
-        for place in places(&Design::KernelSpinning) {
-            add("spinning", &Design::KernelSpinning, Some(place), &["--spin"], &["--spin"]);
+        for placement in placements(&Design::KernelSpinning) {
+            add("spinning", &Design::KernelSpinning, Some(placement), &["--spin"], &["--spin"]);
         }
     } else {
         let one_sided = (app == App::Kv).then_some(&ONE_SIDED);
         for verbs in VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick) {
             let design = Design::Verbs(verbs.name.to_owned());
             let name = verbs.name.replace(", ", "-").replace(' ', "-");
-            for place in places(&design) {
+            for placement in placements(&design) {
                 let words = |own: &[&'static str]| [verbs.both, own].concat();
-                add(&name, &design, Some(place), &words(verbs.server), &words(verbs.load));
+                add(&name, &design, Some(placement), &words(verbs.server), &words(verbs.load));
             }
         }
     }

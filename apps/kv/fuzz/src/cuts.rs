@@ -10,20 +10,20 @@ pub struct Cuts<'a> {
     pub long: usize,
     /// Choices, one bit each.
     pub bits: u8,
-    places: &'a [u8],
+    positions: &'a [u8],
 }
 
 impl<'a> Cuts<'a> {
     /// Reads the choices, the threshold, and the cuts of the remaining bytes.
     pub fn read(data: &'a [u8]) -> Option<Self> {
         let (&[bits, long], rest) = data.split_first_chunk()?;
-        let (places, bytes) = rest.split_at_checked(MAX_CUTS)?;
-        Some(Cuts { bytes, long: usize::from(long), bits, places })
+        let (positions, bytes) = rest.split_at_checked(MAX_CUTS)?;
+        Some(Cuts { bytes, long: usize::from(long), bits, positions })
     }
 
     /// Returns the bytes as one piece, cut, and byte by byte.
     pub fn each(&self) -> [Vec<&'a [u8]>; 3] {
-        let mut ends: Vec<usize> = self.places.iter().map(|at| usize::from(*at) * self.bytes.len() / 256).collect();
+        let mut ends: Vec<usize> = self.positions.iter().map(|at| usize::from(*at) * self.bytes.len() / 256).collect();
         ends.sort_unstable();
         let mut start = 0;
         let mut some = Vec::new();

@@ -175,8 +175,8 @@ impl Command {
     pub(super) fn takes_long(&self, at: usize) -> bool {
         match self.long {
             LongArgs::None => false,
-            LongArgs::At(place) => at == place,
-            LongArgs::From(place) => at >= place && (at - place).is_multiple_of(2),
+            LongArgs::At(position) => at == position,
+            LongArgs::From(first) => at >= first && (at - first).is_multiple_of(2),
         }
     }
 }
@@ -324,7 +324,7 @@ pub(super) static COMMANDS: &[Command] = &[
 ];
 
 /// Size of the name table, several times the number of commands.
-const PLACES: usize = 256;
+const TABLE_SIZE: usize = 256;
 const NONE: u8 = u8::MAX;
 
 /// Name of each command as a [`word`].
@@ -339,15 +339,15 @@ static WORDS: [u128; COMMANDS.len()] = {
 };
 
 /// Hash table with linear probing from names to commands.
-static NAMES: [u8; PLACES] = {
-    let mut names = [NONE; PLACES];
+static NAMES: [u8; TABLE_SIZE] = {
+    let mut names = [NONE; TABLE_SIZE];
     let mut at = 0;
     while at < WORDS.len() {
-        let mut place = place(WORDS[at]);
-        while names[place] != NONE {
-            place = (place + 1) % PLACES;
+        let mut slot = slot_of(WORDS[at]);
+        while names[slot] != NONE {
+            slot = (slot + 1) % TABLE_SIZE;
         }
-        names[place] = at as u8;
+        names[slot] = at as u8;
         at += 1;
     }
     names
@@ -365,9 +365,9 @@ const fn word(name: &[u8]) -> u128 {
     word
 }
 
-const fn place(word: u128) -> usize {
+const fn slot_of(word: u128) -> usize {
     let mixed = (word as u64 ^ (word >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 56) as usize % PLACES
+    (mixed >> 56) as usize % TABLE_SIZE
 }
 
 fn by_name(name: &[u8]) -> Option<&'static Command> {
@@ -382,13 +382,13 @@ fn by_name(name: &[u8]) -> Option<&'static Command> {
         return None;
     }
     let word = word(name);
-    let mut place = place(word);
-    while NAMES[place] != NONE {
-        let at = usize::from(NAMES[place]);
+    let mut slot = slot_of(word);
+    while NAMES[slot] != NONE {
+        let at = usize::from(NAMES[slot]);
         if WORDS[at] == word && COMMANDS[at].name.len() == name.len() {
             return Some(&COMMANDS[at]);
         }
-        place = (place + 1) % PLACES;
+        slot = (slot + 1) % TABLE_SIZE;
     }
     None
 }
@@ -454,14 +454,15 @@ mod tests {
 
     #[test]
     fn key_positions_follow_the_table() {
-        let places = |name: &str, len| key_positions(by_full_name(name.as_bytes()).unwrap(), len).collect::<Vec<_>>();
-        assert_eq!(places("get", 2), [1]);
-        assert_eq!(places("set", 7), [1]);
-        assert_eq!(places("mset", 6), [1, 3, 5]);
-        assert_eq!(places("mset", 5), [1, 3]);
-        assert_eq!(places("del", 4), [1, 2, 3]);
-        assert_eq!(places("rename", 3), [1, 2]);
-        assert_eq!(places("object|encoding", 3), [2]);
-        assert_eq!(places("ping", 2), []);
+        let positions =
+            |name: &str, len| key_positions(by_full_name(name.as_bytes()).unwrap(), len).collect::<Vec<_>>();
+        assert_eq!(positions("get", 2), [1]);
+        assert_eq!(positions("set", 7), [1]);
+        assert_eq!(positions("mset", 6), [1, 3, 5]);
+        assert_eq!(positions("mset", 5), [1, 3]);
+        assert_eq!(positions("del", 4), [1, 2, 3]);
+        assert_eq!(positions("rename", 3), [1, 2]);
+        assert_eq!(positions("object|encoding", 3), [2]);
+        assert_eq!(positions("ping", 2), []);
     }
 }

@@ -54,7 +54,7 @@
 //! A READ has no defined order, and may see parts of concurrent writes, byte by byte. The hashes detect this; the
 //! reader then reads again. The hash of a bucket proves that the bucket was in this state at some time during the READ:
 //! an entry mixed from old and new bytes could refer to a still older record. The hash of a record includes the entry,
-//! and so the position and lap: a record of another lap at the same place does not match.
+//! and so the position and lap: a record of another lap at the same position does not match.
 //!
 //! The hashes protect against accidents only. They are no secret from the readers, so a reader that may also write keys
 //! could construct a value that looks like a record for a moment. It gains nothing: it could store the same bytes under
@@ -79,7 +79,7 @@ const PART: usize = 8;
 const UNIT_BITS: u32 = 30;
 /// Bytes of a floor.
 pub(super) const FLOOR: usize = 16;
-pub(super) const PLACE_BITS: u32 = 40;
+pub(super) const POSITION_BITS: u32 = 40;
 /// Fraction of the export used for buckets. With records of usual length, half of the entries are in use.
 const INDEX_PART: usize = 6;
 const SHARDS: std::ops::RangeInclusive<u32> = 1..=256;
@@ -209,7 +209,7 @@ impl LogPosition {
     /// Returns the position as in entries.
     #[inline]
     pub fn bits(self) -> u64 {
-        (self.lap << UNIT_BITS | u64::from(self.at)) & ((1 << PLACE_BITS) - 1)
+        (self.lap << UNIT_BITS | u64::from(self.at)) & ((1 << POSITION_BITS) - 1)
     }
 
     /// Returns the position as in floors.
@@ -228,8 +228,8 @@ impl Entry {
 
     /// Creates the entry of a key with this hash.
     #[inline]
-    pub fn new(hash: u64, units: u32, place: LogPosition) -> Self {
-        Entry(hash << 48 | u64::from(units) << PLACE_BITS | place.bits())
+    pub fn new(hash: u64, units: u32, position: LogPosition) -> Self {
+        Entry(hash << 48 | u64::from(units) << POSITION_BITS | position.bits())
     }
 
     /// Returns true if the entry has the tag of this hash.
@@ -240,7 +240,7 @@ impl Entry {
 
     #[inline]
     pub fn units(self) -> u32 {
-        (self.0 >> PLACE_BITS) as u32 & 0xff
+        (self.0 >> POSITION_BITS) as u32 & 0xff
     }
 
     #[inline]
@@ -248,9 +248,9 @@ impl Entry {
         self.0 as u32 & ((1 << UNIT_BITS) - 1)
     }
 
-    /// Returns the [`bits`](Place::bits) of the record's position.
+    /// Returns the [`bits`](LogPosition::bits) of the record's position.
     #[inline]
-    pub fn place(self) -> u64 {
-        self.0 & ((1 << PLACE_BITS) - 1)
+    pub fn position(self) -> u64 {
+        self.0 & ((1 << POSITION_BITS) - 1)
     }
 }

@@ -118,8 +118,8 @@ impl<'a> Search<'a> {
             return self.search_buckets(row, shard + 1);
         }
         let Some(floor) = self.floor(shard, floors) else { return Next::Retry };
-        let place = lens >> 32 << 32 | u64::from(entry.at());
-        let is_flushed = (place.wrapping_sub(floor) as i64) < 0;
+        let position = lens >> 32 << 32 | u64::from(entry.at());
+        let is_flushed = (position.wrapping_sub(floor) as i64) < 0;
         let has_expired = expires_at != 0 && expires_at <= now;
         if is_flushed || has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
     }

@@ -191,8 +191,8 @@ fn memory_matches_documented_format() {
     let row = ((u128::from(hash) * 3) >> 64) as usize;
     let entry = (hash & 0xffff) << 48 | 3 << 40 | 3;
     let bucket = read(&export, Extent { at: ((row * 2 + 1) * 64) as u64, len: 64 });
-    let place = bucket.chunks(8).position(|word| word == entry.to_le_bytes());
-    assert!(place.is_some_and(|place| place > 0), "{bucket:x?}");
+    let slot = bucket.chunks(8).position(|word| word == entry.to_le_bytes());
+    assert!(slot.is_some_and(|slot| slot > 0), "{bucket:x?}");
     let record = read(&export, Extent { at: 6 * 64 + 64 * 16 + 3 * 16, len: 48 });
     let mut expected = 0xa8fb_85e3_2279_42d4u64.to_le_bytes().to_vec();
     expected.extend(hash.to_le_bytes());

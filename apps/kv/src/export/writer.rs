@@ -1,6 +1,6 @@
 //! Writer of the part of one shard.
 
-use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, LogPosition, PLACE_BITS, UNIT};
+use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, LogPosition, POSITION_BITS, UNIT};
 use linerate_bypass::Published;
 use std::sync::Arc;
 
@@ -55,27 +55,27 @@ impl Writer {
         let Some(units) = self.layout.units(key.len(), value.len()) else { return self.remove(key) };
         let hash = self.layout.hash(key);
         self.prefetch_bucket(hash);
-        let place = self.make_room(units);
-        let entry = Entry::new(hash, units, place);
+        let position = self.make_room(units);
+        let entry = Entry::new(hash, units, position);
         let record = &mut self.record[..units as usize * UNIT];
         record[8..16].copy_from_slice(&hash.to_le_bytes());
         record[16..24].copy_from_slice(&expires_at.unwrap_or(0).to_le_bytes());
         record[24..26].copy_from_slice(&(key.len() as u16).to_le_bytes());
         record[26..28].copy_from_slice(&(value.len() as u16).to_le_bytes());
-        record[28..32].copy_from_slice(&(place.lap as u32).to_le_bytes());
-        let (key_place, rest) = record[HEAD..].split_at_mut(key.len());
-        let (value_place, padding) = rest.split_at_mut(value.len());
-        key_place.copy_from_slice(key);
-        value_place.copy_from_slice(value);
+        record[28..32].copy_from_slice(&(position.lap as u32).to_le_bytes());
+        let (key_space, rest) = record[HEAD..].split_at_mut(key.len());
+        let (value_space, padding) = rest.split_at_mut(value.len());
+        key_space.copy_from_slice(key);
+        value_space.copy_from_slice(value);
         padding.fill(0);
         let check = self.layout.check_record(entry, &record[8..]);
         record[..8].copy_from_slice(&check.to_le_bytes());
-        self.memory.write(self.word_of(place.at), &self.record[..units as usize * UNIT]);
+        self.memory.write(self.word_of(position.at), &self.record[..units as usize * UNIT]);
 
         let bucket = self.bucket(hash);
         // If the bucket is full, the oldest record's entry is replaced, which would be overwritten next anyway.
         let slot = bucket.find(|its| its.is_of(hash)).or_else(|| bucket.find(|its| its == Entry::EMPTY));
-        let slot = slot.unwrap_or_else(|| bucket.oldest(place));
+        let slot = slot.unwrap_or_else(|| bucket.oldest(position));
         self.put(bucket, slot, entry);
     }
 
@@ -100,10 +100,10 @@ impl Writer {
         self.raise_floor(self.head);
     }
 
-    /// Invalidates the records before `place`.
-    fn raise_floor(&mut self, place: LogPosition) {
-        self.floor = place;
-        let (word, number) = ((self.layout.floor_at(self.shard) / 8) as usize, place.number());
+    /// Invalidates the records before `position`.
+    fn raise_floor(&mut self, position: LogPosition) {
+        self.floor = position;
+        let (word, number) = ((self.layout.floor_at(self.shard) / 8) as usize, position.number());
         self.memory.store(word + 1, number);
         self.memory.store(word, self.layout.check_floor(self.shard, &number.to_le_bytes()));
     }
@@ -133,9 +133,9 @@ impl Writer {
         while self.tail.lap < self.head.lap && self.tail.at < self.head.at + units {
             self.remove_oldest();
         }
-        let place = self.head;
+        let position = self.head;
         self.head.at += units;
-        place
+        position
     }
 
     /// Removes the entry of the oldest record, which is from the preceding lap.
@@ -147,8 +147,8 @@ impl Writer {
         let word = self.word_of(self.tail.at);
         let (hash, lens) = (self.memory.load(word + 1), self.memory.load(word + 3));
         let bucket = self.bucket(hash);
-        let place = self.tail.bits();
-        if let Some(slot) = bucket.find(|entry| entry != Entry::EMPTY && entry.place() == place) {
+        let position = self.tail.bits();
+        if let Some(slot) = bucket.find(|entry| entry != Entry::EMPTY && entry.position() == position) {
             self.put(bucket, slot, Entry::EMPTY);
         }
         let units = self.layout.units(lens as u16 as usize, (lens >> 16) as u16 as usize);
@@ -202,7 +202,7 @@ impl Bucket {
 
     /// Returns the slot whose record is the oldest at the position `now`.
     fn oldest(&self, now: LogPosition) -> usize {
-        let age = |entry: &Entry| now.bits().wrapping_sub(entry.place()) << (64 - PLACE_BITS);
+        let age = |entry: &Entry| now.bits().wrapping_sub(entry.position()) << (64 - POSITION_BITS);
         let ages = self.entries.iter().map(age);
         ages.enumerate().max_by_key(|(_, age)| *age).map_or(0, |(slot, _)| slot)
     }

@@ -10,7 +10,7 @@ use crate::store::{Error, Expiry, ItemMeta, Key, Store, Str, Value};
 pub(super) const FETCHED: u8 = 1;
 /// The item is stale: usable until a client recaches it.
 pub(super) const STALE: u8 = 2;
-/// A client was told to recache the item.
+/// A client was requested to recache the item.
 pub(super) const WON: u8 = 4;
 /// The key was sent in base64.
 pub(super) const BINARY: u8 = 8;

@@ -44,8 +44,8 @@ impl Frame {
     #[inline]
     pub fn bytes(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
-        for (place, number) in bytes.chunks_exact_mut(2).zip([self.id, self.sequence, self.total]) {
-            place.copy_from_slice(&number.to_be_bytes());
+        for (field, number) in bytes.chunks_exact_mut(2).zip([self.id, self.sequence, self.total]) {
+            field.copy_from_slice(&number.to_be_bytes());
         }
         bytes
     }

@@ -197,7 +197,7 @@ fn failed_store_removes_old_value() {
     client.limits.item = 4 << 20;
     let value = "x".repeat(100_000);
     let full = "SERVER_ERROR out of memory storing object";
-    let count = (0..).find(|n| client.ask(format!("set {n} 0 0 100000\r\n{value}\r\n").as_bytes()) != b"STORED\r\n");
+    let count = (0..).find(|n| client.call(format!("set {n} 0 0 100000\r\n{value}\r\n").as_bytes()) != b"STORED\r\n");
     assert!(count.is_some_and(|count| count > 3), "{count:?}");
     let huge = "x".repeat(2 << 20);
     client.expect(&format!("set 1 0 0 {}|{huge}", huge.len()), full);
@@ -206,7 +206,7 @@ fn failed_store_removes_old_value() {
     client.expect("mg 2 v", "EN");
     client.expect(&format!("add new 0 0 {}|{huge}", huge.len()), full);
     // The error is sent before the data block arrives, and the block is skipped.
-    assert_eq!(client.ask(format!("set 0 0 0 {}\r\nx", huge.len()).as_bytes()), format!("{full}\r\n").as_bytes());
+    assert_eq!(client.call(format!("set 0 0 0 {}\r\nx", huge.len()).as_bytes()), format!("{full}\r\n").as_bytes());
     client.expect(&huge[1..], "");
     client.expect("get 0", "END");
     client.expect("mn", "MN");
@@ -234,7 +234,7 @@ fn stats_count_operations() {
         client.expect("cas a 0 0 1 9|1", "EXISTS");
         client.expect("touch c 1", "NOT_FOUND");
         client.expect("md b q", "");
-        let stats = String::from_utf8(client.ask(b"stats\r\n")).unwrap();
+        let stats = String::from_utf8(client.call(b"stats\r\n")).unwrap();
         let stat = |name: &str| {
             let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
             line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_string()
@@ -261,10 +261,10 @@ fn stats_count_operations() {
         client.expect("stats items", "STAT items:1:number 1|STAT items:1:evicted 0|END");
         client.expect("stats sizes", "STAT sizes_status disabled|END");
         client.expect("stats nothing", "ERROR");
-        let settings = String::from_utf8(client.ask(b"stats settings\r\n")).unwrap();
+        let settings = String::from_utf8(client.call(b"stats settings\r\n")).unwrap();
         assert!(settings.contains("STAT item_size_max 1048576\r\n") && settings.contains("STAT evictions off\r\n"));
         client.expect("stats reset", "RESET");
-        let stats = String::from_utf8(client.ask(b"stats\r\n")).unwrap();
+        let stats = String::from_utf8(client.call(b"stats\r\n")).unwrap();
         assert!(stats.contains("STAT cmd_get 0\r\n") && stats.contains("STAT curr_items 1\r\n"));
     }
 }
@@ -277,6 +277,6 @@ fn quit_and_endless_line_close_connection() {
         assert!(client.is_closed);
     }
     let mut client = Client::new(1, 1 << 20);
-    assert_eq!(client.ask(&[b'x'; 2049]), b"");
+    assert_eq!(client.call(&[b'x'; 2049]), b"");
     assert!(client.is_closed);
 }

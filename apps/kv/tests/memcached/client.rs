@@ -84,12 +84,12 @@ impl Client {
     pub fn expect(&mut self, request: &str, reply: &str) {
         let lines = |text: &str| format!("{text}\r\n").replace('|', "\r\n");
         let expected = if reply.is_empty() { String::new() } else { lines(reply) };
-        let answered = self.ask(lines(request).as_bytes());
-        assert_eq!(answered.escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string(), "{request}");
+        let received = self.call(lines(request).as_bytes());
+        assert_eq!(received.escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string(), "{request}");
     }
 
     /// Returns the reply to `bytes`.
-    pub fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub fn call(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         self.input.extend_from_slice(bytes);
         while !self.is_closed && self.step(&mut out) {}

@@ -36,11 +36,11 @@ impl CasValues {
             return "0".into();
         }
         let seen = self.0.entry(key.to_vec()).or_default();
-        let place = seen.iter().position(|known| *known == cas).unwrap_or_else(|| {
+        let index = seen.iter().position(|known| *known == cas).unwrap_or_else(|| {
             seen.push(cas);
             seen.len() - 1
         });
-        format!("#{place}")
+        format!("#{index}")
     }
 
     /// Returns `reply` with its CAS values renamed, and without data that depends on memcached's slabs.
@@ -119,21 +119,21 @@ struct ServerPair {
 impl ServerPair {
     /// Compares the replies to `steps`. Returns `None` if memcached's clock advanced in between.
     fn compare(&mut self, steps: &[Step]) -> Option<Result<(), String>> {
-        self.real.ask(b"flush_all\r\n", b"OK\r\n");
+        self.real.call(b"flush_all\r\n", b"OK\r\n");
         let now = self.real.time() * 1000;
         for linerate in &mut self.linerate {
             linerate.now = now;
-            linerate.ask(b"flush_all\r\n");
+            linerate.call(b"flush_all\r\n");
         }
         let mut seen: [CasValues; 3] = Default::default();
         let mut wrong = None;
         for step in steps {
             let (more, end) = end_of(step);
-            let real = self.real.ask(&[&seen[2].bytes(step)[..], more].concat(), end);
+            let real = self.real.call(&[&seen[2].bytes(step)[..], more].concat(), end);
             let real = seen[2].renamed(step, &real);
             for (linerate, seen) in self.linerate.iter_mut().zip(&mut seen) {
                 let bytes = [&seen.bytes(step)[..], more].concat();
-                let reply = linerate.ask(&bytes);
+                let reply = linerate.call(&bytes);
                 assert!(reply.ends_with(end), "reply to {} is {}", bytes.escape_ascii(), reply.escape_ascii());
                 let reply = seen.renamed(step, &reply);
                 if reply != real && wrong.is_none() {

@@ -17,7 +17,7 @@ fn answered(bytes: &[u8], cuts: impl IntoIterator<Item = usize>, long: usize) ->
     let mut start = 0;
     let mut out = Vec::new();
     for end in cuts.into_iter().chain([bytes.len()]) {
-        out.extend(client.ask(&bytes[start..end]));
+        out.extend(client.call(&bytes[start..end]));
         start = end;
     }
     (out.escape_ascii().to_string(), client.is_closed)

@@ -38,7 +38,7 @@ impl Real {
     }
 
     /// Sends `bytes` and returns the reply up to `end`.
-    pub fn ask(&mut self, bytes: &[u8], end: &[u8]) -> Vec<u8> {
+    pub fn call(&mut self, bytes: &[u8], end: &[u8]) -> Vec<u8> {
         self.stream.write_all(bytes).expect("memcached reads");
         let mut out = Vec::new();
         let mut part = [0; 1 << 16];
@@ -54,7 +54,7 @@ impl Real {
 
     /// Returns memcached's clock in seconds since 1970.
     pub fn time(&mut self) -> u64 {
-        let stats = self.ask(b"stats\r\n", b"END\r\n");
+        let stats = self.call(b"stats\r\n", b"END\r\n");
         let stats = String::from_utf8(stats).unwrap();
         let time = stats.lines().find_map(|line| line.strip_prefix("STAT time "));
         time.expect("stats have the time").parse().unwrap()

@@ -320,8 +320,8 @@ fn slow_log_has_requests_of_all_workers() {
         expect_reply(&mut server, client, "slowlog len", &format!(":{workers}\r\n"));
         let entries = server.ask(client, &line("slowlog get"));
         let shown = |n: usize| format!("*3\r\n$6\r\nrename\r\n$6\r\nnosuch\r\n$2\r\nk{n}\r\n");
-        let places: Vec<usize> = (0..workers).map(|n| entries.find(&shown(n)).unwrap()).collect();
-        assert!(places.is_sorted_by(|before, behind| before > behind), "the newest is first: {entries}");
+        let offsets: Vec<usize> = (0..workers).map(|n| entries.find(&shown(n)).unwrap()).collect();
+        assert!(offsets.is_sorted_by(|before, behind| before > behind), "the newest is first: {entries}");
         expect_reply(&mut server, client, "config set slowlog-max-len 1", "+OK\r\n");
         expect_reply(&mut server, client, "slowlog len", ":1\r\n");
         expect_reply(&mut server, client, "slowlog reset", "+OK\r\n");

@@ -95,8 +95,8 @@ fn error_for_value_beyond_memory_does_not_depend_on_cuts() {
         // The memory of one shard must not suffice.
         let mut server = TestServer::with(workers, |settings| settings.memory = 2 << 20);
         let last = session.len();
-        let places = (1..last).filter(|at| (at % (too_long.len() + 100)) < 170 || at % 100_003 == 0 || at + 120 > last);
-        for cut in places {
+        let cuts = (1..last).filter(|at| (at % (too_long.len() + 100)) < 170 || at % 100_003 == 0 || at + 120 > last);
+        for cut in cuts {
             let client = server.connect(0);
             let (before, behind) = session.split_at(cut);
             let (replies, is_closed) = replied(&mut server, client, &[before, behind], cut % 2 > 0);
@@ -137,8 +137,8 @@ fn error_for_too_large_item_does_not_depend_on_cuts() {
     let session = format!("get a\r\nset a 0 0 1048576\r\n{data}\r\nmn\r\nms b 1048576\r\n{data}\r\nget a b\r\n");
     for workers in WORKERS {
         let mut server = TestServer::new(workers);
-        let places = (1..session.len()).filter(|at| at % (1 << 20) < 90 || at % 50_021 == 0);
-        for cut in places {
+        let cuts = (1..session.len()).filter(|at| at % (1 << 20) < 90 || at % 50_021 == 0);
+        for cut in cuts {
             let client = server.connect_to_memcached(0);
             let (before, behind) = session.as_bytes().split_at(cut);
             let replies = replied(&mut server, client, &[before, behind], cut % 2 > 0);

@@ -142,8 +142,8 @@ impl KvLoad {
         if self.filling.is_some() {
             return self.enqueue_fill(stream, now);
         }
-        let under_way = stream.outstanding.len() + stream.gets_pending.len();
-        let mut free = self.space.plan.depth - under_way.min(self.space.plan.depth);
+        let pending = stream.outstanding.len() + stream.gets_pending.len();
+        let mut free = self.space.plan.depth - pending.min(self.space.plan.depth);
         if let Some(pace) = &self.pace {
             // Due requests are shared by all connections.
             free = free.min(pace.share(now));
@@ -188,7 +188,7 @@ impl KvLoad {
     ) {
         let mut reader = Reader { net, conn, exported, counts: &mut self.reads };
         if let Err(request) = stream.gets_pending.begin(&mut reader, request) {
-            self.reads.asked += 1;
+            self.reads.fallbacks += 1;
             stream.enqueue(request, &self.space);
         }
     }
@@ -209,7 +209,7 @@ impl KvLoad {
             let mut reader = Reader { net, conn, exported: &exported, counts: &mut self.reads };
             let Some(outcome) = stream.gets_pending.next(&mut reader, wall) else { return Ok(()) };
             let (request, record, value) = match outcome {
-                GetOutcome::Ask(request) => {
+                GetOutcome::Fallback(request) => {
                     stream.enqueue(request, &self.space);
                     continue;
                 }

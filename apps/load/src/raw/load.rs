@@ -97,8 +97,8 @@ impl<N: Nic> Load<N> {
             && let Some(stamp) = self.flight.next(now)
             && let Some(mut frame) = self.nic.allocate()
         {
-            let place = frame.append(ETHERNET + self.probe.size());
-            let Some((header, payload)) = place.and_then(|place| place.split_first_chunk_mut()) else { return };
+            let space = frame.append(ETHERNET + self.probe.size());
+            let Some((header, payload)) = space.and_then(|space| space.split_first_chunk_mut()) else { return };
             *header = self.header;
             self.probe.write(stamp, payload);
             self.flight.sent(stamp, now);

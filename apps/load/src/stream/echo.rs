@@ -148,8 +148,8 @@ impl Traffic for EchoLoad {
                 return Ok(());
             }
             let n = bytes.len();
-            let on_the_way = stream.begun.len() * self.size - stream.unsent - stream.received;
-            if n > on_the_way || !stream.to_receive.matches(bytes) {
+            let in_flight = stream.begun.len() * self.size - stream.unsent - stream.received;
+            if n > in_flight || !stream.to_receive.matches(bytes) {
                 return Err(Corrupt);
             }
             net.consume(conn, n);

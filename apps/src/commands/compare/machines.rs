@@ -57,20 +57,20 @@ impl MachinesArgs {
     /// # Errors
     /// Fails if the arguments contradict each other, or if a machine cannot be reached.
     pub fn examine(&self, program: &Path) -> Result<Machines, CompareError> {
-        let Some([server, load]) = self.places(program).map_err(CompareError::Usage)? else {
+        let Some([server, load]) = self.locations(program).map_err(CompareError::Usage)? else {
             return Ok(Machines { server: doctor::examine_here(&doctor::Machine::local()), other: None });
         };
         let [server_host, load_host] = [&server, &load].map(Location::examine);
         let (server_host, load_host) = (server_host?, load_host?);
         let network = Network {
             server: End {
-                place: server,
+                location: server,
                 ip: self.server_ip,
                 port_ip: self.server_port_ip.or(self.server_ip),
                 without_manager: without_manager(&server_host),
             },
             load: End {
-                place: load,
+                location: load,
                 ip: self.load_ip,
                 port_ip: self.load_port_ip.or(self.load_ip),
                 without_manager: without_manager(&load_host),
@@ -84,8 +84,8 @@ impl MachinesArgs {
         Ok(Machines { server: server_host, other: Some((load_host, network)) })
     }
 
-    /// Returns the places of server and load generator, or `None` if both are on this machine.
-    fn places(&self, program: &Path) -> Result<Option<[Location; 2]>, String> {
+    /// Returns the locations of server and load generator, or `None` if both are on this machine.
+    fn locations(&self, program: &Path) -> Result<Option<[Location; 2]>, String> {
         let given = [
             ("--program", self.program.is_some()),
             ("--server-ip", self.server_ip.is_some()),
@@ -102,13 +102,13 @@ impl MachinesArgs {
             };
         }
         let remote_program = self.program.as_deref().unwrap_or(program);
-        let place = |option: &str, prefix: &Option<String>| match prefix {
+        let location = |option: &str, prefix: &Option<String>| match prefix {
             Some(prefix) => {
                 Location::on(prefix, remote_program.to_owned()).map_err(|error| format!("{option}: {error}"))
             }
             None => Ok(Location::here(program.to_owned())),
         };
-        Ok(Some([place("--server-on", &self.server_on)?, place("--load-on", &self.load_on)?]))
+        Ok(Some([location("--server-on", &self.server_on)?, location("--load-on", &self.load_on)?]))
     }
 }
 
@@ -185,31 +185,31 @@ mod tests {
         machines: MachinesArgs,
     }
 
-    fn places(words: &[&str]) -> Result<Option<[Location; 2]>, String> {
+    fn locations(words: &[&str]) -> Result<Option<[Location; 2]>, String> {
         let words = std::iter::once("linerate").chain(words.iter().copied());
-        Cli::try_parse_from(words).map_err(|error| error.to_string())?.machines.places(Path::new("/here/linerate"))
+        Cli::try_parse_from(words).map_err(|error| error.to_string())?.machines.locations(Path::new("/here/linerate"))
     }
 
     #[test]
     fn each_end_may_be_on_another_machine() {
         let here = || Location::here("/here/linerate".into());
-        let there = |way: &str| Location::on(way, "/here/linerate".into()).unwrap();
-        assert_eq!(places(&[]), Ok(None));
-        assert_eq!(places(&["--server-on", "ssh a"]), Ok(Some([there("ssh a"), here()])));
-        assert_eq!(places(&["--load-on", "ssh b"]), Ok(Some([here(), there("ssh b")])));
+        let remote = |prefix: &str| Location::on(prefix, "/here/linerate".into()).unwrap();
+        assert_eq!(locations(&[]), Ok(None));
+        assert_eq!(locations(&["--server-on", "ssh a"]), Ok(Some([remote("ssh a"), here()])));
+        assert_eq!(locations(&["--load-on", "ssh b"]), Ok(Some([here(), remote("ssh b")])));
         let elsewhere = Location::on("ssh a", "/opt/linerate".into()).unwrap();
-        assert_eq!(places(&["--server-on", "ssh a", "--program", "/opt/linerate"]), Ok(Some([elsewhere, here()])));
+        assert_eq!(locations(&["--server-on", "ssh a", "--program", "/opt/linerate"]), Ok(Some([elsewhere, here()])));
     }
 
     #[test]
     fn remote_options_require_another_machine() {
         for words in [["--server-ip", "10.0.0.1/24"], ["--load-port-ip", "10.0.0.1/24"], ["--program", "/opt/linerate"]]
         {
-            let error = places(&words).unwrap_err();
+            let error = locations(&words).unwrap_err();
             assert!(error.contains(words[0]) && error.contains("--server-on"), "{error}");
         }
-        assert!(places(&["--server-on", " "]).unwrap_err().contains("--server-on: write a command"));
-        assert!(places(&["--server-on", "ssh a", "--server-ip", "10.0.0.1"]).is_err(), "a prefix is missing");
+        assert!(locations(&["--server-on", " "]).unwrap_err().contains("--server-on: write a command"));
+        assert!(locations(&["--server-on", "ssh a", "--server-ip", "10.0.0.1"]).is_err(), "a prefix is missing");
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
         assert!(one.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-on"));
         assert!(one.specs().contains(&LinkSpec::VirtioUser) && one.slower() == 1);
         let here = || Location::here("linerate".into());
-        let end = || End { place: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
+        let end = || End { location: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
         let network = Network { server: end(), load: end(), emulated_by: None };
         let two = Machines { server: examined(), other: Some((examined(), network)) };
         assert!(two.check(&["veth".parse().unwrap()]).unwrap_err().contains("one machine"));

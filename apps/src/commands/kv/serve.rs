@@ -185,15 +185,15 @@ fn export<M: Send + 'static>(
     let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::fitting(bytes, workers, fastrand::u64(..)));
     let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too small for {workers} workers")))?;
     let export = Export::new(layout, true).map_err(|error| Error::Export { bytes, error })?;
-    let place = network.publish(export.memory().clone())?;
-    Ok((Arc::new(export), place))
+    let addr = network.publish(export.memory().clone())?;
+    Ok((Arc::new(export), addr))
 }
 
 /// Allocates and publishes `count` counters.
 fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<CounterNames>, RemoteAddrCell), Error> {
     let names = CounterNames::new(count as usize).map_err(|error| Error::Counters { count, error })?;
-    let place = network.count(names.numbers().clone(), "--counters")?;
-    Ok((Arc::new(names), place))
+    let addr = network.count(names.numbers().clone(), "--counters")?;
+    Ok((Arc::new(names), addr))
 }
 
 /// Rejects a password combined with an option that gives access without it, as `CONFIG SET requirepass` does.

@@ -108,7 +108,7 @@ impl Client {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    fn ask(&mut self, line: &str) -> Value {
+    fn call(&mut self, line: &str) -> Value {
         self.send(format!("{line}\n").as_bytes());
         self.receive()
     }
@@ -126,10 +126,10 @@ fn queries_are_answered_in_sequence_on_one_connection() {
     let process = FakeProcess::new(3);
     let mut client = process.client();
     let about = json!({"version": 1, "about": {"pid": 7, "program": "0", "command": "echo serve", "workers": 1}});
-    assert_eq!(client.ask(ABOUT), about);
-    let reply = client.ask(r#"{"version":1,"ask":"counters"}"#);
+    assert_eq!(client.call(ABOUT), about);
+    let reply = client.call(r#"{"version":1,"ask":"counters"}"#);
     assert_eq!(reply["counters"]["workers"][0]["linerate_requests_total"], 3, "{reply}");
-    let page = client.ask(r#"{"version":1,"ask":"connections","worker":0,"from":1}"#);
+    let page = client.call(r#"{"version":1,"ask":"connections","worker":0,"from":1}"#);
     let page = &page["connections"];
     assert_eq!((&page["up"], &page["next"]), (&json!(true), &Value::Null));
     assert_eq!(page["connections"].as_array().unwrap().len(), 2);
@@ -141,7 +141,7 @@ fn queries_are_answered_in_sequence_on_one_connection() {
     );
     assert_eq!((&first["remote"], &first["local"]), (&json!("10.0.0.1:1000"), &Value::Null));
     // Unknown fields are ignored.
-    assert_eq!(client.ask(r#"{"version":1,"ask":"about","and":["more"]}"#), about);
+    assert_eq!(client.call(r#"{"version":1,"ask":"about","and":["more"]}"#), about);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn connections_are_paged() {
     let mut client = process.client();
     let (mut from, mut seen, mut queries) = (0, 0, 0);
     loop {
-        let page = client.ask(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{from}}}"#));
+        let page = client.call(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{from}}}"#));
         let page = &page["connections"];
         queries += 1;
         for connection in page["connections"].as_array().unwrap() {
@@ -201,7 +201,7 @@ fn invalid_query_is_refused_and_ends_the_connection() {
         (&long, "limited to 1024 bytes"),
     ] {
         let mut client = process.client();
-        let answer = client.ask(line);
+        let answer = client.call(line);
         assert!(answer["error"].as_str().unwrap().contains(part), "{line:.60}: {answer}");
         client.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
         assert!(client.has_ended(), "{line:.60}");
@@ -217,9 +217,9 @@ fn invalid_query_is_refused_and_ends_the_connection() {
 fn unknown_worker_is_an_error_and_unknown_slot_is_an_empty_page() {
     let process = FakeProcess::new(5);
     let mut client = process.client();
-    let answer = client.ask(r#"{"version":1,"ask":"connections","worker":1,"from":0}"#);
+    let answer = client.call(r#"{"version":1,"ask":"connections","worker":1,"from":0}"#);
     assert!(answer["error"].as_str().unwrap().contains("no worker 1"), "{answer}");
-    let answer = client.ask(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{}}}"#, usize::MAX));
+    let answer = client.call(&format!(r#"{{"version":1,"ask":"connections","worker":0,"from":{}}}"#, usize::MAX));
     assert_eq!(answer["connections"]["connections"], json!([]));
 }
 
@@ -237,10 +237,10 @@ fn incomplete_line_times_out() {
 fn excess_clients_evict_silent_clients_only() {
     let process = FakeProcess::new(1);
     let mut asking = process.client();
-    assert!(asking.ask(ABOUT)["about"].is_object());
+    assert!(asking.call(ABOUT)["about"].is_object());
     let silent: Vec<_> = (0..MAX_CLIENTS).map(|_| process.client()).collect();
-    assert!(process.client().ask(ABOUT)["about"].is_object());
-    assert!(asking.ask(ABOUT)["about"].is_object());
+    assert!(process.client().call(ABOUT)["about"].is_object());
+    assert!(asking.call(ABOUT)["about"].is_object());
     assert!(silent.into_iter().all(Client::has_ended));
 }
 
@@ -256,7 +256,7 @@ fn client_that_does_not_read_is_dropped_without_delaying_others() {
         assert!(began.elapsed() < DEADLINE);
     }
     let started = Instant::now();
-    assert!(process.client().ask(ABOUT)["about"].is_object());
+    assert!(process.client().call(ABOUT)["about"].is_object());
     assert!(started.elapsed() < REQUEST_TIMEOUT);
     // The server closes the connection after `REQUEST_TIMEOUT`, within a line that the client has not read.
     let stream = blocked.0.get_ref();

@@ -89,14 +89,14 @@ fn verdict_is_first_in_pages_and_last_on_terminals() {
     assert!(order.map(at).is_sorted(), "{:?}", order.map(at));
     let markdown = markdown(&results).replace('\\', "");
     let order = [&sentences[0], &sentences[2], "headline.svg", "| transport |", "## Caveats", "## Details"];
-    let places = order.map(|text| markdown.find(text).unwrap_or_else(|| panic!("{text} is missing")));
-    assert!(places.is_sorted(), "{places:?}");
+    let offsets = order.map(|text| markdown.find(text).unwrap_or_else(|| panic!("{text} is missing")));
+    assert!(offsets.is_sorted(), "{offsets:?}");
     let terminal = terminal(&results);
     let (_, end) = terminal.rsplit_once("\n\n").unwrap();
     assert!(end.starts_with("Verdict\n") && end.lines().count() <= 15, "{end}");
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for sentence in &sentences {
-        assert!(words(end).contains(&words(sentence)), "{sentence}\n{end}");
+        assert!(unwrapped(end).contains(&unwrapped(sentence)), "{sentence}\n{end}");
     }
     assert!(end.contains(" kernel sleeping inline · loopback "), "{end}");
 }

@@ -26,8 +26,8 @@ pub fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
     flush(0..DATABASES, cx, request, reply)
 }
 
-/// Index places examined per step for keys flushed before, while a flush waits for their removal.
-const PLACES: usize = 1 << 12;
+/// Index slots examined per step for keys flushed before, while a flush waits for their removal.
+const MAX_SLOTS: usize = 1 << 12;
 
 fn flush(
     spaces: std::ops::Range<u8>,
@@ -36,16 +36,16 @@ fn flush(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     // `ASYNC` and `SYNC` are equivalent: the flush takes constant time.
-    let is_way = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
+    let is_mode = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
     match request.args.get(1) {
         None => {}
-        Some(how) if request.args.len() == 2 && is_way(how) => {}
+        Some(mode) if request.args.len() == 2 && is_mode(mode) => {}
         Some(_) => return Err(SYNTAX),
     }
     cx.session.paused = None;
     if request.may_run_in_steps(cx.session) {
         // Flush all shards at once, as soon as none of them has to wait.
-        let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), PLACES)).then_some(()));
+        let busy = cx.shards.all().filter_map(|store| (!store.prepare_flush(spaces.clone(), MAX_SLOTS)).then_some(()));
         if busy.count() > 0 {
             cx.session.paused = Some(Paused::Flush);
             return Ok(());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_keeps_its_place_after_first_request() {
+    fn counter_keeps_its_index_after_first_request() {
         for mut client in TestClient::each() {
             client.expect("linerate.counter a", "-ERR no counters: start the server with kv serve --counters N");
             client.count(2);

@@ -126,7 +126,7 @@ const RESTARTS: usize = 3;
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Fields {
     version: Option<u64>,
-    place: u64,
+    cursor: u64,
     restarts: usize,
     read: CollectedReplies,
 }
@@ -151,7 +151,7 @@ fn visit(
     let store = cx.shards.of(&key);
     let len = store.hlen(&key, cx.now)?;
     let version = store.hversion(&key, cx.now)?;
-    if progress.place > 0 && progress.version != version {
+    if progress.cursor > 0 && progress.version != version {
         *progress = Fields { restarts: progress.restarts + 1, ..Fields::default() };
     }
     if may_pause && len > FEW && progress.restarts <= RESTARTS {
@@ -159,8 +159,8 @@ fn visit(
         let most = cx.server.settings().output;
         let (protocol, mut work) = (reply.protocol, 0);
         loop {
-            let Fields { place, read, .. } = &mut *progress;
-            *place = store.hscan(&key, *place, STEP, cx.now, |field, value| {
+            let Fields { cursor, read, .. } = &mut *progress;
+            *cursor = store.hscan(&key, *cursor, STEP, cx.now, |field, value| {
                 work += KEY_WORK + field.len() + value.short().map_or(KEY_WORK, <[u8]>::len);
                 each(&mut Reply::new(read, protocol), field, value);
             })?;
@@ -168,7 +168,7 @@ fn visit(
                 read.overflow(reply);
                 return Ok(());
             }
-            if *place == 0 {
+            if *cursor == 0 {
                 head(reply, len);
                 read.write(reply);
                 break;

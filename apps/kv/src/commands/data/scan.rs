@@ -11,8 +11,8 @@ use crate::sink::Sink;
 use crate::store::Str;
 use linerate_bypass::Bytes;
 
-/// Limit of index places examined per `SCAN` or per step of `KEYS`.
-const PLACES: usize = 1 << 13;
+/// Limit of index slots examined per `SCAN` or per step of `KEYS`.
+const MAX_SLOTS: usize = 1 << 13;
 /// Work limit of a `SCAN` or a step of `KEYS`: some milliseconds.
 pub(in crate::commands) const WORK: usize = 1 << 20;
 /// Work per key besides its bytes and the pattern match: a cache miss.
@@ -38,11 +38,11 @@ pub fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     };
     let most = cx.server.settings().output;
     let mut found = Matches::new(pattern, reply.protocol, std::mem::take(&mut progress.found));
-    let mut places = 0;
+    let mut slots = 0;
     while let Some(store) = cx.shards.at(progress.shard) {
-        let together = found.places();
+        let together = found.slots();
         progress.cursor = store.scan(space, progress.cursor, together, now, |key, _| found.take(key, None));
-        places += together;
+        slots += together;
         progress.shard += usize::from(progress.cursor == 0);
         if progress.shard == cx.shards.count() {
             break;
@@ -51,7 +51,7 @@ pub fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
             found.replies.overflow(reply);
             return Ok(());
         }
-        if may_run_in_steps && (progress.cursor == 0 || places >= PLACES || found.work >= WORK) {
+        if may_run_in_steps && (progress.cursor == 0 || slots >= MAX_SLOTS || found.work >= WORK) {
             progress.found = found.replies;
             cx.session.paused = Some(Paused::Keys(progress));
             return Ok(());
@@ -198,9 +198,9 @@ impl<'a> Matches<'a> {
         Matches { pattern, protocol, replies, work: 0 }
     }
 
-    /// Returns the number of places to examine before the next check of the work limit: the longer the pattern, the
+    /// Returns the number of slots to examine before the next check of the work limit: the longer the pattern, the
     /// fewer.
-    fn places(&self) -> usize {
+    fn slots(&self) -> usize {
         const MIN_BATCH: usize = 8;
         const MAX_BATCH: usize = 512;
         (4 * MAX_BATCH / self.pattern.len().max(1)).clamp(MIN_BATCH, MAX_BATCH)
@@ -232,17 +232,17 @@ pub fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     let mut next = 0;
     if let Some(store) = cx.shards.at(number as usize).filter(|store| store.len(space) > 0) {
         next = cursor / shards;
-        let (mut keys, mut places) = (0, 0);
+        let (mut keys, mut slots) = (0, 0);
         // Sparse parts of the index are scanned further, up to a limit.
-        while keys < options.count && places < PLACES && found.work < WORK {
-            let together = options.count.min(found.places());
+        while keys < options.count && slots < MAX_SLOTS && found.work < WORK {
+            let together = options.count.min(found.slots());
             next = store.scan(space, next, together, now, |key, kind| {
                 keys += 1;
                 if is_kind(type_name(kind)) {
                     found.take(key, None);
                 }
             });
-            places += together;
+            slots += together;
             if next == 0 {
                 break;
             }
@@ -267,9 +267,9 @@ pub fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     }
     let options = Options::parse(request.args, 3, false)?;
     let mut found = Matches::new(options.pattern, reply.protocol, CollectedReplies::default());
-    let mut left = options.count.min(PLACES);
+    let mut left = options.count.min(MAX_SLOTS);
     while left > 0 && found.work < WORK {
-        let together = left.min(found.places());
+        let together = left.min(found.slots());
         next = store.hscan(&key, next, together, cx.now, |field, value| found.take(field, Some(&value)))?;
         left -= together;
         if next == 0 {

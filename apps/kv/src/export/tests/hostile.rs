@@ -42,7 +42,7 @@ fn corruptions() -> impl Strategy<Value = Corruption> {
             slot,
             units << 40 | at
         )),
-        (any(), 0..=u64::MAX).prop_map(|(shard, place)| Corruption::Floor(shard, place)),
+        (any(), 0..=u64::MAX).prop_map(|(shard, position)| Corruption::Floor(shard, position)),
         (any(), 8..64usize, 1u8..).prop_map(|(bucket, at, by)| Corruption::Record(bucket, at, by)),
     ]
 }
@@ -59,17 +59,17 @@ fn corrupt(layout: &Layout, image: &mut [u8], how: &Corruption) -> bool {
         Corruption::Entry(bucket, slot, bits) => {
             let number = bucket % buckets;
             let bucket = &mut image[number * BUCKET..][..BUCKET];
-            let place: &mut [u8] = &mut bucket[8 + slot % ENTRIES * 8..][..6];
-            place.copy_from_slice(&bits.to_le_bytes()[..6]);
+            let entry: &mut [u8] = &mut bucket[8 + slot % ENTRIES * 8..][..6];
+            entry.copy_from_slice(&bits.to_le_bytes()[..6]);
             let check = layout.check_bucket(number as u64, bucket[8..].first_chunk().unwrap());
             bucket[..8].copy_from_slice(&check.to_le_bytes());
             return true;
         }
-        Corruption::Floor(shard, place) => {
+        Corruption::Floor(shard, position) => {
             let shard = (shard % layout.shards() as usize) as u32;
             let floor = &mut image[layout.floor_at(shard) as usize..][..FLOOR];
-            floor[8..].copy_from_slice(&place.to_le_bytes());
-            floor[..8].copy_from_slice(&layout.check_floor(shard, &place.to_le_bytes()).to_le_bytes());
+            floor[8..].copy_from_slice(&position.to_le_bytes());
+            floor[..8].copy_from_slice(&layout.check_floor(shard, &position.to_le_bytes()).to_le_bytes());
             return true;
         }
         Corruption::Record(bucket, at, by) => {
@@ -169,8 +169,8 @@ proptest! {
                 record[24..26].copy_from_slice(&header.1.to_le_bytes());
                 record[26..28].copy_from_slice(&header.2.to_le_bytes());
             }
-            if let Some(place) = record.get_mut(32..32 + key.len()) {
-                place.copy_from_slice(&key);
+            if let Some(stored) = record.get_mut(32..32 + key.len()) {
+                stored.copy_from_slice(&key);
             }
             if is_correct[2] {
                 correct_record_hash(&layout, candidate.entry, &mut record);

@@ -29,8 +29,8 @@ pub(in crate::service) struct Replies {
 impl Sink for Replies {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        if let Some(place) = self.place(bytes.len()) {
-            place.copy_from_slice(bytes);
+        if let Some(out) = self.reserve(bytes.len()) {
+            out.copy_from_slice(bytes);
             self.end += bytes.len();
         }
     }
@@ -49,15 +49,15 @@ impl Replies {
     #[inline(always)]
     pub fn bulk(&mut self, value: &[u8]) {
         let len = bulk_len(value.len());
-        if let Some(place) = self.place(len) {
-            write_bulk(value, place);
+        if let Some(out) = self.reserve(len) {
+            write_bulk(value, out);
             self.end += len;
         }
     }
 
     /// Returns room for `len` bytes of text, unless the limit is exceeded.
     #[inline(always)]
-    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         let end = self.end + len;
         if self.text.len() < end && !self.grow(end) {
             return None;
@@ -206,25 +206,25 @@ pub(in crate::service) fn bulk_len(len: usize) -> usize {
     1 + digits + 2 + len + 2
 }
 
-/// Writes the bulk string of `value` into `place`, whose length is [`bulk_len`].
+/// Writes the bulk string of `value` into `out`, whose length is [`bulk_len`].
 #[inline(always)]
-pub(in crate::service) fn write_bulk(value: &[u8], place: &mut [u8]) {
+pub(in crate::service) fn write_bulk(value: &[u8], out: &mut [u8]) {
     const LINE: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
     // Most lengths have two digits. The last bytes of this word are overwritten by the value.
-    if let (10..100, Some(line)) = (value.len(), place.first_chunk_mut()) {
+    if let (10..100, Some(line)) = (value.len(), out.first_chunk_mut()) {
         *line = (LINE | u64::from(u16::from_le_bytes(DIGITS[value.len()])) << 8).to_le_bytes();
-        let (place, end) = place[5..].split_at_mut(value.len());
-        place.copy_from_slice(value);
+        let (out, end) = out[5..].split_at_mut(value.len());
+        out.copy_from_slice(value);
         end.copy_from_slice(b"\r\n");
     } else {
-        write_any_bulk(value, place);
+        write_any_bulk(value, out);
     }
 }
 
 /// [`write_bulk`] for a value whose length does not have two digits.
 #[inline(never)]
-fn write_any_bulk(value: &[u8], place: &mut [u8]) {
-    let (line, rest) = place.split_at_mut(place.len() - value.len() - 2);
+fn write_any_bulk(value: &[u8], out: &mut [u8]) {
+    let (line, rest) = out.split_at_mut(out.len() - value.len() - 2);
     if let [dollar, digits @ .., cr, lf] = line {
         [*dollar, *cr, *lf] = *b"$\r\n";
         let len = value.len();
@@ -235,8 +235,8 @@ fn write_any_bulk(value: &[u8], place: &mut [u8]) {
             _ => {}
         }
     }
-    let (place, end) = rest.split_at_mut(value.len());
-    place.copy_from_slice(value);
+    let (out, end) = rest.split_at_mut(value.len());
+    out.copy_from_slice(value);
     end.copy_from_slice(b"\r\n");
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(in crate::service) struct FastRequest {
     /// Start and end of the key, then of the value, 16 bits each, lowest first. The value of a GET is empty at 0. One
     /// word, so that it is written and read as a whole: reading a word just written in parts stalls.
-    places: u64,
+    bounds: u64,
     /// Length of the request.
     pub len: usize,
 }
@@ -36,14 +36,14 @@ impl FastRequest {
     /// Creates a request from positions, which fit into 16 bits: key and value are shorter than [`LONG_THRESHOLD`].
     #[inline(always)]
     fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
-        let places = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
-        FastRequest { places, len }
+        let bounds = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
+        FastRequest { bounds, len }
     }
 
     /// Returns position number `n`.
     #[inline(always)]
-    fn place(&self, n: u32) -> usize {
-        (self.places >> (16 * n)) as u16 as usize
+    fn bound(&self, n: u32) -> usize {
+        (self.bounds >> (16 * n)) as u16 as usize
     }
 
     /// Parses the request at the start of `data`. Returns it with its key.
@@ -89,19 +89,19 @@ impl FastRequest {
     /// Returns the key in `data`, from which the request was parsed.
     #[inline(always)]
     pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
-        &data[self.place(0)..self.place(1)]
+        &data[self.bound(0)..self.bound(1)]
     }
 
     /// Returns true for SET.
     #[inline(always)]
     pub fn is_set(&self) -> bool {
-        self.places >> 32 > 0
+        self.bounds >> 32 > 0
     }
 
     /// Returns the value of a SET.
     #[inline(always)]
     pub fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
-        self.is_set().then(|| &data[self.place(2)..self.place(3)])
+        self.is_set().then(|| &data[self.bound(2)..self.bound(3)])
     }
 }
 

@@ -237,7 +237,7 @@ impl Kv {
         self.stats.commands += 1;
         self.server.read(fast.len);
         let len = bulk_len(value.len());
-        if net.respond(conn, fast.len, len, |place| write_bulk(value, place)) {
+        if net.respond(conn, fast.len, len, |out| write_bulk(value, out)) {
             self.server.wrote(len);
         } else {
             self.replies.bulk(value);
@@ -259,7 +259,7 @@ impl Kv {
         self.fast_states[conn.slot()].note_served(FastCommand::Set, self.now);
         self.stats.commands += 1;
         self.server.read(fast.len);
-        if net.respond(conn, fast.len, OK.len(), |place| place.copy_from_slice(OK)) {
+        if net.respond(conn, fast.len, OK.len(), |out| out.copy_from_slice(OK)) {
             self.server.wrote(OK.len());
         } else {
             self.replies.put(OK);

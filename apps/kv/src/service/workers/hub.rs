@@ -175,8 +175,8 @@ impl Hub {
 
     /// Returns the RDMA counters and the remote address of the first one.
     pub(in crate::service) fn counters(&self) -> Option<(&CounterNames, RemoteAddr)> {
-        let (names, place) = self.counters.as_ref()?;
-        Some((names, *place.get()?))
+        let (names, addr) = self.counters.as_ref()?;
+        Some((names, *addr.get()?))
     }
 
     /// Returns true if strings are exported.
@@ -186,8 +186,8 @@ impl Hub {
 
     /// Returns the remote address and layout of the exported strings.
     pub(in crate::service) fn export(&self) -> Option<(RemoteAddr, Layout)> {
-        let (export, place) = self.export.as_ref()?;
-        Some((*place.get()?, *export.layout()))
+        let (export, addr) = self.export.as_ref()?;
+        Some((*addr.get()?, *export.layout()))
     }
 
     pub(in crate::service) fn store(&self, worker: usize, now: u64) -> Store {

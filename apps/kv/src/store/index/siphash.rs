@@ -60,17 +60,17 @@ impl HashBatch {
     #[inline(always)]
     pub fn push(&mut self, id: u32, low: u64, key: &[u8]) -> bool {
         let whole = key.len() / WORD;
-        let Some(place) = self.keys.get_mut(self.len).filter(|_| whole < WORDS) else { return false };
+        let Some(slot) = self.keys.get_mut(self.len).filter(|_| whole < WORDS) else { return false };
         if let ([first, second], _) = key.as_chunks::<WORD>() {
             // Most keys have two whole words: copy them without a loop.
-            [place.words[0], place.words[1]] = [*first, *second].map(u64::from_le_bytes);
+            [slot.words[0], slot.words[1]] = [*first, *second].map(u64::from_le_bytes);
         } else {
-            for (word, bytes) in place.words.iter_mut().zip(key.as_chunks::<WORD>().0) {
+            for (word, bytes) in slot.words.iter_mut().zip(key.as_chunks::<WORD>().0) {
                 *word = u64::from_le_bytes(*bytes);
             }
         }
-        place.words[whole] = last_word(key);
-        (place.count, place.id, place.low) = (whole as u32 + 1, id, low);
+        slot.words[whole] = last_word(key);
+        (slot.count, slot.id, slot.low) = (whole as u32 + 1, id, low);
         self.len += 1;
         true
     }

@@ -223,9 +223,9 @@ mod tests {
                 }
                 let expired = bench.advance(bench.now + wait);
                 for at in expired {
-                    let place = pending.iter().position(|it| *it == at);
-                    prop_assert!(place.is_some());
-                    pending.swap_remove(place.unwrap());
+                    let found = pending.iter().position(|it| *it == at);
+                    prop_assert!(found.is_some());
+                    pending.swap_remove(found.unwrap());
                 }
                 prop_assert!(pending.iter().all(|at| at + (1 << TICK_BITS) > bench.now), "{:?} at {}", pending, bench.now);
             }

@@ -118,12 +118,12 @@ fn random_key_search_wraps_around_its_starting_point() {
         store.set(&store.key(0, &n.to_le_bytes()), &[0; 10], Expiry::Never, 0).unwrap();
     }
     let mut names: Vec<[u8; 4]> = (0..10u32).map(u32::to_le_bytes).collect();
-    let place = |store: &Store, name: &[u8]| store.index.cursor_of(store.key(1, name).hash);
-    names.sort_by_key(|name| place(&store, name));
+    let cursor = |store: &Store, name: &[u8]| store.index.cursor_of(store.key(1, name).hash);
+    names.sort_by_key(|name| cursor(&store, name));
     for name in &names {
         store.set(&store.key(1, name), &[0; 10], Expiry::Never, 0).unwrap();
-        let only = place(&store, name);
-        for start in [0, only, only + 1, place(&store, &names[0]), place(&store, &names[9]), u64::MAX] {
+        let only = cursor(&store, name);
+        for start in [0, only, only + 1, cursor(&store, &names[0]), cursor(&store, &names[9]), u64::MAX] {
             store.keyspaces.set_near(1, start);
             assert_eq!(store.random_key(1, 0), Some(name.to_vec()), "from {start}");
             assert_eq!(store.keyspaces.near(1), only, "the next search begins there");

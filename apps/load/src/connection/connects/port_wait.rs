@@ -70,19 +70,19 @@ impl PortWait {
         }
     }
 
-    /// Notes that the connection of `place` is attempted at `now`.
-    pub fn attempted(&mut self, place: usize, now: Instant) {
-        (self.attempt, self.next) = (Some(place), now + ATTEMPT_TIME);
+    /// Notes that the connection of `index` is attempted at `now`.
+    pub fn attempted(&mut self, index: usize, now: Instant) {
+        (self.attempt, self.next) = (Some(index), now + ATTEMPT_TIME);
     }
 
-    /// Returns whether the connection of `place` is the one that is being attempted.
-    pub fn is_attempt(&self, place: usize) -> bool {
-        self.attempt == Some(place)
+    /// Returns whether the connection of `index` is the one that is being attempted.
+    pub fn is_attempt(&self, index: usize) -> bool {
+        self.attempt == Some(index)
     }
 
-    /// Notes that there was no port for the connection of `place`, and returns whether that was the attempt.
-    pub fn refused(&mut self, place: usize, now: Instant) -> bool {
-        let is_attempt = self.is_attempt(place);
+    /// Notes that there was no port for the connection of `index`, and returns whether that was the attempt.
+    pub fn refused(&mut self, index: usize, now: Instant) -> bool {
+        let is_attempt = self.is_attempt(index);
         if is_attempt {
             self.delay = (self.delay * 2).min(LONGEST_DELAY);
             (self.attempt, self.next) = (None, now + self.delay);

@@ -20,7 +20,7 @@ const FRESH: Duration = Duration::from_millis(10);
 /// Address and layout of a server's export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
-    place: RemoteAddr,
+    addr: RemoteAddr,
     layout: Layout,
 }
 
@@ -34,7 +34,7 @@ pub struct OneSidedStats {
     /// READs of a record that was being changed, which were repeated.
     pub torn: u64,
     /// GETs sent to the server because the key is not exported or its record changes constantly.
-    pub asked: u64,
+    pub fallbacks: u64,
 }
 
 impl AddAssign for OneSidedStats {
@@ -42,7 +42,7 @@ impl AddAssign for OneSidedStats {
         self.reads += other.reads;
         self.found += other.found;
         self.torn += other.torn;
-        self.asked += other.asked;
+        self.fallbacks += other.fallbacks;
     }
 }
 
@@ -90,7 +90,7 @@ pub enum GetOutcome {
     /// Value, as a range of the record that was read.
     Found(Request, Bytes, Range<usize>),
     /// The request must be sent to the server.
-    Ask(Request),
+    Fallback(Request),
 }
 
 /// Connection and export of a READ.
@@ -107,13 +107,13 @@ impl Exported {
         let [address, key, seed, shards, rows, log] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
-        Some(Exported { place: RemoteAddr { address, key: key.try_into().ok()? }, layout })
+        Some(Exported { addr: RemoteAddr { address, key: key.try_into().ok()? }, layout })
     }
 }
 
 impl<T: Transport> Reader<'_, T> {
     fn read(&mut self, extent: Extent, token: u64) -> Result<(), OneSidedError> {
-        let RemoteAddr { address, key } = self.exported.place;
+        let RemoteAddr { address, key } = self.exported.addr;
         let len = u32::try_from(extent.len).map_err(|_| OneSidedError::NoRoom)?;
         self.net.post_one_sided(self.conn, OneSidedOp::Read { address: address + extent.at, key, len }, token)?;
         self.counts.reads += 1;
@@ -218,8 +218,8 @@ impl PendingGets {
                 reader.counts.found += 1;
                 return Some(GetOutcome::Found(get.request, record, value));
             }
-            reader.counts.asked += 1;
-            return Some(GetOutcome::Ask(get.request));
+            reader.counts.fallbacks += 1;
+            return Some(GetOutcome::Fallback(get.request));
         }
         None
     }

@@ -22,7 +22,7 @@ impl Bench {
         let export = Export::new(layout, false).unwrap();
         let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
         let plan = KvPlan {
-            one_sided: Some(Exported { place: RemoteAddr { address: BASE, key: 3 }, layout }),
+            one_sided: Some(Exported { addr: RemoteAddr { address: BASE, key: 3 }, layout }),
             depth,
             keys: KEYS,
             value_size: 20..=40,
@@ -65,10 +65,10 @@ impl Bench {
     }
 
     /// Answers the GETs sent to the server since the last call; returns their number.
-    fn asked(&mut self) -> usize {
+    fn answer_fallbacks(&mut self) -> usize {
         let conn = self.net.alive()[0];
-        let asked = self.net.drain(&mut self.load, conn);
-        let count = asked.windows(3).filter(|three| three == b"GET").count();
+        let sent = self.net.drain(&mut self.load, conn);
+        let count = sent.windows(3).filter(|three| three == b"GET").count();
         self.net.arrive(&mut self.load, conn, &b"$-1\r\n".repeat(count));
         count
     }
@@ -84,10 +84,10 @@ fn values_are_read_with_one_read_of_floors_for_many() {
         let mut bench = Bench::new(depth, shards);
         for _ in 0..200 {
             bench.turn();
-            assert_eq!(bench.asked(), 0);
+            assert_eq!(bench.answer_fallbacks(), 0);
         }
-        let OneSidedStats { reads, found, torn, asked } = bench.reads();
-        assert_eq!((torn, asked), (0, 0));
+        let OneSidedStats { reads, found, torn, fallbacks } = bench.reads();
+        assert_eq!((torn, fallbacks), (0, 0));
         // Two turns per GET: no GET waits for a READ of floors, and one such READ serves all GETs that begin shortly
         // after it.
         assert!(found as usize >= depth * 99, "{found} of {depth}");
@@ -96,28 +96,28 @@ fn values_are_read_with_one_read_of_floors_for_many() {
 }
 
 #[test]
-fn gets_after_a_flush_ask_the_server() {
+fn gets_after_a_flush_are_sent_to_the_server() {
     for depth in [1, 4, 16] {
         let mut bench = Bench::new(depth, 2);
         (0..3).for_each(|_| bench.turn());
         bench.writers.iter_mut().for_each(Writer::clear);
         bench.net.pass(&mut bench.load, FRESH);
         // GETs that began before the flush may still find the value.
-        while bench.asked() == 0 {
+        while bench.answer_fallbacks() == 0 {
             bench.turn();
         }
         (0..4).for_each(|_| bench.turn());
-        bench.asked();
+        bench.answer_fallbacks();
         let OneSidedStats { found: before, .. } = bench.load.outcome.traffic.reads();
         (0..20).for_each(|_| {
             bench.turn();
-            bench.asked();
+            bench.answer_fallbacks();
         });
         assert_eq!(bench.load.outcome.traffic.reads().found, before, "{depth}");
         bench.fill();
         (0..20).for_each(|_| {
             bench.turn();
-            bench.asked();
+            bench.answer_fallbacks();
         });
         assert!(bench.reads().found > before);
     }
@@ -135,30 +135,30 @@ fn gets_end_for_any_memory_contents() {
             memory.store(random.usize(..(layout.bytes() / 8) as usize), random.u64(..));
         }
         bench.turn();
-        bench.asked();
+        bench.answer_fallbacks();
     }
-    let OneSidedStats { reads, found, torn, asked } = bench.reads();
-    assert!(asked > 0 && torn > 0 && reads < 4 * 300 * 2, "{reads} {found} {torn} {asked}");
+    let OneSidedStats { reads, found, torn, fallbacks } = bench.reads();
+    assert!(fallbacks > 0 && torn > 0 && reads < 4 * 300 * 2, "{reads} {found} {torn} {fallbacks}");
 }
 
 #[test]
-fn gets_without_room_for_reads_ask_the_server() {
+fn gets_without_room_for_reads_are_sent_to_the_server() {
     let mut bench = Bench::new(4, 1);
     for room in [1, 2, 3, 4, 5, 1] {
         bench.net.remote_room = room;
         for _ in 0..50 {
             bench.turn();
-            bench.asked();
+            bench.answer_fallbacks();
         }
     }
     let before = bench.load.outcome.traffic.reads();
     bench.net.remote_room = 1000;
     for _ in 0..20 {
         bench.turn();
-        bench.asked();
+        bench.answer_fallbacks();
     }
     let after = bench.reads();
-    assert!(before.asked > 0 && after.found > before.found + 20, "{before:?} {after:?}");
+    assert!(before.fallbacks > 0 && after.found > before.found + 20, "{before:?} {after:?}");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn answer_is_parsed_when_complete() {
         assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
     }
     let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-    let exported = Exported { place: RemoteAddr { address: 65536, key: 7 }, layout };
+    let exported = Exported { addr: RemoteAddr { address: 65536, key: 7 }, layout };
     assert_eq!(parse(answer), Ok(Some(Some(exported))));
     assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
     assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));

@@ -94,17 +94,17 @@ impl Table {
         head
     }
 
-    /// Returns the bucket at `place` in the order of bit-reversed hashes, and the place after that bucket: 2³² at the
+    /// Returns the bucket at `cursor` in the order of bit-reversed hashes, and the cursor after that bucket: 2³² at the
     /// end.
-    pub fn at(&self, place: u32) -> (u32, u64) {
-        let bucket = self.bucket_of(place.reverse_bits());
+    pub fn at(&self, cursor: u32) -> (u32, u64) {
+        let bucket = self.bucket_of(cursor.reverse_bits());
         let bits = self.most_bits();
         // A bucket not yet split is selected by one bit less. The new half of a split bucket ends where both halves do.
         let half = 1u64 << bits.saturating_sub(1);
         let is_split = u64::from(bucket) + half < u64::from(self.buckets);
         let bits = if is_split { bits } else { bits.saturating_sub(1) };
         let width = 1u64 << (u32::BITS - bits);
-        (bucket, (u64::from(place) / width + 1) * width)
+        (bucket, (u64::from(cursor) / width + 1) * width)
     }
 
     /// Returns the number of bits that select the last buckets.
@@ -143,14 +143,14 @@ mod tests {
         for buckets in 1..300 {
             assert_eq!(table.buckets(), buckets);
             let mut seen = Vec::new();
-            let mut place = 0u64;
-            while place < 1 << 32 {
-                let (bucket, end) = table.at(place as u32);
-                for hash in [place, end - 1, place + (end - place) / 3] {
+            let mut cursor = 0u64;
+            while cursor < 1 << 32 {
+                let (bucket, end) = table.at(cursor as u32);
+                for hash in [cursor, end - 1, cursor + (end - cursor) / 3] {
                     assert_eq!(table.bucket_of((hash as u32).reverse_bits()), bucket);
                 }
                 seen.push(bucket);
-                place = end;
+                cursor = end;
             }
             seen.sort();
             assert_eq!(seen, (0..buckets).collect::<Vec<_>>());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_stay_in_place_while_table_grows_and_shrinks() {
+    fn heads_do_not_move_while_table_grows_and_shrinks() {
         let location = |n| std::num::NonZeroU32::new(n).map(Location);
         let mut table = Table::new();
         for buckets in 1..=2 * CHUNK as u32 + 100 {

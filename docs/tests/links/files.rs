@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 pub fn files(directory: &Path, ending: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut left = vec![directory.to_owned()];
-    while let Some(place) = left.pop() {
-        for entry in fs::read_dir(place).unwrap() {
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(next).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 left.push(path);
