@@ -31,6 +31,8 @@ struct Stream {
     sent: usize,
     ending: Ending,
     received: VecDeque<u8>,
+    /// Set while received bytes stay in the receive queue of the transport.
+    paused: bool,
     /// The other side has finished sending.
     peer_closed: bool,
 }
@@ -54,10 +56,23 @@ enum Ending {
     Abort,
 }
 
+impl Stream {
+    /// Receives everything, unless reading is paused.
+    fn read(&mut self, net: &mut impl Transport, id: ConnId) {
+        while !self.paused
+            && let Some(bytes) = net.take(id, usize::MAX)
+        {
+            self.received.extend(&bytes[..]);
+        }
+        self.received.make_contiguous();
+    }
+}
+
 impl Peer {
     fn add(&mut self, stage: Stage) -> PeerConn {
         let (output, received) = (Vec::new(), VecDeque::new());
-        self.conns.push(Stream { stage, output, sent: 0, ending: Ending::None, received, peer_closed: false });
+        let (ending, paused, peer_closed) = (Ending::None, false, false);
+        self.conns.push(Stream { stage, output, sent: 0, ending, received, paused, peer_closed });
         PeerConn(self.conns.len() - 1)
     }
 
@@ -81,7 +96,7 @@ impl Peer {
     }
 
     pub(super) fn received(&self, conn: PeerConn) -> &[u8] {
-        // `readable` and `take` leave the bytes contiguous.
+        // `read` and `take` leave the bytes contiguous.
         self.conns[conn.0].received.as_slices().0
     }
 
@@ -90,6 +105,11 @@ impl Peer {
         let taken = received.drain(..n).collect();
         received.make_contiguous();
         taken
+    }
+
+    pub(super) fn set_reading(&mut self, conn: PeerConn, reading: bool) {
+        self.conns[conn.0].paused = !reading;
+        self.pending.push_back(conn);
     }
 
     pub(super) fn has_end(&self, conn: PeerConn) -> bool {
@@ -145,6 +165,7 @@ impl Peer {
             }
             Stage::Open(id) if stream.ending == Ending::Abort => net.abort(id),
             Stage::Open(id) => {
+                stream.read(net, id);
                 stream.sent += net.write(id, &stream.output[stream.sent..]);
                 if stream.sent == stream.output.len() {
                     stream.output.clear();
@@ -186,11 +207,7 @@ impl Service for Peer {
     }
 
     fn readable(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut PeerConn) {
-        let received = &mut self.conns[conn.0].received;
-        while let Some(bytes) = net.take(id, usize::MAX) {
-            received.extend(&bytes[..]);
-        }
-        received.make_contiguous();
+        self.conns[conn.0].read(net, id);
     }
 
     fn writable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut PeerConn) {

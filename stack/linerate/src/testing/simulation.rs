@@ -190,6 +190,12 @@ impl<S: Service> Simulation<S> {
         self.peer().received(conn)
     }
 
+    /// Sets whether the peer reads, as it does at first. While it does not, its window closes, and the service
+    /// eventually finds no space to send.
+    pub fn set_reading(&mut self, conn: PeerConn, reading: bool) {
+        self.peer_mut().set_reading(conn, reading);
+    }
+
     /// Closes the side of the peer, after all bytes sent so far.
     pub fn close(&mut self, conn: PeerConn) {
         self.peer_mut().close(conn);

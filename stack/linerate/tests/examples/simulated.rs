@@ -32,12 +32,28 @@ fn finishes(sim: &mut Simulation<impl Service>, conn: PeerConn) {
 fn echo_returns_a_long_stream_over_a_bad_link() {
     let mut sim = Simulation::new(&[PORT], |_| Echo);
     sim.impair(&bad_link());
-    // Longer than all buffers, so that the service finds no space to send.
-    let (conn, sent) = (sim.connect(PORT), pattern(4_000_000));
+    let (conn, sent) = (sim.connect(PORT), pattern(300_000));
     sim.send(conn, &sent);
     sim.close(conn);
     assert!(sim.receive_to_end(conn) == sent);
     finishes(&mut sim, conn);
+}
+
+#[test]
+fn echo_continues_when_its_peer_reads_again() {
+    // Lengths at which the send queue of the service is full, and the peer has sent everything or not.
+    for length in [1_080_000, 1_110_000, 1_140_000, 1_170_000, 8_000_000] {
+        let mut sim = Simulation::new(&[PORT], |_| Echo);
+        let (conn, sent) = (sim.connect(PORT), pattern(length));
+        sim.set_reading(conn, false);
+        sim.send(conn, &sent);
+        sim.close(conn);
+        sim.run_for(Duration::from_secs(10));
+        assert!(sim.received(conn).is_empty());
+        sim.set_reading(conn, true);
+        assert!(sim.receive_to_end(conn) == sent, "{length}");
+        finishes(&mut sim, conn);
+    }
 }
 
 #[test]
@@ -100,10 +116,14 @@ fn many_lines_are_answered_in_order() {
     let mut sim = Simulation::new(&[PORT], |_| Sum);
     sim.impair(&bad_link());
     let conn = sim.connect(PORT);
-    let lines: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+    // The replies are longer than all buffers.
+    sim.set_reading(conn, false);
+    let lines: String = (0..500_000).map(|n| format!("{n}\n")).collect();
     sim.send(conn, lines.as_bytes());
     sim.close(conn);
-    let sums = (0..20_000_i64).scan(0, |sum, n| {
+    sim.run_for(Duration::from_secs(30));
+    sim.set_reading(conn, true);
+    let sums = (0..500_000_i64).scan(0, |sum, n| {
         *sum += n;
         Some(format!("{sum}\n"))
     });
@@ -236,16 +256,17 @@ fn datagrams_are_answered() {
 fn computed_results_are_sent_and_kept_for_a_minute() {
     let mut sim = Simulation::new(&[PORT], Primes::new);
     let conn = sim.connect(PORT);
-    sim.send(conn, &[0_u32, 4, 4].map(u32::to_be_bytes).concat());
+    sim.send(conn, &[0_u32, 4, 4, 3000].map(u32::to_be_bytes).concat());
     sim.close(conn);
     // The thread computes in real time, so virtual time must not run ahead.
-    while sim.received(conn).len() < 24 {
+    while sim.received(conn).len() < 32 {
+        assert_eq!(sim.close_reason(conn), None);
         sim.run_for(Duration::from_micros(1));
     }
-    assert_eq!(sim.receive_to_end(conn), [2_u64, 11, 11].map(u64::to_be_bytes).concat());
-    assert_eq!(sim.service().kept(), 2);
+    assert_eq!(sim.receive_to_end(conn), [2_u64, 11, 11, 27_457].map(u64::to_be_bytes).concat());
+    assert_eq!(sim.service().kept(), 3);
     sim.run_for(Duration::from_secs(59));
-    assert_eq!(sim.service().kept(), 2);
+    assert_eq!(sim.service().kept(), 3);
     sim.run_for(Duration::from_secs(2));
     assert_eq!(sim.service().kept(), 0);
     finishes(&mut sim, conn);
