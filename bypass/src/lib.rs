@@ -24,6 +24,8 @@ mod process;
 mod service;
 mod sync;
 pub mod time;
+#[cfg(feature = "dpdk")]
+mod xdp;
 
 pub use arena::Arena;
 pub use bytes::{Buffer, BufferPool, Bytes, BytesQueue, Memory, OwnerVtable, VECTOR};

@@ -165,10 +165,10 @@ fn describe(interface: &Interface) -> Check {
         return check(State::Warn, found).remedy(format!("sudo ip link set dev {name} mtu 1500"));
     }
     if interface.has_default_route {
-        let found = format!("{found}, carries the default route: binding it disconnects this host");
+        let found = format!("{found}, carries the default route: share it with the kernel");
         return check(State::Warn, found)
-            .via(via.clone())
-            .remedy(format!("use another interface; or, with other access to this host: --via {via} --force"));
+            .via(format!("{via},share"))
+            .remedy(format!("--via {via},share --ip ADDRESS, with an unused address of its network"));
     }
     check(State::Ok, found).via(via)
 }
@@ -219,7 +219,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn default_route_needs_force_for_ipv4_and_ipv6() {
+    fn interface_of_the_default_route_is_to_be_shared() {
         let fake = Fake::new();
         interface(&fake, "eth0", "0x1003", Some("virtio_net"));
         interface(&fake, "eth1", "0x1003", Some("virtio_net"));
@@ -228,7 +228,7 @@ pub(super) mod tests {
         let default = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
         let on_link = "eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
         fake.write("proc/net/route", format!("{head}{default}{on_link}"));
-        assert!(find(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0 --force"));
+        assert!(find(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0,share --ip ADDRESS"));
         assert_eq!(find(&fake, "eth1").state, State::Ok);
 
         let zeros = "0".repeat(32);

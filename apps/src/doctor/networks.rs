@@ -34,7 +34,7 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
     let state = usable.iter().map(|check| check.state).min_by_key(|state| *state != State::Ok);
     let found = match state {
         Some(State::Ok) => "ready",
-        Some(_) => "ready, but only with the default route (--force)",
+        Some(_) => "ready, on an interface shared with the kernel",
         None if name == "pci" => "no device is bound to a driver that DPDK can use: see below",
         None => "no interface is up: see below",
     };

@@ -11,6 +11,7 @@ mod network;
 mod program;
 mod raw;
 mod refusals;
+mod shared;
 mod slaac;
 mod unprivileged;
 mod wire;

@@ -18,7 +18,7 @@ fn serve(via: &str, more: &str) -> Command {
 
 /// Asserts exit status `status`, one error line that contains all `parts`, and no remains.
 #[track_caller]
-fn assert_refused(command: Command, status: i32, parts: &[&str]) {
+pub fn assert_refused(command: Command, status: i32, parts: &[&str]) {
     let program = Program::start(command);
     let pid = program.pid();
     let ended = program.wait();

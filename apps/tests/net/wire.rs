@@ -54,7 +54,7 @@ fn ip_batch(commands: &[&str]) {
 
 /// Waits until a quarter of the reserved hugepages is free. The kernel releases the pages of an AF_XDP socket some time
 /// after the end of its process, so that programs in a row could find none.
-fn wait_for_hugepages() {
+pub fn wait_for_hugepages() {
     wait_for("hugepages of ended programs", || {
         let pool = Host::default().pool(PageSize::MB_2).unwrap();
         pool.free >= pool.reserved / 4

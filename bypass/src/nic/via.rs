@@ -22,6 +22,8 @@ pub enum Via {
     AfXdp {
         /// Name of the interface.
         interface: String,
+        /// True if the kernel keeps all frames but those of the port's addresses (`,share`).
+        shared: bool,
         /// Device arguments.
         options: Vec<String>,
     },
@@ -133,7 +135,9 @@ impl FromStr for Via {
             }
             "af_xdp" => {
                 let interface = interface_name(named("af_xdp", "a network interface", "eth0")?)?;
-                Ok(Via::AfXdp { interface, options })
+                let shared = options.iter().any(|option| option == "share");
+                options.retain(|option| option != "share");
+                Ok(Via::AfXdp { interface, shared, options })
             }
             "tap" => {
                 let interface = interface_name(named("tap", "a name for the interface", "lr0")?)?;
@@ -191,18 +195,22 @@ fn pci_address(name: String) -> Result<String, InvalidVia> {
 
 impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name, server, options) = match self {
+        let (kind, name, word, options) = match self {
             Via::Kernel => return f.write_str("kernel"),
             Via::Eal => return f.write_str("eal"),
             Via::Rdma { device } => return write!(f, "rdma:{device}"),
-            Via::Pci { address, options } => ("pci", Path::new(address), false, options),
-            Via::AfXdp { interface, options } => ("af_xdp", Path::new(interface), false, options),
-            Via::Tap { interface, options } => ("tap", Path::new(interface), false, options),
-            Via::VirtioUser { socket, options } => ("virtio-user", socket.as_path(), false, options),
-            Via::Vhost { socket, options } => ("vhost", socket.as_path(), false, options),
-            Via::Memif { socket, server, options } => ("memif", socket.as_path(), *server, options),
+            Via::Pci { address, options } => ("pci", Path::new(address), "", options),
+            Via::AfXdp { interface, shared, options } => {
+                ("af_xdp", Path::new(interface), if *shared { ",share" } else { "" }, options)
+            }
+            Via::Tap { interface, options } => ("tap", Path::new(interface), "", options),
+            Via::VirtioUser { socket, options } => ("virtio-user", socket.as_path(), "", options),
+            Via::Vhost { socket, options } => ("vhost", socket.as_path(), "", options),
+            Via::Memif { socket, server, options } => {
+                ("memif", socket.as_path(), if *server { ",server" } else { "" }, options)
+            }
         };
-        write!(f, "{kind}:{}{}", name.display(), if server { ",server" } else { "" })?;
+        write!(f, "{kind}:{}{word}", name.display())?;
         options.iter().try_for_each(|option| write!(f, ",{option}"))
     }
 }
@@ -219,6 +227,7 @@ mod tests {
             "pci:0000:03:00.0,representor=1",
             "af_xdp:eth0",
             "af_xdp:eth0,queue_count=2,start_queue=1",
+            "af_xdp:eth0,share",
             "tap:lr0",
             "virtio-user:/tmp/a.sock",
             "vhost:/tmp/a.sock,client=1",

@@ -32,6 +32,8 @@ pub(crate) struct PortSpec {
     pub devices: Vec<DevArgs>,
     /// Total number of queue pairs.
     pub queues: u16,
+    /// True if the kernel keeps all frames but those of the port's addresses.
+    pub shared: bool,
     /// Ethernet address that the device is given or, if it keeps its own, that the port uses.
     pub mac: Option<MacAddr>,
 }
@@ -73,7 +75,11 @@ const RING_SIZE: u32 = 512;
 
 /// Checks `via` and returns the devices to create.
 pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, OpenError> {
-    let build = |kind, devices, mac| PortSpec { via: via.to_string(), kind, devices, queues: request.queues, mac };
+    let shared = matches!(via, Via::AfXdp { shared: true, .. });
+    let build = |kind, devices, mac| {
+        let (via, queues) = (via.to_string(), request.queues);
+        PortSpec { via, kind, devices, queues, shared, mac }
+    };
     let random = || request.mac.unwrap_or_else(random_mac);
     match via {
         Via::Kernel | Via::Rdma { .. } => Err(OpenError::NotDpdk(via.to_string())),
@@ -82,8 +88,8 @@ pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, Ope
             let device = DevArgs { bus: "pci", name: address.clone(), arguments: options.join(",") };
             Ok(build(PortKind::Other, vec![device], request.mac))
         }
-        Via::AfXdp { interface, options } => {
-            let devices = af_xdp(via, interface, options, request)?;
+        Via::AfXdp { interface, shared, options } => {
+            let devices = af_xdp(via, interface, *shared, options, request)?;
             Ok(build(PortKind::AfXdp(interface.clone()), devices, request.mac))
         }
         Via::Tap { interface, options } => {
@@ -162,12 +168,21 @@ fn option_value<'a>(options: &'a [String], key: &str) -> Option<&'a str> {
     })
 }
 
-fn af_xdp(via: &Via, name: &str, options: &[String], request: PortRequest) -> Result<Vec<DevArgs>, OpenError> {
+fn af_xdp(
+    via: &Via,
+    name: &str,
+    shared: bool,
+    options: &[String],
+    request: PortRequest,
+) -> Result<Vec<DevArgs>, OpenError> {
     if !interface::exists(name) {
         return Err(OpenError::NoInterface(name.to_owned()));
     }
-    if !request.force && interface::carries_default_route(name) {
+    if !shared && !request.force && interface::carries_default_route(name) {
         return Err(OpenError::DefaultRoute(name.to_owned()));
+    }
+    if shared && request.mac.is_some() {
+        return Err(OpenError::SharedMac(name.to_owned()));
     }
     check_linux_caps(via, &[LinuxCap::NetAdmin, LinuxCap::NetRaw])?;
     let iface = ("iface", name.to_owned());
@@ -183,6 +198,9 @@ fn af_xdp(via: &Via, name: &str, options: &[String], request: PortRequest) -> Re
             has: has.max(1),
             remedy: more_queues(name, channels, request.queues),
         });
+    }
+    if shared && usize::from(request.queues) < has {
+        return Err(OpenError::SharedQueues { interface: name.to_owned(), queues: has, workers: request.queues });
     }
     if channels.combined >= usize::from(request.queues) {
         let queues = ("queue_count", request.queues.to_string());

@@ -23,9 +23,44 @@ pub enum OpenError {
     /// The interface carries the default route.
     #[error(
         "'{0}' carries this host's default route, and the kernel would lose it (you might be connected through it): \
-         choose another interface, or give --force"
+         share it by --via af_xdp:{0},share with an address of its own, choose another interface, or give --force"
     )]
     DefaultRoute(String),
+    /// A shared interface is to have another Ethernet address.
+    #[error("'{0}' is shared with the kernel and keeps its Ethernet address: leave --mac out")]
+    SharedMac(String),
+    /// A shared interface has queues without a worker, on which frames of the port's addresses may arrive.
+    #[error(
+        "'{interface}' receives on {queues} queues, and a shared interface needs a worker for each: give --workers \
+         {queues}, or run 'ethtool -L {interface} combined {workers}'"
+    )]
+    SharedQueues {
+        /// Name of the interface.
+        interface: String,
+        /// Receive queues of the interface.
+        queues: usize,
+        /// Requested workers.
+        workers: u16,
+    },
+    /// An address for a shared interface is the kernel's.
+    #[error(
+        "{address} is an address of this host's kernel: give '{interface}' one with --ip that no host uses; the kernel \
+         keeps its own"
+    )]
+    KernelAddress {
+        /// Name of the interface.
+        interface: String,
+        /// The address.
+        address: std::net::IpAddr,
+    },
+    /// An interface could not be shared.
+    #[error("'{interface}' cannot be shared with the kernel: {reason}")]
+    NotShared {
+        /// Name of the interface.
+        interface: String,
+        /// Failed step and reason.
+        reason: String,
+    },
     /// A Linux capability is missing.
     #[error("no permission for {via}: it needs {needs}; run as root")]
     NoPermission {

@@ -2,7 +2,11 @@
 
 use std::ffi::CString;
 use std::fs::read_to_string;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Port of the discard service (RFC 863).
+const DISCARD: u16 = 9;
 
 /// ioctl request about an interface, and a socket in the namespace.
 struct Query {
@@ -47,6 +51,17 @@ pub(crate) fn exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: a string.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+}
+
+/// Returns whether the kernel has the address, on any interface: it then is the source of packets to itself.
+pub(crate) fn is_kernel_address(ip: IpAddr) -> bool {
+    let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Connecting a datagram socket selects the source address and sends nothing.
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((ip, DISCARD))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == ip)
 }
 
 /// Returns the MTU of the interface.

@@ -22,7 +22,9 @@ use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
+use crate::xdp::SharedInterface;
 use crate::{Capabilities, MacAddr, Via};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,6 +54,8 @@ pub struct PortConfig {
     /// segment, for a device that does not do what its driver promises: QEMU's packed rings take the buffer id of a
     /// chain from its first descriptor, where virtio 1.1 (2.7.6) has it in the last.
     pub multi_segment: bool,
+    /// Addresses of the port's owner: the frames that it receives from a shared interface.
+    pub addresses: Vec<IpAddr>,
     /// Permits an interface that carries the host's default route.
     pub force: bool,
     /// Maximum time to wait for the other end of a link to which this end connects; `None` for no limit.
@@ -72,6 +76,7 @@ impl Default for PortConfig {
             rss_key: None,
             vlan: false,
             multi_segment: true,
+            addresses: Vec::new(),
             force: false,
             peer_timeout: None,
             stop: Arc::new(AtomicBool::new(false)),
@@ -119,6 +124,7 @@ pub(crate) struct Shared {
     devices: Mutex<Vec<Ethdev>>,
     /// Dropped after the devices, as the next field is.
     pub pool: Mempool,
+    _shared_interface: Option<SharedInterface>,
     _interface_lock: Option<InterfaceLock>,
 }
 
@@ -371,6 +377,10 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         PortKind::AfXdp(interface) => Some(InterfaceLock::new(interface)?),
         _ => None,
     };
+    let shared_interface = match &spec.kind {
+        PortKind::AfXdp(interface) if spec.shared => Some(share(interface, spec, config)?),
+        _ => None,
+    };
     let mut devices = probe(spec)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
@@ -423,16 +433,32 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         large_capabilities,
         devices: Mutex::new(devices),
         pool,
+        _shared_interface: shared_interface,
         _interface_lock: interface_lock,
     };
     shared.update_guest_features();
     Ok(shared)
 }
 
+/// Attaches the program that divides an interface, before the driver opens its sockets.
+fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<SharedInterface, OpenError> {
+    let of_kernel = config.addresses.iter().find(|address| interface::is_kernel_address(**address));
+    if let Some(address) = of_kernel {
+        return Err(OpenError::KernelAddress { interface: interface.to_owned(), address: *address });
+    }
+    let failed = |reason| OpenError::NotShared { interface: interface.to_owned(), reason };
+    if config.addresses.is_empty() {
+        return Err(failed("the port has no address: leave ',share' out".to_owned()));
+    }
+    SharedInterface::attach(interface, &config.addresses, spec.queues).map_err(|error| failed(error.to_string()))
+}
+
 /// Sets the Ethernet address, and accepts frames for it and for groups.
 fn configure_mac(spec: &PortSpec, devices: &mut [Ethdev], own: MacAddr) -> Result<MacAddr, OpenError> {
     let filters = match &spec.kind {
         PortKind::Other => true,
+        // The kernel sets the filters of its interface.
+        PortKind::AfXdp(_) if spec.shared => false,
         PortKind::AfXdp(name) => interface::driver(name).as_deref() != Some("veth"),
         // These devices receive only frames that are for them.
         PortKind::Tap(_) | PortKind::Client { .. } | PortKind::Vhost | PortKind::MemifServer => false,

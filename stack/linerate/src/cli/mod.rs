@@ -48,8 +48,9 @@ parse_as!(FramePortConfig, PortArgs);
 /// Network arguments of every command that serves or connects.
 #[derive(Debug, clap::Args)]
 struct NetArgs {
-    /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET,
-    /// vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or eal with EAL's arguments after --
+    /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE or, with the interface shared with the kernel,
+    /// af_xdp:INTERFACE,share, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or
+    /// eal with EAL's arguments after --
     #[arg(long, value_name = "NET", default_value_t, display_order = 0)]
     via: Via,
 

@@ -291,6 +291,18 @@ impl NetConfig {
         if self.spin {
             return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
         }
+        if let Via::AfXdp { shared: true, .. } = self.via {
+            let given = first_given(&[
+                // The host's kernel, whose leases and addresses these would be, receives the replies.
+                ("--dhcp", self.dhcp),
+                ("--slaac", self.slaac),
+                // The kernel receives frames with tags.
+                ("--vlan", self.vlan.is_some()),
+            ]);
+            if let Some(what) = given {
+                return Err(Error::NotWith { what, via: "af_xdp:INTERFACE,share" });
+            }
+        }
         if self.engine == Some(TcpEngine::Smoltcp) {
             let idle_timeout = self.idle_timeout.map(|_| "--idle-timeout");
             if let Some(what) = idle_timeout.or(self.native.given()) {

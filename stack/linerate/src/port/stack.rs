@@ -53,6 +53,7 @@ impl Port {
             rss_key: RSS_KEY.first_chunk().copied(),
             vlan: options.vlan.is_some(),
             multi_segment: !options.single_segment,
+            addresses: options.ip.iter().map(|own| own.address()).collect(),
             force: options.force,
             stop: stop.clone(),
             ..PortConfig::default()

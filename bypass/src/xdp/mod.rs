@@ -1,0 +1,77 @@
+//! Division of a kernel interface between the kernel and a port (`af_xdp:INTERFACE,share`).
+//!
+//! An XDP program redirects the frames of the port's own addresses to AF_XDP sockets, and passes all others to the
+//! kernel. It is assembled here, so that no compiler for eBPF is needed, and carries the name and version that libxdp
+//! searches for (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the program's
+//! map, and loads no program of its own. The program is attached by a link, which ends with the process, even by
+//! SIGKILL.
+
+mod asm;
+mod btf;
+mod program;
+mod sys;
+
+use program::Fallback;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// Attached program. Dropping it returns all frames to the kernel.
+#[derive(Debug)]
+pub(crate) struct SharedInterface {
+    _link: OwnedFd,
+    /// Membership of the Ethernet groups on which neighbours are solicited (RFC 4861 §7.2.1).
+    _groups: Option<OwnedFd>,
+}
+
+/// Failed step of sharing an interface.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShareError {
+    /// The kernel refused a step.
+    #[error("{step}: {error}")]
+    Step {
+        /// Step, as a participle phrase.
+        step: &'static str,
+        /// Reason.
+        error: io::Error,
+    },
+    /// The verifier rejected the program.
+    #[error("the verifier of the kernel rejected the XDP program ({error}): {log}")]
+    Verifier {
+        /// Reason.
+        error: io::Error,
+        /// Last lines of the verifier's log.
+        log: String,
+    },
+    /// Another XDP program is attached.
+    #[error(
+        "another XDP program is attached: 'ip link show dev {0}' names it, and 'ip link set dev {0} xdp off' removes it"
+    )]
+    Occupied(String),
+}
+
+impl SharedInterface {
+    /// Attaches a program to `interface` that redirects the frames of `addresses` on its first `queues` queues.
+    pub fn attach(interface: &str, addresses: &[IpAddr], queues: u16) -> Result<Self, ShareError> {
+        let step = |step| move |error| ShareError::Step { step, error };
+        let map = sys::create_xsk_map(u32::from(queues)).map_err(step("creating a map of sockets"))?;
+        let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
+        let code = program::assemble(addresses, &map, Fallback::Pass);
+        let program = sys::load_program(&code, &btf, btf::FUNCTION)?;
+        let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
+        let link = sys::attach(&program, index).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
+            _ => ShareError::Step { step: "attaching the XDP program", error },
+        })?;
+        let groups: Vec<_> = addresses.iter().filter_map(|ip| program::solicited_node_mac(*ip)).collect();
+        let groups = if groups.is_empty() {
+            None
+        } else {
+            Some(sys::join_groups(index, &groups).map_err(step("joining the groups of neighbour solicitation"))?)
+        };
+        Ok(SharedInterface { _link: link, _groups: groups })
+    }
+}
+
+#[cfg(test)]
+mod tests;
