@@ -73,9 +73,9 @@ pub fn closing(data: &[u8]) {
 fn close(rig: &mut Rig, state: u8) {
     let tuple = rig.tuple(0);
     let Some(conn) = rig.conn(&tuple) else { return };
-    rig.ask(conn, Op::Hold(true));
+    rig.run_op(conn, Op::Hold(true));
     if state & 8 != 0 {
-        rig.ask(conn, Op::Write(3000));
+        rig.run_op(conn, Op::Write(3000));
         rig.settle();
     }
     let (endpoint_first, acknowledges, peer_closes, endpoint_second) = match state & 7 {
@@ -88,7 +88,7 @@ fn close(rig: &mut Rig, state: u8) {
         _ => (true, true, true, false),
     };
     if endpoint_first {
-        rig.ask(conn, Op::Close);
+        rig.run_op(conn, Op::Close);
         rig.settle();
     }
     let mut segment = rig.next(&tuple, ACK, 0);
@@ -109,7 +109,7 @@ fn close(rig: &mut Rig, state: u8) {
     rig.send(&tuple, &segment, Delivery::default());
     rig.settle();
     if endpoint_second {
-        rig.ask(conn, Op::Close);
+        rig.run_op(conn, Op::Close);
         rig.settle();
     }
 }
@@ -136,7 +136,7 @@ fn play(rig: &mut Rig, mut records: &[u8]) {
         if has(Record::ASK) {
             let op = Op::of(byte(&mut records));
             if let Some(conn) = rig.conn(&tuple) {
-                rig.ask(conn, op);
+                rig.run_op(conn, op);
             }
         }
         let len = usize::from(byte(&mut records)) | usize::from(byte(&mut records)) << 8;

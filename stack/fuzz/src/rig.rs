@@ -158,7 +158,7 @@ impl Rig {
     }
 
     /// Requests an operation of the service on `conn`.
-    pub fn ask(&mut self, conn: ConnId, op: Op) {
+    pub fn run_op(&mut self, conn: ConnId, op: Op) {
         self.trace(|| format!("! {op:?} on {conn:?}"));
         self.stimuli += 1;
         let _ = self.app_sender.send_to_conn(conn, op);
@@ -362,7 +362,7 @@ impl Rig {
             }
         }
         for conn in self.conns.keys().copied().collect::<Vec<_>>() {
-            self.ask(conn, Op::Abort);
+            self.run_op(conn, Op::Abort);
         }
         self.settle();
         assert!(self.conns.is_empty(), "not closed after abort: {:?}", self.conns);

@@ -29,7 +29,7 @@ pub enum Step {
     /// The peer opens a flow.
     Open(u8),
     /// The service runs an operation; with `true` the next one follows in the same turn.
-    Ask(u8, Op, bool),
+    Run(u8, Op, bool),
     /// Time passes.
     Pass(u8),
     /// Queued frames arrive in one burst.
@@ -162,10 +162,10 @@ fn take(rig: &mut Rig, step: &Step) {
         Step::Open(flow) => {
             rig.open(flow & 3);
         }
-        Step::Ask(flow, op, together) => {
+        Step::Run(flow, op, together) => {
             let tuple = rig.tuple(flow);
             if let Some(conn) = rig.conn(&tuple) {
-                rig.ask(conn, op);
+                rig.run_op(conn, op);
                 if !together {
                     rig.settle();
                 }

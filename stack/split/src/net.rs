@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Minimum and maximum size of buffers that services write to.
-const PLACE: std::ops::RangeInclusive<usize> = 496..=16 << 10;
+const BUFFER_LEN: std::ops::RangeInclusive<usize> = 496..=16 << 10;
 
 /// Connections of one service, and its commands to the worker.
 pub(crate) struct Net {
@@ -30,7 +30,7 @@ pub(crate) struct Net {
     /// Connections whose peer has closed and whose last bytes have just been consumed.
     pub ended: Vec<ConnId>,
     /// Connections with a buffer being written.
-    placed: Vec<ConnId>,
+    with_buffer: Vec<ConnId>,
     /// Connections that found no memory for a buffer.
     pub out_of_memory: Vec<ConnId>,
     /// True if the service has aborted a connection, or closed one with a lingering close, since its last burst.
@@ -54,7 +54,7 @@ impl Net {
             empty,
             spare: None,
             ended: Vec::new(),
-            placed: Vec::new(),
+            with_buffer: Vec::new(),
             out_of_memory: Vec::new(),
             has_silenced: false,
             reserved: 0,
@@ -98,8 +98,8 @@ impl Net {
 
     /// Sends written data and commands to the worker.
     pub fn flush(&mut self) {
-        while let Some(conn) = self.placed.pop() {
-            self.send_place(conn);
+        while let Some(conn) = self.with_buffer.pop() {
+            self.send_buffer(conn);
         }
         self.shared.slices_done.store(self.slices_done, Ordering::Relaxed);
         self.flush_commands();
@@ -147,12 +147,12 @@ impl Net {
     }
 
     /// Sends the written buffer of `conn`, if there is one.
-    fn send_place(&mut self, conn: ConnId) {
-        if let Some((mut place, written)) = self.streams.get_mut(conn).and_then(|stream| stream.place.take())
+    fn send_buffer(&mut self, conn: ConnId) {
+        if let Some((mut buffer, written)) = self.streams.get_mut(conn).and_then(|stream| stream.buffer.take())
             && written > 0
         {
-            place.truncate(written);
-            self.command(Command::Send(conn, place.freeze()));
+            buffer.truncate(written);
+            self.command(Command::Send(conn, buffer.freeze()));
         }
     }
 
@@ -160,7 +160,7 @@ impl Net {
     fn silence(&mut self, conn: ConnId) {
         let Some(stream) = self.stream_mut(conn) else { return };
         stream.aborted = true;
-        stream.place = None;
+        stream.buffer = None;
         let slices = stream.received.slices() as u64;
         stream.received.clear();
         if stream.finished {
@@ -176,31 +176,31 @@ impl Net {
         let Some(stream) = self.streams.get_mut(conn) else { return };
         stream.wants_room = true;
         if !std::mem::replace(&mut stream.waits_for_room, true) {
-            self.send_place(conn);
+            self.send_buffer(conn);
             self.command(Command::WaitsForRoom(conn));
         }
     }
 
     /// Provides a buffer for up to `max` bytes behind those written before.
-    fn place(&mut self, conn: ConnId, max: usize) -> Option<()> {
+    fn prepare_buffer(&mut self, conn: ConnId, max: usize) -> Option<()> {
         let stream = self.streams.get_mut(conn)?;
-        if let Some((place, written)) = &stream.place {
+        if let Some((buffer, written)) = &stream.buffer {
             // The rest of the buffer is large enough.
-            if place.len() - written >= max.min(*PLACE.start() / 4) {
+            if buffer.len() - written >= max.min(*BUFFER_LEN.start() / 4) {
                 return Some(());
             }
-            self.send_place(conn);
+            self.send_buffer(conn);
         }
-        let len = max.clamp(*PLACE.start(), *PLACE.end());
-        let Some(place) = self.config.arena.alloc(len) else {
+        let len = max.clamp(*BUFFER_LEN.start(), *BUFFER_LEN.end());
+        let Some(buffer) = self.config.arena.alloc(len) else {
             if let Some(stream) = self.streams.get_mut(conn) {
                 stream.wants_room = true;
             }
             self.out_of_memory.push(conn);
             return None;
         };
-        self.streams.get_mut(conn)?.place = Some((place, 0));
-        self.placed.push(conn);
+        self.streams.get_mut(conn)?.buffer = Some((buffer, 0));
+        self.with_buffer.push(conn);
         Some(())
     }
 }
@@ -267,7 +267,7 @@ impl Transport for Net {
             return Ok(());
         }
         stream.credit -= bytes.len();
-        self.send_place(conn);
+        self.send_buffer(conn);
         self.command(Command::Send(conn, bytes));
         Ok(())
     }
@@ -277,11 +277,11 @@ impl Transport for Net {
         if self.send_space(conn) == 0 || max == 0 {
             return None;
         }
-        self.place(conn, max)?;
+        self.prepare_buffer(conn, max)?;
         let stream = self.streams.get_mut(conn)?;
         let credit = stream.credit;
-        let (place, written) = stream.place.as_mut()?;
-        let free = &mut place[*written..];
+        let (buffer, written) = stream.buffer.as_mut()?;
+        let free = &mut buffer[*written..];
         let len = free.len().min(max).min(credit);
         self.reserved = len;
         Some(&mut free[..len])
@@ -291,7 +291,7 @@ impl Transport for Net {
         let reserved = std::mem::take(&mut self.reserved);
         let Some(stream) = self.stream_mut(conn) else { return };
         assert!(n <= reserved, "{n} bytes committed of {reserved} reserved");
-        if let Some((_, written)) = &mut stream.place {
+        if let Some((_, written)) = &mut stream.buffer {
             *written += n;
             stream.credit -= n;
         }
@@ -300,14 +300,14 @@ impl Transport for Net {
     fn close(&mut self, conn: ConnId) {
         let Some(stream) = self.stream_mut(conn) else { return };
         if !std::mem::replace(&mut stream.closed, true) {
-            self.send_place(conn);
+            self.send_buffer(conn);
             self.command(Command::Close(conn));
         }
     }
 
     fn lingering_close(&mut self, conn: ConnId) {
         if self.stream_mut(conn).is_some() {
-            self.send_place(conn);
+            self.send_buffer(conn);
             self.silence(conn);
             self.command(Command::LingeringClose(conn));
         }

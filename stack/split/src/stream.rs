@@ -35,7 +35,7 @@ pub(crate) struct Stream {
     /// Bytes that may be sent.
     pub credit: usize,
     /// Buffer being written, and the bytes written.
-    pub place: Option<(ArenaMut, usize)>,
+    pub buffer: Option<(ArenaMut, usize)>,
     /// True if the service found too little room and expects `writable`.
     pub wants_room: bool,
     /// True if the worker knows that the service waits for room.
@@ -62,7 +62,7 @@ impl Stream {
             consumed: 0,
             consumed_slices: 0,
             credit: window,
-            place: None,
+            buffer: None,
             wants_room: false,
             waits_for_room: false,
             closed: false,

@@ -149,7 +149,7 @@ fn single_byte_slices_do_not_stall_a_stream() {
 }
 
 #[test]
-fn proxy_splices_both_ways_and_half_closes() {
+fn proxy_splices_both_directions_and_half_closes() {
     let upstream = TcpListener::bind(local()).unwrap();
     let to = upstream.local_addr().unwrap();
     let server = start(&listening(), true, move |_| Proxy::new(to));

@@ -353,9 +353,9 @@ impl<P> Neighbors<P> {
         Update::Created
     }
 
-    /// Repeats unanswered solicitations and gives up after the last. Calls `ask` for each solicitation to send, and
+    /// Repeats unanswered solicitations and gives up after the last. Calls `solicit` for each solicitation to send, and
     /// `lost` for each unreachable neighbour with its waiting packets.
-    pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
+    pub fn poll(&mut self, now: Instant, mut solicit: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {
         let entries = &mut self.entries;
         for family in [&mut self.v4, &mut self.v6] {
             let Family { pending, parked, retry, entries: count, .. } = family;
@@ -375,7 +375,7 @@ impl<P> Neighbors<P> {
                     return false;
                 }
                 *pending = PendingSolicitation { tries: pending.tries + 1, again: now + *retry };
-                ask(entry.solicitation(*ip));
+                solicit(entry.solicitation(*ip));
                 true
             });
         }

@@ -275,8 +275,8 @@ mod tests {
             // All have the first slot as home.
             table.insert(tag << 32, i).unwrap();
             check(&table);
-            let place = table.slots.iter().position(|slot| *slot == entry(tag as u32, i));
-            assert_eq!((place, table.candidate(tag << 32)), (Some(0), Some(i)));
+            let found = table.slots.iter().position(|slot| *slot == entry(tag as u32, i));
+            assert_eq!((found, table.candidate(tag << 32)), (Some(0), Some(i)));
         }
     }
 

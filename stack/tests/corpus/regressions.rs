@@ -44,7 +44,7 @@ fn old_data_for_a_half_open_connection_gets_no_buffers() {
 /// An idle connection holds no buffers and is probed, even if its last acknowledgement gave no RTT sample.
 #[test]
 fn last_ack_makes_connection_idle() {
-    let round = [Step::Ask(0, Op::Write(2000), false), Step::Pass(0), Step::Next { flow: 0, len: 0, flags: 0 }];
+    let round = [Step::Run(0, Op::Write(2000), false), Step::Pass(0), Step::Next { flow: 0, len: 0, flags: 0 }];
     play(Setup { bits: Setup::KEEPALIVE, peer: 7, habits: Setup::SILENCE }, &vec![round; 20].concat());
 }
 
@@ -62,18 +62,18 @@ fn syn_is_answered_despite_segment_in_same_burst() {
 fn peer_that_closes_window_and_vanishes_times_out() {
     let closed = Step::Send(Shape { window: 0, ..ORDINARY });
     let setup = Setup { habits: Setup::SILENCE, ..Setup::default() };
-    play(setup, &[closed, Step::Ask(0, Op::Write(100), false)]);
+    play(setup, &[closed, Step::Run(0, Op::Write(100), false)]);
 }
 
 /// An uncommitted reservation sends nothing, even if other data is sent in the same turn.
 #[test]
 fn uncommitted_reservation_does_not_precede_later_data() {
-    let reserve = Step::Ask(0, Op::Reserve(1000), true);
+    let reserve = Step::Run(0, Op::Reserve(1000), true);
     for sent in [Op::Send(10), Op::Write(10), Op::Forward] {
         let received = Step::Send(Shape { len: 3000, ..ORDINARY });
         play(
             Setup { habits: Setup::HOLDS, ..Setup::default() },
-            &[received, reserve.clone(), Step::Ask(0, sent, false)],
+            &[received, reserve.clone(), Step::Run(0, sent, false)],
         );
     }
     play(Setup::default(), &[reserve, Step::Settle]);

@@ -2,7 +2,7 @@
 
 use linerate_bypass::{Service, Stop, Summary};
 use linerate_kernel::{Config, Sockets, Worker, bind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,13 @@ pub fn local() -> SocketAddr {
 
 pub fn listening() -> Config {
     Config { listen: vec![local()], ..Config::default() }
+}
+
+/// Connects to `server` with [`DEADLINE`] as the limit of reads.
+pub fn client(server: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(server).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
 }
 
 /// Creates a worker that the test turns itself.

@@ -1,18 +1,12 @@
 //! Draining: new connections are refused, and existing ones lose nothing.
 
-use crate::common::{DEADLINE, Running, listening};
+use crate::common::{DEADLINE, Running, client, listening};
 use crate::services::Echo;
 use linerate_bypass::CloseReason;
 use linerate_kernel::Config;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-fn client(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
-}
 
 fn echo_hello(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();

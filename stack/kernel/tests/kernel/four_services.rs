@@ -1,18 +1,12 @@
 //! The four small services that every transport must support.
 
-use crate::common::{DEADLINE, Running, listening, local, turn_until, worker};
+use crate::common::{DEADLINE, Running, client, listening, local, turn_until, worker};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_harness::address::unused_address;
 use linerate_kernel::{Config, Worker, bind};
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-
-fn client(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
-}
+use std::net::{Shutdown, UdpSocket};
 
 #[test]
 fn chargen_stream_arrives_intact() {

@@ -236,10 +236,10 @@ impl Service for Contract {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
         let record = self.live(conn, "readable");
         assert!(!record.has_peer_closed, "readable of {conn:?} after peer_closed");
-        let place = self.pending.iter().position(|pending| *pending == conn);
-        let place =
-            place.unwrap_or_else(|| panic!("readable of {conn:?} without a burst, or after it was served in one"));
-        self.pending.remove(place);
+        let index = self.pending.iter().position(|pending| *pending == conn);
+        let index =
+            index.unwrap_or_else(|| panic!("readable of {conn:?} without a burst, or after it was served in one"));
+        self.pending.remove(index);
         self.counts.readable += 1;
         if state.action.is_none() {
             return self.serve(net, conn);

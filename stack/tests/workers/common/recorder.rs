@@ -14,7 +14,7 @@ pub struct Stream {
     /// Sequence number of the first byte.
     first: Option<u32>,
     /// Address of each byte when it first passed the port; 0 before.
-    pub places: Vec<usize>,
+    pub addresses: Vec<usize>,
     /// Bytes that passed again.
     pub repeated: usize,
     /// Bytes that passed again at another address.
@@ -30,18 +30,18 @@ impl Stream {
         if len == 0 {
             return;
         }
-        if self.places.len() == from {
-            return self.places.extend(address..address + len);
+        if self.addresses.len() == from {
+            return self.addresses.extend(address..address + len);
         }
-        if self.places.len() < from + len {
-            self.places.resize(from + len, 0);
+        if self.addresses.len() < from + len {
+            self.addresses.resize(from + len, 0);
         }
-        for (at, place) in self.places[from..from + len].iter_mut().enumerate() {
-            if *place == 0 {
-                *place = address + at;
+        for (at, recorded) in self.addresses[from..from + len].iter_mut().enumerate() {
+            if *recorded == 0 {
+                *recorded = address + at;
             } else {
                 self.repeated += 1;
-                self.moved += usize::from(*place != address + at);
+                self.moved += usize::from(*recorded != address + at);
             }
         }
     }

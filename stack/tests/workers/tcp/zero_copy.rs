@@ -33,9 +33,9 @@ impl Sender {
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
         while self.written.len() < self.size {
             let from = self.written.len();
-            let Some(place) = net.reserve(conn, self.size - from) else { return };
-            let (address, len) = (place.as_ptr() as usize, place.len());
-            place.iter_mut().enumerate().for_each(|(at, byte)| *byte = Self::byte(from + at));
+            let Some(space) = net.reserve(conn, self.size - from) else { return };
+            let (address, len) = (space.as_ptr() as usize, space.len());
+            space.iter_mut().enumerate().for_each(|(at, byte)| *byte = Self::byte(from + at));
             // `writable` may accept a part.
             let len = len.div_ceil(1 + from % 2);
             self.written.extend(address..address + len);
@@ -159,17 +159,17 @@ fn assert_not_copied(exchange: &Exchange, size: usize, case: &str) {
     let Exchange { written, read, client: (back, out), server: (received, sent), seen, copied } = exchange;
     for stream in [back, out, received, sent] {
         assert!(
-            stream.places.len() == size && stream.places.iter().all(|place| *place != 0),
+            stream.addresses.len() == size && stream.addresses.iter().all(|address| *address != 0),
             "{case}: not all bytes were recorded"
         );
         assert_eq!(stream.moved, 0, "{case}: bytes were retransmitted from another address");
     }
-    assert!(out.places == *written, "{case}: bytes were not sent from their address at the sender");
-    let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
+    assert!(out.addresses == *written, "{case}: bytes were not sent from their address at the sender");
+    let looked_at = seen.iter().zip(&received.addresses).filter(|(seen, _)| **seen != 0);
     assert!(looked_at.clone().count() > 0, "{case}: the service has seen no data");
     assert!({ looked_at }.all(|(seen, received)| seen == received), "{case}: the service saw copies");
-    assert!(sent.places == received.places, "{case}: bytes were not echoed from their address of reception");
-    assert!(*read == back.places, "{case}: the sender saw copies");
+    assert!(sent.addresses == received.addresses, "{case}: bytes were not echoed from their address of reception");
+    assert!(*read == back.addresses, "{case}: the sender saw copies");
     assert_eq!(*copied, 0, "{case}: bytes counted as copied");
 }
 
@@ -229,8 +229,8 @@ fn copying_engine_is_detected() {
         EchoMode::Take(usize::MAX),
     );
     assert!(exchange.copied > 0);
-    assert_ne!(exchange.server.0.places, exchange.server.1.places);
-    assert_ne!(exchange.written, exchange.client.1.places);
+    assert_ne!(exchange.server.0.addresses, exchange.server.1.addresses);
+    assert_ne!(exchange.written, exchange.client.1.addresses);
 }
 
 #[test]
