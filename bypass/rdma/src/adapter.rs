@@ -157,17 +157,17 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         if !limits.map_err(|error| OpenError::Verbs { device: device(), error })?.atomics.any() {
             return Err(OpenError::Unsupported { device: device(), error: Unsupported::NoAtomics });
         }
-        let place = RemoteAddrCell::default();
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
-        Ok(place)
+        let cell = RemoteAddrCell::default();
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&cell)));
+        Ok(cell)
     }
 
     /// Grants all connected peers read access to `memory`. The returned cell receives the address when the workers
     /// are created.
     pub fn publish(&self, memory: Arc<Published>) -> RemoteAddrCell {
-        let place = RemoteAddrCell::default();
-        self.published.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&place)));
-        place
+        let cell = RemoteAddrCell::default();
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).push((memory, Arc::clone(&cell)));
+        cell
     }
 
     /// Creates the connector and the parts of each worker.

@@ -77,7 +77,7 @@ impl<C: Provider> ConnCore<C> {
     }
 
     /// Sends a message without stream bytes. Returns false if memory is exhausted.
-    pub(crate) fn say(&mut self, arena: &Arena, kind: Kind, offer: Option<Offer>) -> Result<bool, Error> {
+    pub(crate) fn send_control(&mut self, arena: &Arena, kind: Kind, offer: Option<Offer>) -> Result<bool, Error> {
         let len = if offer.is_some() { OFFER } else { HEADER };
         let Some(mut block) = arena.alloc(len) else { return Ok(false) };
         let (head, rest) = block.split_at_mut(HEADER);

@@ -53,7 +53,7 @@ impl Tx {
 
     /// Returns space for up to `max` bytes at the end, in a block of at most `most` message bytes.
     #[inline]
-    pub fn place(&mut self, arena: &Arena, max: usize, most: usize) -> Option<&mut [u8]> {
+    pub fn reserve(&mut self, arena: &Arena, max: usize, most: usize) -> Option<&mut [u8]> {
         let has_room = match self.parts.back() {
             Some(Part::Block(block, written)) => block.len() - HEADER - written >= max.min(LEAST_RESERVED),
             _ => false,

@@ -11,7 +11,7 @@ mod tcp_exchange;
 
 pub use tcp_exchange::ExchangeError;
 #[cfg(test)]
-pub(crate) use tcp_exchange::MOST_ASKING;
+pub(crate) use tcp_exchange::MAX_PENDING;
 
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::EndParams;

@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 
 /// Prepared queue pairs of one worker, for port 1. Connections by another port create theirs.
 ///
-/// The queue pair of an ended connection is reused if the pool has a place: its worker [drains](Connector::recycle)
+/// The queue pair of an ended connection is reused if the pool has room: its worker [drains](Connector::recycle)
 /// it, it [rests](Connector::rest_drained) until no packets of the old connection are left, and it is
 /// [reset](Connector::take_up) with only its number unchanged.
 pub(super) struct Pool<C: Provider> {
@@ -69,9 +69,9 @@ impl<C: Provider> Connector<C> {
         }
         let number = qp.number();
         let Pool { ready, draining, resting, .. } = &self.pools[worker];
-        let has_place = ready.len() + draining + resting.len() < self.config.pool;
-        // A connection requested meanwhile also needs a place.
-        if has_place && self.qps(worker) < self.config.max_connections {
+        let may_keep = ready.len() + draining + resting.len() < self.config.pool;
+        // A connection requested meanwhile also needs a queue pair.
+        if may_keep && self.qps(worker) < self.config.max_connections {
             match qp.fail() {
                 Ok(qp) => {
                     self.pools[worker].draining += 1;
@@ -134,7 +134,7 @@ impl<C: Provider> Connector<C> {
             return Ok(qp);
         }
         if self.qps(worker) >= self.config.max_connections {
-            // A resting queue pair occupies the place.
+            // A resting queue pair counts towards the limit.
             self.pools[worker].resting.pop_front();
         }
         self.with_buffers(init(self.make_qp(worker)?)?)

@@ -104,7 +104,7 @@ impl<C: Provider> Net<C> {
     }
 
     /// Reads offered data, as far as the connection has room.
-    pub(super) fn ask(&mut self, id: ConnId) {
+    pub(super) fn read_offered(&mut self, id: ConnId) {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp() else { return };
         while qp.room() > super::sending::KEPT

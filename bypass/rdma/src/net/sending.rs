@@ -69,18 +69,18 @@ impl<C: Provider> Net<C> {
     }
 
     /// Returns space for up to `max` bytes to send.
-    pub fn place(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub fn reserve_space(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
         let wanted = self.room_for(id, max.min(1)).min(max);
         if wanted == 0 {
             return None;
         }
         let conn = self.table.slots.get_mut(id)?;
-        let place = conn.tx.place(&self.arena, wanted, conn.link.longest);
-        if place.is_none() {
+        let space = conn.tx.reserve(&self.arena, wanted, conn.link.longest);
+        if space.is_none() {
             conn.life.wants_room = true;
             self.starved.push(id);
         }
-        place
+        space
     }
 
     /// Sends all queued data and posts all wanted buffers, as far as possible.
@@ -93,7 +93,7 @@ impl<C: Provider> Net<C> {
                 continue;
             }
             self.post(id);
-            self.ask(id);
+            self.read_offered(id);
             if let Err(error) = self.flush(id) {
                 tracing::debug!("connection {id:?}: {error}");
                 self.end(id, CloseReason::Reset);
@@ -116,20 +116,20 @@ impl<C: Provider> Net<C> {
                 // The room was checked above.
                 let _ = qp.close(opened);
             }
-            if let Some(place) = qp.open_ring() {
-                conn.link.ring = Some(place);
+            if let Some(ring) = qp.open_ring() {
+                conn.link.ring = Some(ring);
             }
         }
         let mut has_memory = true;
         while has_memory && conn.link.transport.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
-                has_memory = conn.link.say(&self.buffers, Kind::Taken, None)?;
+                has_memory = conn.link.send_control(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
                 continue;
             }
             if let Some(RingAddr { address, rkey, len }) = conn.link.ring {
-                has_memory = conn.link.say(&self.buffers, Kind::Ring, Some(Offer { address, rkey, len }))?;
+                has_memory = conn.link.send_control(&self.buffers, Kind::Ring, Some(Offer { address, rkey, len }))?;
                 conn.link.ring.take_if(|_| has_memory);
                 continue;
             }
@@ -152,7 +152,7 @@ impl<C: Provider> Net<C> {
                 };
                 conn.link.mws += 1;
                 conn.offered += 1;
-                if !conn.link.say(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
+                if !conn.link.send_control(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
                     // The window is bound, but the peer cannot be informed.
                     return Err(Error { operation: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
@@ -170,7 +170,7 @@ impl<C: Provider> Net<C> {
                     link.send(&mut message, false)?;
                 }
             } else if conn.life.sending == Sending::Closing {
-                has_memory = conn.link.say(&self.buffers, Kind::Finish, None)?;
+                has_memory = conn.link.send_control(&self.buffers, Kind::Finish, None)?;
                 if has_memory {
                     conn.life.sending = Sending::Finishing;
                 }
@@ -179,7 +179,7 @@ impl<C: Provider> Net<C> {
             }
         }
         if conn.link.credits.is_overdue() && conn.link.transport.room() > 0 {
-            has_memory &= conn.link.say(&self.buffers, Kind::Credit, None)?;
+            has_memory &= conn.link.send_control(&self.buffers, Kind::Credit, None)?;
         }
         if !has_memory {
             self.starved.push(id);

@@ -62,7 +62,7 @@ impl<C: Provider> Transport for Net<C> {
 
     #[inline]
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.place(conn, max)
+        self.reserve_space(conn, max)
     }
 
     #[inline]

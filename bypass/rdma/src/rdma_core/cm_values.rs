@@ -13,7 +13,7 @@ impl Address {
     pub(super) fn new(address: SocketAddr) -> Self {
         // SAFETY: plain numbers, for which zero is valid.
         let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-        let place = &raw mut storage;
+        let out = &raw mut storage;
         match address {
             SocketAddr::V4(address) => {
                 let raw = libc::sockaddr_in {
@@ -23,7 +23,7 @@ impl Address {
                     sin_zero: [0; 8],
                 };
                 // SAFETY: the storage has the size and alignment of every address type.
-                unsafe { place.cast::<libc::sockaddr_in>().write(raw) };
+                unsafe { out.cast::<libc::sockaddr_in>().write(raw) };
             }
             SocketAddr::V6(address) => {
                 let raw = libc::sockaddr_in6 {
@@ -34,7 +34,7 @@ impl Address {
                     sin6_scope_id: address.scope_id(),
                 };
                 // SAFETY: as above.
-                unsafe { place.cast::<libc::sockaddr_in6>().write(raw) };
+                unsafe { out.cast::<libc::sockaddr_in6>().write(raw) };
             }
         }
         Address(storage)
@@ -47,17 +47,17 @@ impl Address {
 
 /// Returns the stored IPv4 or IPv6 address.
 pub(super) fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let place: *const libc::sockaddr_storage = storage;
+    let out: *const libc::sockaddr_storage = storage;
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the storage has the size and alignment of every address type, all of which are plain numbers.
-            let raw = unsafe { &*place.cast::<libc::sockaddr_in>() };
+            let raw = unsafe { &*out.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
-            let raw = unsafe { &*place.cast::<libc::sockaddr_in6>() };
+            let raw = unsafe { &*out.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), raw.sin6_flowinfo, raw.sin6_scope_id).into())
         }

@@ -233,8 +233,8 @@ mod tests {
     fn all_device_attributes_are_converted() {
         // SAFETY: plain numbers.
         let mut attributes: sys::ibv_device_attr = unsafe { zeroed() };
-        for (place, byte) in attributes.fw_ver.iter_mut().zip(b"1.2.3\0xyz") {
-            *place = byte.cast_signed();
+        for (to, byte) in attributes.fw_ver.iter_mut().zip(b"1.2.3\0xyz") {
+            *to = byte.cast_signed();
         }
         attributes.max_qp = 7;
         attributes.max_sge = -1;

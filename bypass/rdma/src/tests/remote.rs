@@ -147,7 +147,7 @@ fn published_memory_cannot_be_counted_with() {
     }
 }
 
-/// Lets a foreign peer write, or count in a ring, at the place that `wrong` returns. Its connection ends, and the
+/// Lets a foreign peer write, or count in a ring, at the target that `wrong` returns. Its connection ends, and the
 /// others continue.
 #[track_caller]
 fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool)) {
@@ -160,14 +160,14 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
     let ring = super::hostile::ring_of(&mut rig, &mut owner, &mut cq);
     let mut other = rig.half(&setup);
     rig.ends[0].completes_by(usual);
-    let (place, writes) = wrong(ring, &counters);
+    let (target, writes) = wrong(ring, &counters);
     let slot = setup.config.buffer as u32;
     if writes {
-        other.write_to(RingAddr { len: slot, ..place }, slot);
+        other.write_to(RingAddr { len: slot, ..target }, slot);
         super::hostile::send(&rig, &mut other, &[1; 8]);
     } else {
         let into = rig.ends[0].arena.alloc(8).unwrap();
-        let posted = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), place.address, place.rkey);
+        let posted = other.atomic(into, crate::verbs::Atomic::FetchAdd(1), target.address, target.rkey);
         assert!(posted.is_ok());
     }
     other.flush().unwrap();
@@ -189,8 +189,8 @@ fn hostile(wrong: impl FnOnce(RingAddr, &Counters<SimDevice>) -> (RingAddr, bool
 #[test]
 fn counters_cannot_be_written() {
     hostile(|_, counters| {
-        let place = RingAddr { address: counters.address(), rkey: counters.rkey(), len: 8 };
-        (place, true)
+        let target = RingAddr { address: counters.address(), rkey: counters.rkey(), len: 8 };
+        (target, true)
     });
 }
 
@@ -214,10 +214,10 @@ fn atomic_operations_are_refused_without_device_support() {
         other => panic!("{other:?}"),
     }
     let adapter = Adapter::<_, ()>::open(&device, &small, &[], 1).unwrap();
-    let place = adapter.count(memory.clone()).unwrap();
-    assert_eq!(place.get(), None);
+    let cell = adapter.count(memory.clone()).unwrap();
+    assert_eq!(cell.get(), None);
     let (connector, workers) = adapter.start().unwrap();
-    let RemoteAddr { address, key } = *place.get().unwrap();
+    let RemoteAddr { address, key } = *cell.get().unwrap();
     assert_eq!(address, memory.range().start as u64);
     assert!(key > 0 && workers[0].parts.atomics && device.limits().unwrap().atomics.any());
     drop((workers, connector));

@@ -41,7 +41,7 @@ struct Pinger {
 }
 
 impl Pinger {
-    fn tell(&self, event: Event) {
+    fn report(&self, event: Event) {
         if self.remote.is_some() {
             self.events.send(event).unwrap();
         }
@@ -60,7 +60,7 @@ impl Service for Pinger {
 
     fn opened(&mut self, _: &mut impl Transport, conn: ConnId, _: Origin) {
         self.conn = Some(conn);
-        self.tell(Event::Opened);
+        self.report(Event::Opened);
     }
 
     fn on_message(&mut self, net: &mut impl Transport, order: Order) {
@@ -76,7 +76,7 @@ impl Service for Pinger {
     }
 
     fn timer(&mut self, _: &mut impl Transport, _: ConnId, (): &mut ()) {
-        self.tell(Event::Timer);
+        self.report(Event::Timer);
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
@@ -84,7 +84,7 @@ impl Service for Pinger {
             net.forward(conn, conn);
         } else {
             net.consume(conn, 1);
-            self.tell(Event::Echo);
+            self.report(Event::Echo);
         }
     }
 
@@ -94,7 +94,7 @@ impl Service for Pinger {
 
     fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
         self.is_over = true;
-        self.tell(Event::Closed(why));
+        self.report(Event::Closed(why));
     }
 }
 

@@ -41,8 +41,8 @@ impl<'a> Manager<'a> {
         let mut found = [None; N];
         while found.iter().any(Option::is_none) {
             let event = self.event();
-            let place = wanted.iter().position(|one| *one == (event.id, event.kind));
-            found[place.unwrap_or_else(|| panic!("{event:?}, not one of {wanted:?}"))] = Some(event);
+            let index = wanted.iter().position(|one| *one == (event.id, event.kind));
+            found[index.unwrap_or_else(|| panic!("{event:?}, not one of {wanted:?}"))] = Some(event);
         }
         found.map(Option::unwrap)
     }

@@ -275,10 +275,10 @@ fn frame_to_be_segmented_arrives_whole() {
         head
     };
     let sent = large(&mut a);
-    let places: Vec<_> = sent.segments().map(|segment| (segment.as_ptr(), segment.len())).collect();
+    let segments_sent: Vec<_> = sent.segments().map(|segment| (segment.as_ptr(), segment.len())).collect();
     a.tx_burst(&mut vec![sent]);
     let received = receive(&mut b).remove(0);
-    assert!(received.segments().map(|segment| (segment.as_ptr(), segment.len())).eq(places));
+    assert!(received.segments().map(|segment| (segment.as_ptr(), segment.len())).eq(segments_sent));
     let info = received.rx_info();
     assert_eq!((info.ipv4_checksum, info.l4_checksum), (RxChecksum::Good, RxChecksum::Good));
     assert_eq!((a.stats().copied_bytes, a.stats().tx_dropped), (0, 0));

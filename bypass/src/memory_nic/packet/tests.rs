@@ -343,7 +343,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 300 }))]
 
     #[test]
-    fn packets_hold_what_was_written_and_shared_bytes_are_never_written(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 20 } else { 120 })) {
+    fn packets_keep_their_content_and_shared_bytes_are_never_written(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 20 } else { 120 })) {
         let mut world = World::new();
         for op in ops {
             world.run(op);

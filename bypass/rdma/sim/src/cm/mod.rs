@@ -51,7 +51,7 @@ pub(super) enum CmState {
 pub(super) enum Action {
     Address,
     Route,
-    Ask,
+    Request,
     Response,
     Established,
     Rejected {
@@ -95,7 +95,7 @@ impl CmId {
         let is_ours = |action: Action| {
             matches!(
                 action,
-                Action::Event { .. } | Action::Disconnected { by_peer: false } | Action::Ask | Action::Address
+                Action::Event { .. } | Action::Disconnected { by_peer: false } | Action::Request | Action::Address
             )
         };
         let index = self.actions.iter().position(|&(_, action)| carries || is_ours(action))?;
@@ -292,7 +292,7 @@ impl World {
         let object = &mut self.cm_ids[id];
         object.ours = Some(*parameters);
         object.is_active = true;
-        self.act(id, Action::Ask);
+        self.act(id, Action::Request);
         Ok(())
     }
 

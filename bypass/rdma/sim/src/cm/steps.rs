@@ -18,7 +18,7 @@ impl World {
             .rposition(|device| device.health != Health::Vanished && device.config.address == address.ip())
     }
 
-    fn tell(&mut self, id: Handle, kind: CmEventKind, status: i32, private_data: PrivateData) {
+    fn deliver_event(&mut self, id: Handle, kind: CmEventKind, status: i32, private_data: PrivateData) {
         let object = &self.cm_ids[id];
         let (channel, theirs) = (object.channel, object.theirs);
         let event = CmEvent {
@@ -55,31 +55,31 @@ impl World {
             Action::Address => self.resolve(id),
             Action::Route => {
                 self.cm_ids[id].state = CmState::RouteResolved;
-                self.tell(id, CmEventKind::RouteResolved, 0, none);
+                self.deliver_event(id, CmEventKind::RouteResolved, 0, none);
             }
-            Action::Ask => self.ask(id),
+            Action::Request => self.deliver_request(id),
             Action::Response if state == CmState::Requesting => {
                 let private_data = self.cm_ids[id].theirs.map_or(none, |theirs| theirs.private_data);
                 let private_data = self.padded(id, private_data);
                 if self.devices[self.cm_ids.device(id)].is_iwarp() {
                     self.connect_iwarp(id);
                     self.cm_ids[id].state = CmState::Connected;
-                    self.tell(id, CmEventKind::Established, 0, private_data);
+                    self.deliver_event(id, CmEventKind::Established, 0, private_data);
                 } else {
                     self.cm_ids[id].state = CmState::Responded;
-                    self.tell(id, CmEventKind::Response, 0, private_data);
+                    self.deliver_event(id, CmEventKind::Response, 0, private_data);
                 }
             }
             Action::Established if state == CmState::Accepted => {
                 self.cm_ids[id].state = CmState::Connected;
-                self.tell(id, CmEventKind::Established, 0, none);
+                self.deliver_event(id, CmEventKind::Established, 0, none);
             }
             Action::Rejected { status, private_data } => self.rejected(id, status, private_data),
             Action::Torn => self.torn(id, state),
             Action::Silent if matches!(state, CmState::Requesting | CmState::Accepted) => {
                 self.cm_ids[id].state = CmState::Failed;
                 self.cm_ids[id].peer = None;
-                self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
+                self.deliver_event(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
             }
             Action::Disconnected { by_peer } => {
                 // If both ends disconnected at once, the second event is omitted.
@@ -87,7 +87,7 @@ impl World {
                     self.disconnected(id);
                 }
             }
-            Action::Event { kind, status } => self.tell(id, kind, status, none),
+            Action::Event { kind, status } => self.deliver_event(id, kind, status, none),
             Action::Response | Action::Established | Action::Silent => {}
         }
     }
@@ -96,7 +96,7 @@ impl World {
         self.cm_ids[id].state = CmState::Over;
         self.cm_ids[id].peer = None;
         self.close_pair(id);
-        self.tell(id, CmEventKind::Disconnected, 0, PrivateData::default());
+        self.deliver_event(id, CmEventKind::Disconnected, 0, PrivateData::default());
         let due = self.now + TIME_WAIT_STEPS;
         self.act_at(id, due, Action::Event { kind: CmEventKind::TimeWaitExit, status: 0 });
     }
@@ -117,7 +117,7 @@ impl World {
         if found.is_none() || !self.devices[device].carries() {
             // As without an ARP reply.
             self.cm_ids[id].state = CmState::Failed;
-            return self.tell(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
+            return self.deliver_event(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
         }
         let local = SocketAddr::new(address, self.free_port());
         let is_elsewhere = self.devices[device].is_elsewhere;
@@ -125,18 +125,18 @@ impl World {
         object.local = Some(local);
         object.is_on_device = !is_elsewhere;
         object.state = CmState::AddressResolved;
-        self.tell(id, CmEventKind::AddressResolved, 0, PrivateData::default());
+        self.deliver_event(id, CmEventKind::AddressResolved, 0, PrivateData::default());
     }
 
     /// Delivers a request to the peer's machine.
-    fn ask(&mut self, id: Handle) {
+    fn deliver_request(&mut self, id: Handle) {
         let device = self.cm_ids.device(id);
         let none = PrivateData::default();
         let Some(remote) = self.cm_ids[id].remote else { return };
         let there = self.device_at(remote).filter(|&there| self.devices[there].carries());
         let Some(there) = there.filter(|_| self.devices[device].carries()) else {
             self.cm_ids[id].state = CmState::Failed;
-            return self.tell(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
+            return self.deliver_event(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
         };
         let is_iwarp = self.devices[device].is_iwarp();
         let listens = |object: &CmId| {
@@ -153,8 +153,8 @@ impl World {
         }
         let channel = self.cm_ids[listener].channel;
         let child = self.new_id(there, channel);
-        let (asking, port) = (&self.cm_ids[id], remote.port());
-        let (ours, local, psn) = (asking.ours, asking.local, asking.psn);
+        let (requester, port) = (&self.cm_ids[id], remote.port());
+        let (ours, local, psn) = (requester.ours, requester.local, requester.psn);
         let address = SocketAddr::new(self.devices[there].config.address, port);
         let is_elsewhere = self.devices[there].is_elsewhere;
         let object = &mut self.cm_ids[child];
@@ -166,18 +166,18 @@ impl World {
         (object.local, object.remote) = (Some(address), local);
         object.is_on_device = !is_elsewhere;
         let their_first_packet = object.psn;
-        let asking = &mut self.cm_ids[id];
-        asking.peer = Some(child);
-        asking.their_first_packet = their_first_packet;
+        let requester = &mut self.cm_ids[id];
+        requester.peer = Some(child);
+        requester.their_first_packet = their_first_packet;
         let private_data = self.padded(child, ours.map_or(none, |ours| ours.private_data));
-        self.tell(child, CmEventKind::Request { listener }, 0, private_data);
+        self.deliver_event(child, CmEventKind::Request { listener }, 0, private_data);
     }
 
     fn rejected(&mut self, id: Handle, status: i32, private_data: PrivateData) {
         self.cm_ids[id].state = CmState::Failed;
         self.cm_ids[id].peer = None;
         let private_data = self.padded(id, private_data);
-        self.tell(id, CmEventKind::Rejected, status, private_data);
+        self.deliver_event(id, CmEventKind::Rejected, status, private_data);
     }
 
     /// Moves the queue pair of an iWARP identifier to RTS, as the kernel does when the connection is established.

@@ -138,7 +138,7 @@ impl World {
             return Outcome::done(WcStatus::LocalQp);
         }
         let Some(peer) = self.reachable(handle) else { return Outcome::Broken };
-        self.hear(peer);
+        self.note_first_message(peer);
         let (ours, theirs) = (self.qps[handle].receiving, self.qps[peer].receiving);
         let is_too_long = ours
             .zip(theirs)
@@ -153,26 +153,26 @@ impl World {
                 self.write(peer, &bytes, address, rkey, Some(immediate))
             }
             Operation::Read { address, rkey } => {
-                let under_way = self.qps[handle].reads_under_way();
-                self.accept_read(peer, under_way, address, request.len(), rkey)
+                let outstanding = self.qps[handle].reads_outstanding();
+                self.accept_read(peer, outstanding, address, request.len(), rkey)
             }
             Operation::Bind { .. } | Operation::InvalidateLocal(_) | Operation::Datagram { .. } => {
                 Outcome::done(WcStatus::LocalQp)
             }
             Operation::FetchAdd { address, rkey, add } => {
-                let under_way = self.qps[handle].reads_under_way();
-                self.atomic(peer, under_way, address, rkey, |was| Some(was.wrapping_add(add)))
+                let outstanding = self.qps[handle].reads_outstanding();
+                self.atomic(peer, outstanding, address, rkey, |was| Some(was.wrapping_add(add)))
             }
             Operation::CompareSwap { address, rkey, expect, swap } => {
-                let under_way = self.qps[handle].reads_under_way();
-                self.atomic(peer, under_way, address, rkey, |was| (was == expect).then_some(swap))
+                let outstanding = self.qps[handle].reads_outstanding();
+                self.atomic(peer, outstanding, address, rkey, |was| (was == expect).then_some(swap))
             }
         }
     }
 
     /// The first message reports the connection as established, possibly before the connection manager does (IBA
     /// 10.3.1.3).
-    fn hear(&mut self, peer: Handle) {
+    fn note_first_message(&mut self, peer: Handle) {
         let device = self.qps.device(peer);
         let qp = &mut self.qps[peer];
         qp.awaits_first_message = false;
@@ -218,7 +218,7 @@ impl World {
     /// the sender must retry; over iWARP the connection ends.
     fn receive(&mut self, peer: Handle, bytes: &[u8], written: Option<u32>) -> Outcome {
         let pd = self.qps[peer].pd;
-        let Some((buffer, place)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
+        let Some((buffer, slot)) = self.take_buffer(peer) else { return self.no_buffer(peer) };
         let room: u64 = buffer.sges.iter().map(|sge| u64::from(sge.len)).sum();
         let is_write = written.is_some();
         // Only the elements that the message reaches are checked.
@@ -241,7 +241,7 @@ impl World {
         let opcode = if is_write { WcOpcode::ReceiveWrite } else { WcOpcode::Receive };
         let mut completion = WorkCompletion::new(buffer.id, ours, opcode, bytes.len() as u32, self.qps[peer].number);
         completion.immediate = written;
-        self.complete(self.qps[peer].config.recv_cq, completion, place);
+        self.complete(self.qps[peer].config.recv_cq, completion, slot);
         if ours != WcStatus::Success {
             self.break_responder(peer, None);
         } else if !self.qps[peer].receives() {
@@ -287,9 +287,9 @@ impl World {
         outcome
     }
 
-    fn accept_read(&mut self, peer: Handle, under_way: usize, address: u64, len: u64, key: u32) -> Outcome {
+    fn accept_read(&mut self, peer: Handle, outstanding: usize, address: u64, len: u64, key: u32) -> Outcome {
         let answers = self.qps[peer].receiving.map_or(0, |receiving| usize::from(receiving.responder_resources));
-        if !self.permits(peer, Need::RemoteRead) || under_way >= answers {
+        if !self.permits(peer, Need::RemoteRead) || outstanding >= answers {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
         match self.remote_span(peer, address, len, key, Need::RemoteRead) {
@@ -303,14 +303,14 @@ impl World {
     fn atomic(
         &mut self,
         peer: Handle,
-        under_way: usize,
+        outstanding: usize,
         address: u64,
         key: u32,
         change: impl Fn(u64) -> Option<u64>,
     ) -> Outcome {
         let answers = self.qps[peer].receiving.map_or(0, |receiving| usize::from(receiving.responder_resources));
         let is_able = self.devices[self.qps.device(peer)].config.limits.atomics.any();
-        if !is_able || !self.permits(peer, Need::RemoteAtomic) || under_way >= answers {
+        if !is_able || !self.permits(peer, Need::RemoteAtomic) || outstanding >= answers {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
         let Ok(spans) = self.remote_span(peer, address, 8, key, Need::RemoteAtomic) else {

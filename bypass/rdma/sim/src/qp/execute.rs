@@ -79,7 +79,7 @@ impl World {
             Action::FlushReceive(qp) => self.flush_receive(qp),
             Action::Connect(id) => self.connect_step(id),
             Action::Emit(qp) => self.emit(qp),
-            Action::Arrive(place) => self.arrive(place),
+            Action::Arrive(index) => self.arrive(index),
         }
         true
     }
@@ -101,8 +101,8 @@ impl World {
                 self.active.remove(&handle.0);
             }
         }
-        for (place, due) in self.next_datagrams() {
-            pending.at(due, self.now, Action::Arrive(place));
+        for (index, due) in self.next_datagrams() {
+            pending.at(due, self.now, Action::Arrive(index));
         }
         pending
     }
@@ -170,7 +170,7 @@ impl World {
     /// Returns true if the next request may start: READs and atomic operations are limited.
     fn can_launch(&self, qp: &Pair) -> bool {
         let Some(next) = qp.sends.get(qp.launched) else { return false };
-        let reads = qp.reads_under_way();
+        let reads = qp.reads_outstanding();
         let depth = qp.sending.map_or(0, |sending| usize::from(sending.initiator_depth));
         !qp.is_stopped && (!next.fetches() || reads < depth.max(1))
     }

@@ -116,11 +116,11 @@ pub(super) struct Pair {
     /// Requests without a completion. The first `launched` were executed and wait for their responses.
     pub sends: VecDeque<Request>,
     pub launched: usize,
-    /// Posted requests, and those whose places are free again: the difference occupies the send queue.
+    /// Posted requests, and those whose slots are free again: the difference occupies the send queue.
     pub posted: u64,
     pub retired: u64,
     pub receives: VecDeque<Buffer>,
-    /// Used places of the receive queue: posted buffers and unpolled completions.
+    /// Used slots of the receive queue: posted buffers and unpolled completions.
     pub receives_held: u32,
     /// A request failed: none after it is executed.
     pub is_stopped: bool,
@@ -152,7 +152,7 @@ impl Pair {
     }
 
     /// Returns the number of READs and atomic operations that wait for responses.
-    pub fn reads_under_way(&self) -> usize {
+    pub fn reads_outstanding(&self) -> usize {
         self.sends.iter().take(self.launched).filter(|request| request.fetches()).count()
     }
 }

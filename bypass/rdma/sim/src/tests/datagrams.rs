@@ -239,9 +239,9 @@ fn received(seed: u64, faults: DatagramFaults) -> Vec<u8> {
     let mut order = Vec::new();
     for round in 0..50 {
         (0..4).for_each(|id| b.receive(id, 1000 + 100 * id as usize, 100));
-        for place in 0..4 {
-            a.memory.put(place * 8, &[(round * 4 + place) as u8]);
-            a.request(place as u64, operation, &[a.sge(place * 8, 1)], SIGNALLED);
+        for index in 0..4 {
+            a.memory.put(index * 8, &[(round * 4 + index) as u8]);
+            a.request(index as u64, operation, &[a.sge(index * 8, 1)], SIGNALLED);
         }
         fabric.run();
         assert_eq!(a.ends().len(), 4);

@@ -38,18 +38,18 @@ impl<C: Provider> Connector<C> {
                 }
                 let (half, own, record) = self.new_half(handshake)?;
                 self.expect_of(handshake, record.number())?;
-                handshake.say(&record.write())?;
+                handshake.send(&record.write())?;
                 if let Some(exchange) = self.exchange() {
                     epoll::modify(&exchange.epoll, &handshake.stream, EventData::new_u64(key), EventFlags::IN)?;
                 }
-                handshake.stage = Stage::Asking { half, own, record };
+                handshake.stage = Stage::Requested { half, own, record };
             }
-            Stage::Asking { half, own, record } => match handshake.next()? {
-                None => handshake.stage = Stage::Asking { half, own, record },
+            Stage::Requested { half, own, record } => match handshake.next()? {
+                None => handshake.stage = Stage::Requested { half, own, record },
                 Some(bytes) => {
                     let theirs = read(&bytes, handshake)?;
                     let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
-                    handshake.say(&[READY])?;
+                    handshake.send(&[READY])?;
                     return Ok(Step::Ready(transport, theirs.greeting));
                 }
             },
@@ -62,12 +62,12 @@ impl<C: Provider> Connector<C> {
                     let (half, own, record) = self.new_half(handshake)?;
                     if record.session.is_some() != theirs.session.is_some() {
                         // Sent first, so that the peer can report an error.
-                        handshake.say(&record.write())?;
+                        handshake.send(&record.write())?;
                         return Err(ExchangeError::OtherMode);
                     }
                     let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
                     self.expect_of(handshake, record.number())?;
-                    handshake.say(&record.write())?;
+                    handshake.send(&record.write())?;
                     handshake.stage = Stage::Answered(transport, theirs.greeting);
                 }
             },

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Maximum concurrent handshakes that peers initiated. Further ones wait in the kernel's backlog.
-pub(crate) const MOST_ASKING: usize = 128;
+pub(crate) const MAX_PENDING: usize = 128;
 /// Listen backlog.
 const BACKLOG: i32 = 4096;
 /// Events processed at a time.
@@ -135,7 +135,7 @@ enum Stage<C: Provider> {
     /// TCP connect in progress.
     Connecting,
     /// Attributes sent to the server.
-    Asking { half: Half<C>, own: Gid, record: QpInfo },
+    Requested { half: Half<C>, own: Gid, record: QpInfo },
     /// Waiting for the client's attributes.
     Listening,
     /// Reply sent to the client.
@@ -187,8 +187,8 @@ impl<C: Provider> Exchange<C> {
 
     /// Accepts a waiting client, if there is room.
     fn accept(&mut self, now: Instant) -> Option<TcpStream> {
-        let asking = || self.handshakes.values().filter(|handshake| handshake.origin == Origin::Accepted).count();
-        if self.accept_from.is_none_or(|from| from > now) || asking() >= MOST_ASKING {
+        let pending = || self.handshakes.values().filter(|handshake| handshake.origin == Origin::Accepted).count();
+        if self.accept_from.is_none_or(|from| from > now) || pending() >= MAX_PENDING {
             return None;
         }
         for (listener, _) in &self.listeners {
@@ -248,7 +248,7 @@ impl<C: Provider> Handshake<C> {
     }
 
     /// Sends a short message, which fits into the socket buffer of a new connection.
-    fn say(&mut self, bytes: &[u8]) -> Result<(), ExchangeError> {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), ExchangeError> {
         Ok(self.stream.write_all(bytes)?)
     }
 }

@@ -86,10 +86,10 @@ impl Peer {
     }
 
     /// Starts the next operation on a connection. Its token is the number of remaining ones.
-    fn ask(&mut self, net: &mut impl Transport, conn: ConnId) {
+    fn start_next(&mut self, net: &mut impl Transport, conn: ConnId) {
         match self.ops.pop_front() {
-            Some(ask) => {
-                if let Err(why) = net.post_one_sided(conn, ask, self.ops.len() as u64) {
+            Some(op) => {
+                if let Err(why) = net.post_one_sided(conn, op, self.ops.len() as u64) {
                     self.refused.push(why);
                     net.close(conn);
                 }
@@ -106,7 +106,7 @@ impl Peer {
                     return;
                 }
                 let Some(mut block) = self.arena.alloc(room) else { return };
-                block.iter_mut().enumerate().for_each(|(at, place)| *place = byte(self.sent + at));
+                block.iter_mut().enumerate().for_each(|(at, to)| *to = byte(self.sent + at));
                 let bytes: Bytes = block.freeze();
                 if net.send(conn, bytes).is_err() {
                     return;
@@ -114,9 +114,9 @@ impl Peer {
                 self.sent += room;
                 *len -= room;
             } else {
-                let Some(place) = net.reserve(conn, *len) else { return };
-                let n = place.len();
-                place.iter_mut().enumerate().for_each(|(at, place)| *place = byte(self.sent + at));
+                let Some(space) = net.reserve(conn, *len) else { return };
+                let n = space.len();
+                space.iter_mut().enumerate().for_each(|(at, to)| *to = byte(self.sent + at));
                 net.commit(conn, n);
                 self.sent += n;
                 *len -= n;
@@ -171,7 +171,7 @@ impl Service for Peer {
         match self.role {
             Role::Sends => self.send(net, conn),
             Role::Echoes => self.received = 0,
-            Role::Requests => self.ask(net, conn),
+            Role::Requests => self.start_next(net, conn),
         }
     }
 
@@ -205,7 +205,7 @@ impl Service for Peer {
         outcome: OneSidedResult,
     ) {
         self.done.push((token, outcome));
-        self.ask(net, conn);
+        self.start_next(net, conn);
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {

@@ -1,6 +1,6 @@
 //! Connection setup by the TCP exchange over real TCP, including foreign peers.
 
-use crate::connector::{ExchangeError, Listeners, MOST_ASKING};
+use crate::connector::{ExchangeError, Listeners, MAX_PENDING};
 use crate::tests::rig::{Peer, Rig, Setup, mode};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
@@ -152,7 +152,7 @@ fn excess_clients_wait_and_are_served() {
     let few = Setup { config: Config { connect_timeout: Duration::from_millis(2), ..few.config }, ..few };
     let (mut rig, address) = rig(&few, &[(100, false)]);
     let mut strangers = Vec::new();
-    for _ in 0..MOST_ASKING + 50 {
+    for _ in 0..MAX_PENDING + 50 {
         strangers.push(TcpStream::connect(address).unwrap());
         // The kernel keeps no more than 128 of them.
         (0..10).for_each(|_| rig.step());

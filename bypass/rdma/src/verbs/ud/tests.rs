@@ -117,11 +117,11 @@ fn pieces_are_sent_in_place() {
     let ah = one.ah(&other);
     let mut message = one.message(&[1; 300]);
     message.push(one.bytes(&[2; 300])).unwrap();
-    let place = message.pieces().next().unwrap().as_ptr();
+    let address = message.pieces().next().unwrap().as_ptr();
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
     one.datagrams.send(&ah, qp, key, &mut message, true).unwrap();
     one.datagrams.flush().unwrap();
-    assert_ne!(one.bytes(&[3; 300]).as_ptr(), place, "kept until it is sent");
+    assert_ne!(one.bytes(&[3; 300]).as_ptr(), address, "kept until it is sent");
     fabric.run();
     one.poll();
     assert_eq!(other.texts(), [[[1; 300], [2; 300]].concat()]);
