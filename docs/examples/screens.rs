@@ -35,10 +35,10 @@ fn main() -> io::Result<()> {
     let program = std::env::args().nth(1).ok_or_else(|| io::Error::other("usage: screens target/release/linerate"))?;
     let program = fs::canonicalize(program)?;
     // A separate runtime directory, so that `top` finds no other process.
-    let place = tempfile::tempdir()?;
-    let linerate = |words: &str| {
+    let directory = tempfile::tempdir()?;
+    let linerate = |arguments: &str| {
         let mut command = Command::new(&program);
-        command.args(words.split(' ')).env("RUNTIME_DIRECTORY", place.path()).current_dir(place.path());
+        command.args(arguments.split(' ')).env("RUNTIME_DIRECTORY", directory.path()).current_dir(directory.path());
         command
     };
     let server = "kv serve --via vhost:link --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0";

@@ -39,7 +39,7 @@ impl From<Usage> for CpuUsage {
 /// The thread cannot be started.
 pub fn begin() -> io::Result<()> {
     let serve = || {
-        answer(io::stdin().lock(), &mut |usage| match serde_json::to_string(&usage) {
+        report_usage(io::stdin().lock(), &mut |usage| match serde_json::to_string(&usage) {
             Ok(line) => print_line(line),
             Err(error) => Err(error.into()),
         });
@@ -52,12 +52,12 @@ pub fn begin() -> io::Result<()> {
 }
 
 /// Answers each line until the input ends or an answer cannot be written.
-fn answer(input: impl BufRead, tell: &mut dyn FnMut(Usage) -> io::Result<()>) {
+fn report_usage(input: impl BufRead, report: &mut dyn FnMut(Usage) -> io::Result<()>) {
     let mut observed = None;
     for _ in input.lines().map_while(Result::ok) {
         // Create the counters at the first request, when all threads exist.
         let observed = observed.get_or_insert_with(|| ProcessCounters::new(std::process::id()));
-        if tell(observed.used().into()).is_err() {
+        if report(observed.used().into()).is_err() {
             return;
         }
     }
@@ -72,7 +72,7 @@ mod tests {
         // In a process of its own: usage is that of live threads, and threads of other tests end at any time.
         linerate_harness::rerun::alone(|| {
             let mut seconds = Vec::new();
-            answer(&b"\n\nthird"[..], &mut |usage| {
+            report_usage(&b"\n\nthird"[..], &mut |usage| {
                 seconds.push(usage.cpu_seconds);
                 let mut number = 1_u64;
                 (0..10_000_000_u64).for_each(|n| number = std::hint::black_box(number.wrapping_mul(n | 1)));
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn answering_stops_when_output_fails() {
         let mut times = 0;
-        answer(&b"\n\n\n"[..], &mut |_| {
+        report_usage(&b"\n\n\n"[..], &mut |_| {
             times += 1;
             Err(io::ErrorKind::BrokenPipe.into())
         });

@@ -59,7 +59,7 @@ pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
     }
     if args.fix {
         let mut input = io::stdin().lock();
-        let confirmation = if args.yes { Confirmation::All } else { Confirmation::Ask(&mut input) };
+        let confirmation = if args.yes { Confirmation::All } else { Confirmation::Prompt(&mut input) };
         fix(&examined.report, confirmation, &mut out)?;
     }
     Ok(())

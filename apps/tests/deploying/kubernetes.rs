@@ -68,9 +68,11 @@ fn server_accepts_the_configuration_of_the_manifest() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("kv.toml");
     fs::write(&file, config).unwrap();
-    let [first, second, option, place] = &words(&pod(&objects)["containers"][0])[..] else { panic!("{objects:?}") };
+    let [first, second, option, config_path] = &words(&pod(&objects)["containers"][0])[..] else {
+        panic!("{objects:?}")
+    };
     assert_eq!(
-        [first, second, option, place].map(String::as_str),
+        [first, second, option, config_path].map(String::as_str),
         ["kv", "serve", "--config", "/etc/linerate/kv.toml"]
     );
     let overrides = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --workers 1 --memory 64m";
@@ -164,17 +166,17 @@ fn kubectl_accepts_every_field_of_the_deployment() {
 
 /// Asserts that every field of `object` is in `read`. The notation of values may differ.
 #[track_caller]
-fn assert_within(object: &Value, read: &Value, place: &str) {
+fn assert_within(object: &Value, read: &Value, path: &str) {
     match object {
         Value::Object(fields) => {
             for (name, value) in fields {
-                assert!(!read[name].is_null(), "{place}: {name}");
-                assert_within(value, &read[name], &format!("{place}.{name}"));
+                assert!(!read[name].is_null(), "{path}: {name}");
+                assert_within(value, &read[name], &format!("{path}.{name}"));
             }
         }
         Value::Array(values) => {
-            assert_eq!(Some(values.len()), read.as_array().map(Vec::len), "{place}");
-            values.iter().zip(read.as_array().unwrap()).for_each(|(value, read)| assert_within(value, read, place));
+            assert_eq!(Some(values.len()), read.as_array().map(Vec::len), "{path}");
+            values.iter().zip(read.as_array().unwrap()).for_each(|(value, read)| assert_within(value, read, path));
         }
         _ => {}
     }

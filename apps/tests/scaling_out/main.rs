@@ -123,7 +123,7 @@ fn client_distributes_keys_and_moves_them_from_a_draining_server() {
     let mut client = Process::supervised(ends_with_parent(&client), PATIENCE).unwrap();
     client.wait_for_line("drain it").unwrap();
     drain(&one, addresses[0]);
-    assert_eq!(client.ask().unwrap(), "all is well");
+    assert_eq!(client.query().unwrap(), "all is well");
     client.output(PATIENCE).unwrap();
     assert!(received(&one.wait()) > 0);
     assert!(received(&two.stop()) > 0);

@@ -76,10 +76,10 @@ fn echo_sends_from_receive_buffers(server_via: &str, load_via: &str) {
             for (index, (peer, seen)) in worker.service_mut().seen.drain(..).enumerate() {
                 let case = format!("{size} bytes, {:?}", modes[index % modes.len()]);
                 let (received, sent) = (&notes.received[&(7, peer)], &notes.sent[&(7, peer)]);
-                assert!(sent.places.len() >= size && sent.places.iter().all(|place| *place != 0), "{case}");
+                assert!(sent.addresses.len() >= size && sent.addresses.iter().all(|address| *address != 0), "{case}");
                 assert_eq!(sent.moved, 0, "{case}: bytes were retransmitted from another address");
-                assert!(received.places.starts_with(&sent.places), "{case}: not sent from the receive buffer");
-                let looked_at = seen.iter().zip(&received.places).filter(|(seen, _)| **seen != 0);
+                assert!(received.addresses.starts_with(&sent.addresses), "{case}: not sent from the receive buffer");
+                let looked_at = seen.iter().zip(&received.addresses).filter(|(seen, _)| **seen != 0);
                 assert!(looked_at.clone().count() > 0, "{case}: the service read nothing");
                 assert!({ looked_at }.all(|(seen, received)| seen == received), "{case}: the service read copies");
                 connections += 1;

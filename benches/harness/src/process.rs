@@ -111,8 +111,8 @@ impl Process {
         command.stdin(input);
         let (sender, events) = channel();
         // The receiver ends before the program if the program is killed.
-        let tell = move |event| drop(sender.send(event));
-        let mut child = Child::spawn(command, tell).map_err(|error| Error::Start { program, error })?;
+        let forward = move |event| drop(sender.send(event));
+        let mut child = Child::spawn(command, forward).map_err(|error| Error::Start { program, error })?;
         tracing::info!("started {line}");
         let (id, input) = (child.id(), child.take_stdin());
         let mut process = Process::from_events(line, events, Box::new(child)).with_patience(patience);
@@ -147,7 +147,7 @@ impl Process {
     }
 
     /// Sends a line to a supervised program and returns its answer.
-    pub fn ask(&mut self) -> Result<String, Error> {
+    pub fn query(&mut self) -> Result<String, Error> {
         let written = self.input.as_mut().map(|input| input.write_all(b"\n").and_then(|()| input.flush()));
         if !matches!(written, Some(Ok(()))) {
             return Err(self.failed("does not accept input"));

@@ -84,9 +84,9 @@ fn supervised_program_answers_and_ends_with_its_input() {
     command.args(["-c", "echo ready; while read line; do echo replied; done; echo over"]);
     let mut server = Process::supervised(command, PATIENCE).unwrap();
     server.wait_for_line("ready").unwrap();
-    assert_eq!(server.ask().unwrap(), "replied");
+    assert_eq!(server.query().unwrap(), "replied");
     assert_eq!(server.stop().unwrap(), "over\n");
-    assert!(shell("exec sleep 1000").ask().is_err());
+    assert!(shell("exec sleep 1000").query().is_err());
 }
 
 #[test]

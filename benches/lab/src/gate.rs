@@ -55,7 +55,7 @@ fn admit(connection: UnixStream, guest: &Starter) -> Result<()> {
     let words: Vec<String> = serde_json::from_str(&first)?;
     let name = words.iter().skip(1).filter(|word| !word.starts_with('-')).take(2).cloned().collect::<Vec<_>>();
     let (program, events) = guest.start(&name.join(" "), &script(&words))?;
-    let telling = thread::spawn(move || {
+    let forwarding = thread::spawn(move || {
         for event in events {
             if send(&mut output, &event).is_err() {
                 break;
@@ -65,10 +65,10 @@ fn admit(connection: UnixStream, guest: &Starter) -> Result<()> {
         let _ = output.shutdown(std::net::Shutdown::Both);
     });
     feed(&program, lines);
-    program.tell(None);
+    program.write_line(None);
     // The client is gone. A program that has ended ignores the signal.
     program.signal(Signal::TERM);
-    let _ = telling.join();
+    let _ = forwarding.join();
     Ok(())
 }
 
@@ -76,7 +76,7 @@ fn admit(connection: UnixStream, guest: &Starter) -> Result<()> {
 fn feed(program: &InGuest, lines: impl Iterator<Item = io::Result<String>>) {
     for line in lines.map_while(io::Result::ok) {
         match serde_json::from_str::<Option<String>>(&line) {
-            Ok(line) => program.tell(line),
+            Ok(line) => program.write_line(line),
             Err(_) => return,
         }
     }

@@ -169,7 +169,7 @@ impl Machine {
         let [is_up, has_ended] = [const { AtomicBool::new(false) }; 2].map(Arc::new);
         let (routes, up, ended) = (programs.clone(), is_up.clone(), has_ended.clone());
         let (name, to) = (setup.name, log.clone());
-        let tell = move |event: Event| match event {
+        let forward = move |event: Event| match event {
             // QEMU's standard output is the agent's port, its standard error the console.
             Event::Out(line) => match serde_json::from_str(&line) {
                 Ok(Reply::Up) => up.store(true, Ordering::Release),
@@ -183,7 +183,7 @@ impl Machine {
                 lock(&routes).clear();
             }
         };
-        let mut qemu = Child::spawn(command, tell).context("QEMU")?;
+        let mut qemu = Child::spawn(command, forward).context("QEMU")?;
         let Some(input) = qemu.take_stdin() else { return failed("QEMU has no standard input") };
         let next = AtomicU64::new(1);
         let port = Arc::new(Port { name, log, input: Mutex::new(input), programs, has_ended, next });
@@ -276,7 +276,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Port {
-    fn ask(&self, request: &Request) {
+    fn send_request(&self, request: &Request) {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
         // If the guest has ended, its receivers are notified otherwise.
@@ -311,19 +311,19 @@ impl InGuest {
         if port.has_ended.load(Ordering::Acquire) {
             return failed(format!("{name}: the guest has ended"));
         }
-        port.ask(&Request::Run { id, script: script.to_owned(), reads });
+        port.send_request(&Request::Run { id, script: script.to_owned(), reads });
         Ok((InGuest { id, port: port.clone() }, events))
     }
 
     /// Passes a line of input; `None` closes the input.
-    pub fn tell(&self, line: Option<String>) {
-        self.port.ask(&Request::Input { id: self.id, line });
+    pub fn write_line(&self, line: Option<String>) {
+        self.port.send_request(&Request::Input { id: self.id, line });
     }
 }
 
 impl Target for InGuest {
     fn signal(&self, signal: Signal) {
-        self.port.ask(&Request::Signal { id: self.id, signal: signal.as_raw() });
+        self.port.send_request(&Request::Signal { id: self.id, signal: signal.as_raw() });
     }
 }
 

@@ -40,12 +40,12 @@ impl Program {
         let (sender, events) = channel();
         log.line(&name, &format!("$ {}", words(command).join(" ")));
         let label = name.clone();
-        let tell = move |event: Event| {
+        let forward = move |event: Event| {
             log.event(&label, &event);
             // The receiver may be gone.
             let _ = sender.send(event);
         };
-        let child = Child::spawn(outlived, tell).context(name.clone())?;
+        let child = Child::spawn(outlived, forward).context(name.clone())?;
         Ok(Program::new(name, events, Box::new(child)))
     }
 

@@ -52,7 +52,7 @@ pub struct AccessPattern {
     /// True if a batch is one MGET instead of GETs.
     pub by_mget: bool,
     /// Owner of the keys.
-    pub whose: KeyOwner,
+    pub owner: KeyOwner,
 }
 
 /// Workers of a service with all keys set.
@@ -124,14 +124,14 @@ impl Workers {
     }
 
     /// Has each worker's clients request `keys` keys, rounded up to whole turns. Returns the duration.
-    pub fn request_keys(&mut self, asking: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
-        let times = keys.div_ceil(CONNECTIONS * asking.at_once).max(1);
+    pub fn request_keys(&mut self, pattern: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
+        let times = keys.div_ceil(CONNECTIONS * pattern.at_once).max(1);
         let Workers { workers, keys, value, owned } = self;
-        run(workers, PATIENCE, times, |number, random, requests| match asking.whose {
-            KeyOwner::Any => append(asking, requests, *value, || random.u64(..*keys)),
+        run(workers, PATIENCE, times, |number, random, requests| match pattern.owner {
+            KeyOwner::Any => append(pattern, requests, *value, || random.u64(..*keys)),
             KeyOwner::Own | KeyOwner::Others => {
-                let owner = (number + usize::from(asking.whose == KeyOwner::Others)) % owned.len();
-                append(asking, requests, *value, || owned[owner][random.usize(..owned[owner].len())])
+                let owner = (number + usize::from(pattern.owner == KeyOwner::Others)) % owned.len();
+                append(pattern, requests, *value, || owned[owner][random.usize(..owned[owner].len())])
             }
         })
     }
@@ -158,10 +158,10 @@ fn run(
     took.into_iter().try_fold(Duration::ZERO, |longest, took| Ok(longest.max(took?)))
 }
 
-/// Appends one batch of `asking` and returns the length of its reply.
-fn append(asking: AccessPattern, requests: &mut Vec<u8>, value: usize, mut key: impl FnMut() -> u64) -> u64 {
-    let keys = (0..asking.at_once).map(|_| key());
-    if asking.by_mget { mget(requests, keys, value) } else { keys.map(|key| get(requests, key, value)).sum() }
+/// Appends one batch of `pattern` and returns the length of its reply.
+fn append(pattern: AccessPattern, requests: &mut Vec<u8>, value: usize, mut key: impl FnMut() -> u64) -> u64 {
+    let keys = (0..pattern.at_once).map(|_| key());
+    if pattern.by_mget { mget(requests, keys, value) } else { keys.map(|key| get(requests, key, value)).sum() }
 }
 
 /// State shared by the workers of one measurement.
@@ -288,13 +288,13 @@ pub struct Measured<'a> {
     /// Workers.
     pub workers: &'a RefCell<Workers>,
     /// Access pattern.
-    pub asking: AccessPattern,
+    pub pattern: AccessPattern,
 }
 
 impl Bench for Measured<'_> {
     /// Requests `operations` keys per worker.
     fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
-        self.workers.borrow_mut().request_keys(self.asking, operations)
+        self.workers.borrow_mut().request_keys(self.pattern, operations)
     }
 }
 
@@ -320,26 +320,26 @@ mod tests {
             let owned: Vec<usize> = workers.owned.iter().map(Vec::len).collect();
             assert!(owned.iter().sum::<usize>() == 100 && owned.iter().all(|keys| *keys > 20), "{owned:?}");
             for (at_once, by_mget) in [(1, false), (8, false), (8, true)] {
-                for whose in [KeyOwner::Any, KeyOwner::Own, KeyOwner::Others] {
-                    let asking = AccessPattern { at_once, by_mget, whose };
+                for owner in [KeyOwner::Any, KeyOwner::Own, KeyOwner::Others] {
+                    let pattern = AccessPattern { at_once, by_mget, owner };
                     let before: Vec<u64> = workers.workers.iter().map(|worker| worker.net.written).collect();
                     let sent = messages_sent(&workers);
-                    workers.request_keys(asking, 3 * CONNECTIONS * at_once).unwrap();
+                    workers.request_keys(pattern, 3 * CONNECTIONS * at_once).unwrap();
                     // A request and reply per remote key, either for all connections together or for those with keys in
                     // a turn.
                     let turns = (2 * count * 3) as u64;
                     let there_and_back = turns..=turns * CONNECTIONS as u64;
-                    match (count, whose) {
-                        (1, _) | (_, KeyOwner::Own) => assert_eq!(messages_sent(&workers) - sent, 0, "{asking:?}"),
+                    match (count, owner) {
+                        (1, _) | (_, KeyOwner::Own) => assert_eq!(messages_sent(&workers) - sent, 0, "{pattern:?}"),
                         (_, KeyOwner::Others) => {
-                            assert!(there_and_back.contains(&(messages_sent(&workers) - sent)), "{asking:?}")
+                            assert!(there_and_back.contains(&(messages_sent(&workers) - sent)), "{pattern:?}")
                         }
-                        (_, KeyOwner::Any) => assert!(messages_sent(&workers) > sent, "{asking:?}"),
+                        (_, KeyOwner::Any) => assert!(messages_sent(&workers) > sent, "{pattern:?}"),
                     }
                     for (worker, before) in workers.workers.iter().zip(before) {
                         let around = if by_mget { 3 * CONNECTIONS * "*8\r\n".len() } else { 0 };
                         let answers = 3 * CONNECTIONS * at_once * answer_to_get(64) as usize;
-                        assert_eq!(worker.net.written - before, (answers + around) as u64, "{count} {asking:?}");
+                        assert_eq!(worker.net.written - before, (answers + around) as u64, "{count} {pattern:?}");
                     }
                 }
             }
@@ -348,16 +348,16 @@ mod tests {
 
     #[test]
     fn replies_that_are_too_long_are_reported() {
-        let asking = AccessPattern { at_once: 2, by_mget: false, whose: KeyOwner::Any };
-        let run = run(&mut workers(2).workers, PATIENCE, 3, |_, _, requests| append(asking, requests, 64, || 1) - 1);
+        let pattern = AccessPattern { at_once: 2, by_mget: false, owner: KeyOwner::Any };
+        let run = run(&mut workers(2).workers, PATIENCE, 3, |_, _, requests| append(pattern, requests, 64, || 1) - 1);
         assert!(matches!(run, Err(BenchError::Answers(96))), "{run:?}");
     }
 
     #[test]
     fn missing_reply_is_reported_and_ends_all_workers() {
-        let asking = AccessPattern { at_once: 2, by_mget: false, whose: KeyOwner::Any };
+        let pattern = AccessPattern { at_once: 2, by_mget: false, owner: KeyOwner::Any };
         let run = run(&mut workers(2).workers, Duration::from_millis(500), 3, |number, _, requests| {
-            append(asking, requests, 64, || 1) + number as u64
+            append(pattern, requests, 64, || 1) + number as u64
         });
         assert!(matches!(run, Err(BenchError::Missing(32))), "{run:?}");
     }

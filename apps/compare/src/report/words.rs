@@ -40,7 +40,7 @@ pub struct Finding {
 /// Returns all findings: comparisons, then circumstances, the most important first.
 pub fn findings(view: &View) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut say = |topic: String, (weight, sentences): (Weight, Vec<String>)| {
+    let mut push_finding = |topic: String, (weight, sentences): (Weight, Vec<String>)| {
         if !sentences.is_empty() {
             findings.push(Finding { topic, sentences, weight });
         }
@@ -53,7 +53,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
             ("inline and split", against::split(view, app)),
             ("verbs", against::verbs(view, app)),
         ] {
-            say(format!("{}: {topic}", app.title()), (Weight::Comparison(app), sentences));
+            push_finding(format!("{}: {topic}", app.title()), (Weight::Comparison(app), sentences));
         }
     }
     for (topic, sentences) in [
@@ -66,7 +66,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
         ("Errors", caveats::errors(view)),
         (NOT_RUN, caveats::not_run(view)),
     ] {
-        say(topic.to_owned(), sentences);
+        push_finding(topic.to_owned(), sentences);
     }
     findings
 }

@@ -151,27 +151,27 @@ impl Link {
     }
 
     /// Returns the network arguments of the server.
-    pub fn server_words(&self) -> Vec<String> {
+    pub fn server_args(&self) -> Vec<String> {
         match self {
             Link::AfXdp([_, far]) => far.via_args()[..4].to_vec(),
-            Link::Network(between) => between.server_words(),
-            Link::VirtioUser(socket) => words(["--via", &format!("vhost:{}", socket.display()), "--ip", &cidr(SERVER)]),
+            Link::Network(between) => between.server_args(),
+            Link::VirtioUser(socket) => args(["--via", &format!("vhost:{}", socket.display()), "--ip", &cidr(SERVER)]),
             Link::Memif(socket) => {
-                words(["--via", &format!("memif:{},server", socket.display()), "--ip", &cidr(SERVER)])
+                args(["--via", &format!("memif:{},server", socket.display()), "--ip", &cidr(SERVER)])
             }
             _ => self.of_both(),
         }
     }
 
     /// Returns the network arguments of the load.
-    pub fn load_words(&self) -> Vec<String> {
+    pub fn load_args(&self) -> Vec<String> {
         match self {
             Link::AfXdp([near, _]) => near.via_args()[..4].to_vec(),
-            Link::Network(between) => between.load_words(),
+            Link::Network(between) => between.load_args(),
             Link::VirtioUser(socket) => {
-                words(["--via", &format!("virtio-user:{}", socket.display()), "--ip", &cidr(LOAD)])
+                args(["--via", &format!("virtio-user:{}", socket.display()), "--ip", &cidr(LOAD)])
             }
-            Link::Memif(socket) => words(["--via", &format!("memif:{}", socket.display()), "--ip", &cidr(LOAD)]),
+            Link::Memif(socket) => args(["--via", &format!("memif:{}", socket.display()), "--ip", &cidr(LOAD)]),
             _ => self.of_both(),
         }
     }
@@ -180,10 +180,10 @@ impl Link {
         match self {
             Link::Rdma { device, without_manager, .. } => {
                 let exchange = without_manager.then_some(["--rdma-connect", "tcp"]);
-                let via = words(["--via", &format!("rdma:{device}")]);
-                via.into_iter().chain(words(exchange.into_iter().flatten())).collect()
+                let via = args(["--via", &format!("rdma:{device}")]);
+                via.into_iter().chain(args(exchange.into_iter().flatten())).collect()
             }
-            _ => words(["--via", "kernel"]),
+            _ => args(["--via", "kernel"]),
         }
     }
 
@@ -263,8 +263,8 @@ fn may_open(files: u64) -> rustix::io::Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: at_least(current), maximum: at_least(maximum) })
 }
 
-fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    words.into_iter().map(str::to_owned).collect()
+fn args<'a>(args: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    args.into_iter().map(str::to_owned).collect()
 }
 
 fn cidr(address: &str) -> String {
@@ -287,21 +287,21 @@ mod tests {
     #[test]
     fn ends_of_a_memory_link_share_a_socket() {
         let link = Link::VirtioUser("/a/b.sock".into());
-        assert_eq!(link.server_words(), ["--via", "vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
-        assert_eq!(link.load_words(), ["--via", "virtio-user:/a/b.sock", "--ip", "10.0.0.1/24"]);
+        assert_eq!(link.server_args(), ["--via", "vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
+        assert_eq!(link.load_args(), ["--via", "virtio-user:/a/b.sock", "--ip", "10.0.0.1/24"]);
         assert_eq!(link.listen(7), "10.0.0.2:7");
         let link = Link::Memif("/a/b.sock".into());
-        assert_eq!((&*link.server_words()[1], &*link.load_words()[1]), ("memif:/a/b.sock,server", "memif:/a/b.sock"));
+        assert_eq!((&*link.server_args()[1], &*link.load_args()[1]), ("memif:/a/b.sock,server", "memif:/a/b.sock"));
         let link = Link::Loopback(None);
-        assert_eq!((link.load_words(), link.listen(7)), (words(["--via", "kernel"]), "127.0.0.1:0".to_owned()));
+        assert_eq!((link.load_args(), link.listen(7)), (args(["--via", "kernel"]), "127.0.0.1:0".to_owned()));
     }
 
     #[test]
     fn device_is_addressed_by_ip_and_without_rdma_cm_connects_over_tcp() {
         let link =
             |without_manager| Link::Rdma { device: "rxe0".to_owned(), address: "10.1.0.1".to_owned(), without_manager };
-        assert_eq!(link(false).server_words(), ["--via", "rdma:rxe0"]);
-        assert_eq!(link(true).load_words(), ["--via", "rdma:rxe0", "--rdma-connect", "tcp"]);
+        assert_eq!(link(false).server_args(), ["--via", "rdma:rxe0"]);
+        assert_eq!(link(true).load_args(), ["--via", "rdma:rxe0", "--rdma-connect", "tcp"]);
         assert_eq!(link(true).listen(7), "10.1.0.1:7");
     }
 

@@ -190,13 +190,13 @@ pub fn command(
     if !warm_up.is_zero() {
         command.args(["--warm-up", &millis(warm_up)]);
     }
-    let words = link.load_words();
+    let args = link.load_args();
     if row.design == Design::Raw {
         let depth = point.connections * point.depth;
-        command.args(&words[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);
+        command.args(&args[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);
         return command;
     }
-    command.args(words).args(&row.load).args(["--connect", address]);
+    command.args(args).args(&row.load).args(["--connect", address]);
     if ports > 1 {
         command.args(["--ports", &ports.to_string()]);
     }

@@ -88,17 +88,17 @@ impl Between {
     }
 
     /// Returns the network arguments of the server.
-    pub fn server_words(&self) -> Vec<String> {
-        self.words(&self.network.server, |ends| &ends.server)
+    pub fn server_args(&self) -> Vec<String> {
+        self.args(&self.network.server, |ends| &ends.server)
     }
 
     /// Returns the network arguments of the load.
-    pub fn load_words(&self) -> Vec<String> {
-        self.words(&self.network.load, |ends| &ends.load)
+    pub fn load_args(&self) -> Vec<String> {
+        self.args(&self.network.load, |ends| &ends.load)
     }
 
-    fn words(&self, end: &End, name: impl Fn(&super::link_spec::Ends) -> &String) -> Vec<String> {
-        let words: Vec<String> = match &self.spec {
+    fn args(&self, end: &End, name: impl Fn(&super::link_spec::Ends) -> &String) -> Vec<String> {
+        let args: Vec<String> = match &self.spec {
             LinkSpec::Rdma(Some(devices)) => vec!["--via".to_owned(), format!("rdma:{}", name(devices))],
             LinkSpec::Port(form, ports) => {
                 let via = ["--via".to_owned(), format!("{}:{}", form.name(), name(ports))];
@@ -111,7 +111,7 @@ impl Between {
         let exchange = matches!(self.spec, LinkSpec::Rdma(_))
             && (self.network.server.without_manager || self.network.load.without_manager);
         let exchange = exchange.then_some(["--rdma-connect", "tcp"]).into_iter().flatten().map(str::to_owned);
-        words.into_iter().chain(exchange).collect()
+        args.into_iter().chain(exchange).collect()
     }
 
     /// Returns the listening address, with `port` where it must be given.
@@ -169,7 +169,7 @@ pub(super) mod tests {
             ("af_xdp:e", "--via af_xdp:e --ip 10.2.0.1/24", "--via af_xdp:e --ip 10.2.0.2/24", "10.2.0.1:7"),
         ] {
             let between = between(spec);
-            assert_eq!((&*between.server_words().join(" "), &*between.load_words().join(" ")), (server, load));
+            assert_eq!((&*between.server_args().join(" "), &*between.load_args().join(" ")), (server, load));
             assert_eq!(between.listen(7), listen, "{spec}");
             assert_eq!(between.copies(), spec == "kernel");
         }
@@ -180,8 +180,8 @@ pub(super) mod tests {
     fn both_ends_connect_over_tcp_if_one_lacks_rdma_cm() {
         let mut between = between("rdma:x");
         between.network.load.without_manager = true;
-        assert_eq!(between.server_words().join(" "), "--via rdma:x --rdma-connect tcp");
-        assert_eq!(between.load_words(), between.server_words());
+        assert_eq!(between.server_args().join(" "), "--via rdma:x --rdma-connect tcp");
+        assert_eq!(between.load_args(), between.server_args());
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Server {
             UsageSource::Local(observed) => Some(observed.used()),
             UsageSource::None => None,
             UsageSource::Queried => {
-                let usage = self.process.ask().ok();
+                let usage = self.process.query().ok();
                 let used = usage.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
                 if used.is_none() {
                     // A late answer would be mistaken for that of a later query.
@@ -183,10 +183,10 @@ fn command(
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
-        command.args(&link.server_words()[..2]);
+        command.args(&link.server_args()[..2]);
         return command;
     }
-    command.args(link.server_words()).args(&row.server);
+    command.args(link.server_args()).args(&row.server);
     let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {

@@ -179,8 +179,8 @@ impl Simulation {
     /// Runs until the service is idle. Removes disconnected clients.
     fn settle(&mut self) {
         self.server.settle();
-        for place in &mut self.clients {
-            let Some(client) = place else { continue };
+        for slot in &mut self.clients {
+            let Some(client) = slot else { continue };
             let received = self.server.received(client.conn);
             client.room -= received.len();
             client.received.extend(received);
@@ -188,7 +188,7 @@ impl Simulation {
             if end.is_aborted || end.is_closed {
                 client.check(self.is_lenient, end.is_aborted);
                 self.server.lose(client.conn);
-                *place = None;
+                *slot = None;
             }
         }
     }
@@ -205,13 +205,13 @@ impl Simulation {
         }
         for worker in 0..self.workers {
             let (redis, memcached) = (self.server.connect(worker), self.server.connect_to_memcached(worker));
-            let pong = self.server.ask(redis, b"PING\r\n");
-            let version = self.server.ask(memcached, b"version\r\n");
+            let pong = self.server.call(redis, b"PING\r\n");
+            let version = self.server.call(memcached, b"version\r\n");
             if self.is_lenient {
                 continue;
             }
             assert_eq!((&pong[..], &version[..]), ("+PONG\r\n", "VERSION 1.6.18\r\n"));
-            let info = self.server.ask(redis, b"INFO memory\r\n");
+            let info = self.server.call(redis, b"INFO memory\r\n");
             let number = |name: &str| {
                 let line = info.lines().find_map(|line| line.strip_prefix(name)).expect(name);
                 line.parse::<u64>().expect(name)

@@ -228,9 +228,9 @@ impl<'a> Request<'a> {
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
         cx.stats.commands += u64::from(!cx.session.is_paused());
         if command.last != command.first as i8 && command.shard_use == ShardUse::Keys {
-            let places = table::key_positions(command, self.args.len());
+            let positions = table::key_positions(command, self.args.len());
             let hash = |at| cx.hasher.key(cx.session.space, self.args.at(at)).hash();
-            cx.shards.prefetch_items(places.map(hash));
+            cx.shards.prefetch_items(positions.map(hash));
         }
         if let Err(refused) = (command.run)(cx, self, reply) {
             cx.reply_error(&refused, reply);

@@ -96,9 +96,9 @@ impl<'a> Meta<'a> {
                 _ => return Err(DUPLICATE),
             }
             // The last error is reported.
-            let time = |place: &mut Option<i32>| {
-                *place = signed(token);
-                place.is_none().then_some(BAD_TOKEN)
+            let time = |field: &mut Option<i32>| {
+                *field = signed(token);
+                field.is_none().then_some(BAD_TOKEN)
             };
             let invalid = match letter {
                 b'b' => {

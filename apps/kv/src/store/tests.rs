@@ -342,14 +342,14 @@ fn lent_value_is_not_copied_and_is_counted_once() {
     let [before_writer, before_keeper] = [&writer, &keeper].map(Store::used);
     let key = keeper.key(0, b"key");
     let mut long = writer.copy_to_arena(&[7; 300_000], 0).unwrap();
-    let place = long.pieces()[0].as_ptr();
+    let address = long.pieces()[0].as_ptr();
     assert!(writer.used() - before_writer >= 300_000);
     writer.lend(&mut long);
     assert!(writer.used() - before_writer < 100_000);
     keeper.set(&key, long, Expiry::Never, 0).unwrap();
     assert!(keeper.used() - before_keeper >= 300_000);
     let Ok(Some(Str::Long(resolve_expiry))) = keeper.get(&key, 0) else { panic!("no long value") };
-    assert_eq!((resolve_expiry.len(), resolve_expiry.pieces()[0].as_ptr()), (300_000, place));
+    assert_eq!((resolve_expiry.len(), resolve_expiry.pieces()[0].as_ptr()), (300_000, address));
     assert_eq!(keeper.append(&key, b"end", 0), Ok(300_003));
     let Ok(Some(value)) = keeper.get(&key, 0) else { panic!("no value") };
     assert!(value == [&[7; 300_000][..], b"end"].concat()[..]);

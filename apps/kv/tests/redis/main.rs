@@ -132,8 +132,8 @@ impl ServerPair {
     /// Compares the results of complete scans.
     fn scan(&mut self, client: usize, command: &Args) {
         self.run(client, &[args("DISCARD")], false);
-        let place = if command[0] == b"HSCAN" { 2 } else { 1 };
-        let step = place;
+        let cursor_at = if command[0] == b"HSCAN" { 2 } else { 1 };
+        let step = cursor_at;
         let mut found = [Vec::new(), Vec::new()];
         for (number, found) in found.iter_mut().enumerate() {
             let mut command = command.clone();
@@ -148,8 +148,8 @@ impl ServerPair {
                     break;
                 }
                 found.extend(reply.parts()[1].parts().chunks(step).map(<[Value]>::to_vec));
-                command[place] = reply.parts()[0].text().as_bytes().to_vec();
-                if command[place] == b"0" {
+                command[cursor_at] = reply.parts()[0].text().as_bytes().to_vec();
+                if command[cursor_at] == b"0" {
                     break;
                 }
             }

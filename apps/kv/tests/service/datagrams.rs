@@ -34,7 +34,7 @@ fn message(id: u16, datagrams: &[Datagram]) -> Vec<u8> {
 
 /// Returns the reply of `worker` to `requests` in one datagram.
 #[track_caller]
-fn ask(server: &mut TestServer, worker: usize, requests: &[u8]) -> String {
+fn call(server: &mut TestServer, worker: usize, requests: &[u8]) -> String {
     let id = requests.len() as u16 ^ 0xabcd;
     server.datagram(worker, FROM, &datagram(id, requests));
     server.settle();
@@ -45,7 +45,7 @@ fn stat(server: &mut TestServer, name: &str) -> u64 {
     // Counters are published periodically.
     server.pass(linerate_bypass::time::Duration::from_millis(2));
     let client = server.connect_to_memcached(0);
-    let stats = server.ask(client, b"stats\r\n");
+    let stats = server.call(client, b"stats\r\n");
     server.lose(client);
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     line.unwrap_or_else(|| panic!("{name}: {stats}")).parse().unwrap()
@@ -55,21 +55,21 @@ fn stat(server: &mut TestServer, name: &str) -> u64 {
 fn datagram_requests_reach_keys_of_all_shards() {
     for mut server in servers() {
         for n in 0..50 {
-            assert_eq!(ask(&mut server, 0, format!("set key{n} {n} 0 2\r\n{n:02}\r\n").as_bytes()), "STORED\r\n");
+            assert_eq!(call(&mut server, 0, format!("set key{n} {n} 0 2\r\n{n:02}\r\n").as_bytes()), "STORED\r\n");
         }
         for n in 0..50 {
             assert_eq!(
-                ask(&mut server, 0, format!("get key{n}\r\n").as_bytes()),
+                call(&mut server, 0, format!("get key{n}\r\n").as_bytes()),
                 format!("VALUE key{n} {n} 2\r\n{n:02}\r\nEND\r\n")
             );
         }
-        assert_eq!(ask(&mut server, 0, b"mg key7 v\r\nmn\r\n"), "VA 2\r\n07\r\nMN\r\n");
+        assert_eq!(call(&mut server, 0, b"mg key7 v\r\nmn\r\n"), "VA 2\r\n07\r\nMN\r\n");
         assert_eq!(stat(&mut server, "udp_requests"), 101);
         assert_eq!((stat(&mut server, "udp_ignored"), stat(&mut server, "udp_dropped")), (0, 0));
         // Keys are the same as over connections.
         let client = server.connect_to_memcached(0);
-        assert_eq!(server.ask(client, b"incr key7 1\r\n"), "8\r\n");
-        assert!(server.ask(client, b"stats settings\r\n").contains("STAT udpport 11211\r\n"));
+        assert_eq!(server.call(client, b"incr key7 1\r\n"), "8\r\n");
+        assert!(server.call(client, b"stats settings\r\n").contains("STAT udpport 11211\r\n"));
     }
 }
 
@@ -77,16 +77,16 @@ fn datagram_requests_reach_keys_of_all_shards() {
 fn requests_of_one_datagram_have_one_reply() {
     for mut server in servers() {
         let sets: String = (0..20).map(|n| format!("set key{n} 0 0 1\r\nx\r\n")).collect();
-        assert_eq!(ask(&mut server, 0, sets.as_bytes()), "STORED\r\n".repeat(20));
+        assert_eq!(call(&mut server, 0, sets.as_bytes()), "STORED\r\n".repeat(20));
         let names: String = (0..20).map(|n| format!(" key{n}")).collect();
         let values: String = (0..20).map(|n| format!("VALUE key{n} 0 1\r\nx\r\n")).collect();
-        assert_eq!(ask(&mut server, 0, format!("get{names}\r\n").as_bytes()), format!("{values}END\r\n"));
-        assert_eq!(ask(&mut server, 0, b"flush_all\r\nget key1 key2\r\n"), "OK\r\nEND\r\n");
+        assert_eq!(call(&mut server, 0, format!("get{names}\r\n").as_bytes()), format!("{values}END\r\n"));
+        assert_eq!(call(&mut server, 0, b"flush_all\r\nget key1 key2\r\n"), "OK\r\nEND\r\n");
         // Quiet requests get no reply.
         for silent in ["set a 0 0 1 noreply\r\nx\r\n", "quit\r\n", "mg none q\r\n"] {
-            assert_eq!(ask(&mut server, 0, silent.as_bytes()), "");
+            assert_eq!(call(&mut server, 0, silent.as_bytes()), "");
         }
-        assert_eq!(ask(&mut server, 0, b"quit\r\nget a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n", "quit has no effect");
+        assert_eq!(call(&mut server, 0, b"quit\r\nget a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n", "quit has no effect");
     }
 }
 
@@ -126,8 +126,8 @@ fn datagram_without_request_gets_no_reply() {
 #[test]
 fn no_reply_is_a_request_that_gets_a_reply() {
     let mut server = TestServer::with_datagrams(2, |_| {});
-    ask(&mut server, 0, b"set trap 0 0 23\r\n\r\nget trap\r\nmn\r\nget \r\n\r\n");
-    ask(&mut server, 0, format!("set long 0 0 6000\r\n{}\r\n", "get trap\r\n".repeat(600)).as_bytes());
+    call(&mut server, 0, b"set trap 0 0 23\r\n\r\nget trap\r\nmn\r\nget \r\n\r\n");
+    call(&mut server, 0, format!("set long 0 0 6000\r\n{}\r\n", "get trap\r\n".repeat(600)).as_bytes());
     for requests in [
         "get trap\r\n",
         "gets trap none\r\n",
@@ -165,14 +165,14 @@ fn no_reply_is_a_request_that_gets_a_reply() {
 fn request_beyond_its_datagram_is_rejected_and_stores_nothing() {
     for mut server in servers() {
         let cut = "CLIENT_ERROR the request does not end in its datagram\r\n";
-        assert_eq!(ask(&mut server, 0, b"set a 0 0 10\r\nabc\r\n"), cut);
-        assert_eq!(ask(&mut server, 0, b"get a\r\nset a 0 0 500000\r\nabc\r\n"), format!("END\r\n{cut}"));
-        assert_eq!(ask(&mut server, 0, b"mn\r\nget a"), format!("MN\r\n{cut}"));
+        assert_eq!(call(&mut server, 0, b"set a 0 0 10\r\nabc\r\n"), cut);
+        assert_eq!(call(&mut server, 0, b"get a\r\nset a 0 0 500000\r\nabc\r\n"), format!("END\r\n{cut}"));
+        assert_eq!(call(&mut server, 0, b"mn\r\nget a"), format!("MN\r\n{cut}"));
         // The next datagram is not part of it.
-        assert_eq!(ask(&mut server, 0, b"get a\r\n"), "END\r\n");
+        assert_eq!(call(&mut server, 0, b"get a\r\n"), "END\r\n");
         let large = "SERVER_ERROR object too large for cache\r\n";
-        assert_eq!(ask(&mut server, 0, b"set a 0 0 2000000\r\nset b 0 0 1\r\nx\r\n"), large);
-        assert_eq!(ask(&mut server, 0, b"get b\r\n"), "END\r\n");
+        assert_eq!(call(&mut server, 0, b"set a 0 0 2000000\r\nset b 0 0 1\r\nx\r\n"), large);
+        assert_eq!(call(&mut server, 0, b"get b\r\n"), "END\r\n");
     }
 }
 
@@ -186,8 +186,8 @@ fn long_reply_takes_several_datagrams_up_to_limit() {
         let fits = |answer: usize| answer - line(answer - 25);
         for len in [1, fits(1392), fits(1392) + 1, 5000, fits(MAX_REPLY), fits(MAX_REPLY) + 1, 500_000] {
             let value: String = (0..len).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
-            assert_eq!(server.ask(client, format!("set key 0 0 {len}\r\n{value}\r\n").as_bytes()), "STORED\r\n");
-            let answer = server.ask(client, b"get key\r\n");
+            assert_eq!(server.call(client, format!("set key 0 0 {len}\r\n{value}\r\n").as_bytes()), "STORED\r\n");
+            let answer = server.call(client, b"get key\r\n");
             server.datagram(0, FROM, &datagram(7, b"get key\r\n"));
             server.settle();
             let datagrams = server.datagrams(0);
@@ -196,11 +196,11 @@ fn long_reply_takes_several_datagrams_up_to_limit() {
             assert_eq!(message(7, &datagrams), if whole { answer.as_bytes() } else { error.as_bytes() }, "{len}");
         }
         // Many short values, and more than are ever kept.
-        server.ask(client, format!("set key 0 0 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
+        server.call(client, format!("set key 0 0 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
         for count in [12, 5000] {
-            assert_eq!(ask(&mut server, 0, format!("get{}\r\n", " key".repeat(count)).as_bytes()), error);
+            assert_eq!(call(&mut server, 0, format!("get{}\r\n", " key".repeat(count)).as_bytes()), error);
         }
-        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
+        assert_eq!(call(&mut server, 0, b"mn\r\n"), "MN\r\n");
     }
 }
 
@@ -230,7 +230,7 @@ fn server_ignores_datagrams_unless_enabled() {
     server.settle();
     assert_eq!(server.datagrams(0), []);
     let client = server.connect_to_memcached(0);
-    assert!(server.ask(client, b"stats settings\r\n").contains("STAT udpport 0\r\n"));
+    assert!(server.call(client, b"stats settings\r\n").contains("STAT udpport 0\r\n"));
 }
 
 #[test]
@@ -247,10 +247,10 @@ fn datagrams_without_room_are_dropped_and_counted() {
         let dropped = stat(&mut server, "udp_dropped");
         assert_eq!(answered + dropped, FLOOD);
         assert_eq!(dropped > 0, workers > 1, "only requests for another worker are queued: {dropped}");
-        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
+        assert_eq!(call(&mut server, 0, b"mn\r\n"), "MN\r\n");
 
         let before = stat(&mut server, "udp_dropped");
-        ask(&mut server, 0, format!("set key 0 0 5000\r\n{}\r\n", "x".repeat(5000)).as_bytes());
+        call(&mut server, 0, format!("set key 0 0 5000\r\n{}\r\n", "x".repeat(5000)).as_bytes());
         server.set_datagram_room(0, 2);
         server.datagram(0, FROM, &datagram(1, b"get key\r\n"));
         server.datagram(0, FROM, &datagram(2, b"mn\r\n"));
@@ -260,7 +260,7 @@ fn datagrams_without_room_are_dropped_and_counted() {
         let dropped = stat(&mut server, "udp_dropped") - before;
         assert!(dropped == 2 || workers > 1 && dropped == 1, "{dropped}");
         server.set_datagram_room(0, usize::MAX);
-        assert_eq!(ask(&mut server, 0, b"mn\r\n"), "MN\r\n");
+        assert_eq!(call(&mut server, 0, b"mn\r\n"), "MN\r\n");
     }
 }
 
@@ -293,7 +293,7 @@ proptest! {
         let client = other.connect_to_memcached(0);
         for requests in datagrams {
             let requests = requests.concat();
-            prop_assert_eq!(ask(&mut one, 0, requests.as_bytes()), other.ask(client, requests.as_bytes()));
+            prop_assert_eq!(call(&mut one, 0, requests.as_bytes()), other.call(client, requests.as_bytes()));
         }
     }
 }

@@ -13,7 +13,7 @@ fn fill(server: &mut TestServer, client: Client) {
     let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
     for names in names.chunks(1000) {
         let words: Vec<&str> = ["mset"].into_iter().chain(names.iter().flat_map(|name| [name.as_str(), "v"])).collect();
-        assert_eq!(server.ask(client, &request(&words)), "+OK\r\n");
+        assert_eq!(server.call(client, &request(&words)), "+OK\r\n");
     }
 }
 
@@ -61,7 +61,7 @@ fn fill_hash(server: &mut TestServer, client: Client) {
     for names in names.chunks(1000) {
         let fields = names.iter().flat_map(|name| [name.as_str(), "v"]);
         let words: Vec<&str> = ["hset", "h"].into_iter().chain(fields).collect();
-        assert_eq!(server.ask(client, &request(&words)), ":1000\r\n");
+        assert_eq!(server.call(client, &request(&words)), ":1000\r\n");
     }
 }
 
@@ -135,7 +135,7 @@ fn requests_behind_keys_are_answered_after_it() {
         let commands = |server: &mut TestServer| {
             // Counters of the other worker are published after this time.
             server.pass(Duration::from_millis(10));
-            let info = server.ask(client, &line("info stats"));
+            let info = server.call(client, &line("info stats"));
             let figure = info.split("\r\n").find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
             figure.parse::<u64>().unwrap()
         };
@@ -227,7 +227,7 @@ fn scan_examines_bounded_number_of_keys_for_any_count() {
     fill(&mut server, client);
     let (mut cursor, mut found, mut calls) = ("0".to_owned(), Vec::new(), 0);
     loop {
-        let reply = server.ask(client, &line(&format!("scan {cursor} count 1000000000")));
+        let reply = server.call(client, &line(&format!("scan {cursor} count 1000000000")));
         let keys = keys_in(reply.as_bytes());
         assert!(keys.len() < KEYS / 2, "{} keys", keys.len());
         found.extend(keys);
@@ -280,7 +280,7 @@ fn watch_of_many_keys_serves_other_clients_between_steps() {
             expect_reply(&mut server, client, "discard", "-ERR DISCARD without MULTI\r\n");
         }
         let many = request(&["watch"].into_iter().chain(std::iter::repeat_n("k", (1 << 16) + 1)).collect::<Vec<_>>());
-        assert_eq!(server.ask(client, &many), "-ERR too many watched keys: 65536 at most\r\n");
+        assert_eq!(server.call(client, &many), "-ERR too many watched keys: 65536 at most\r\n");
     }
 }
 
@@ -293,13 +293,13 @@ fn client_whose_watched_keys_exceed_memory_limit_is_disconnected() {
         for from in (0..250).step_by(10) {
             let names: String = (from..from + 10).map(|n| format!(" {key}{n:03}")).collect();
             let watch = line(&format!("watch{names}"));
-            assert!(server.ask(client, &watch.repeat(2)) == "+OK\r\n+OK\r\n", "{from}");
+            assert!(server.call(client, &watch.repeat(2)) == "+OK\r\n+OK\r\n", "{from}");
             assert!(!server.end(client).is_aborted, "{from}");
         }
         expect_reply(&mut server, client, "unwatch", "+OK\r\n");
         for from in (0..300).step_by(10) {
             let names: String = (from..from + 10).map(|n| format!(" {key}{n:03}")).collect();
-            server.ask(client, &line(&format!("watch{names}")));
+            server.call(client, &line(&format!("watch{names}")));
         }
         assert!(server.end(client).is_aborted);
     }
@@ -314,11 +314,11 @@ fn slow_log_has_requests_of_all_workers() {
             expect_reply(&mut server, *client, &format!("client setname c{n}"), "+OK\r\n");
             expect_reply(&mut server, *client, &format!("rename nosuch k{n}"), "-ERR no such key\r\n");
             // Their run time does not depend on the size of the data.
-            server.ask(*client, &lines(&["set a 1", "get a", "incr a", "mget a b"]));
+            server.call(*client, &lines(&["set a 1", "get a", "incr a", "mget a b"]));
         }
         let client = clients[0];
         expect_reply(&mut server, client, "slowlog len", &format!(":{workers}\r\n"));
-        let entries = server.ask(client, &line("slowlog get"));
+        let entries = server.call(client, &line("slowlog get"));
         let shown = |n: usize| format!("*3\r\n$6\r\nrename\r\n$6\r\nnosuch\r\n$2\r\nk{n}\r\n");
         let offsets: Vec<usize> = (0..workers).map(|n| entries.find(&shown(n)).unwrap()).collect();
         assert!(offsets.is_sorted_by(|before, behind| before > behind), "the newest is first: {entries}");
@@ -327,9 +327,9 @@ fn slow_log_has_requests_of_all_workers() {
         expect_reply(&mut server, client, "slowlog reset", "+OK\r\n");
         expect_reply(&mut server, client, "slowlog get", "*0\r\n");
         expect_reply(&mut server, client, "config set slowlog-log-slower-than -1", "+OK\r\n");
-        server.ask(client, &line("keys *"));
+        server.call(client, &line("keys *"));
         expect_reply(&mut server, client, "slowlog len", ":0\r\n");
-        assert!(server.ask(client, &line("info stats")).contains("\r\nslow_requests:"));
+        assert!(server.call(client, &line("info stats")).contains("\r\nslow_requests:"));
     }
 }
 
@@ -339,7 +339,7 @@ fn requests_of_many_clients_that_do_not_read_wait_for_their_replies() {
     let mut server = TestServer::with(1, |settings| settings.output = 200_000);
     let other = server.connect(0);
     let value = "x".repeat(3000);
-    assert_eq!(server.ask(other, &request(&["set", "key", &value])), "+OK\r\n");
+    assert_eq!(server.call(other, &request(&["set", "key", &value])), "+OK\r\n");
     let clients: Vec<Client> = (0..8).map(|_| server.connect(0)).collect();
     clients.iter().for_each(|client| server.set_room(*client, 100));
     for _ in 0..4 {
@@ -352,7 +352,7 @@ fn requests_of_many_clients_that_do_not_read_wait_for_their_replies() {
         assert!(!server.end(*client).is_aborted);
         assert!(server.unread(*client) > 0, "all requests were executed");
     }
-    assert_eq!(server.ask(other, &line("strlen key")), ":3000\r\n");
+    assert_eq!(server.call(other, &line("strlen key")), ":3000\r\n");
     let replies = format!("$3000\r\n{value}\r\n").repeat(100);
     for client in &clients {
         server.set_room(*client, usize::MAX);

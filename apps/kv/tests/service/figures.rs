@@ -16,7 +16,7 @@ fn figure(answer: &str, name: &str) -> u64 {
 
 #[track_caller]
 fn info(server: &mut TestServer, client: Client, name: &str) -> u64 {
-    figure(&server.ask(client, &line("info")), name)
+    figure(&server.call(client, &line("info")), name)
 }
 
 /// Returns three workers with nine keys. The shard of worker 1 is on its way to worker 0.
@@ -24,7 +24,7 @@ fn server_with_a_lent_shard() -> (TestServer, Client) {
     let mut server = TestServer::new(3);
     let borrower = server.connect(0);
     let keys: Vec<String> = (0..9).map(|n| format!("set key{n} x")).collect();
-    server.ask(borrower, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
+    server.call(borrower, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
     server.lend_shard_of_worker_1(borrower, &line("keys *"));
     (server, borrower)
 }
@@ -85,7 +85,7 @@ fn dbsize_is_exact_after_each_write_on_any_worker() {
             };
             // On the same connection in a pipeline, and on any other one after the reply.
             let size = format!(":{}\r\n", keys.len());
-            let replies = server.ask(one, &[line(&command), line("dbsize")].concat());
+            let replies = server.call(one, &[line(&command), line("dbsize")].concat());
             assert!(replies.ends_with(&size), "{step}: {command}: {replies}, not {size}");
             expect_reply(&mut server, other, "dbsize", &size);
         }
@@ -102,15 +102,15 @@ fn expired_keys_leave_the_totals() {
             let expires = if n < 20 { " px 50" } else { "" };
             expect_reply(&mut server, client, &format!("set k{n} x{expires}"), "+OK\r\n");
         }
-        assert!(server.ask(client, &line("info keyspace")).contains("db0:keys=30,expires=20,"));
+        assert!(server.call(client, &line("info keyspace")).contains("db0:keys=30,expires=20,"));
         for _ in 0..10 {
             server.pass(Duration::from_millis(20));
         }
-        assert!(server.ask(client, &line("info keyspace")).contains("db0:keys=10,expires=0,"));
+        assert!(server.call(client, &line("info keyspace")).contains("db0:keys=10,expires=0,"));
         expect_reply(&mut server, client, "dbsize", ":10\r\n");
         assert_eq!(info(&mut server, client, "expired_keys"), 20);
         let memcached = server.connect_to_memcached(0);
-        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "reclaimed"), 20);
+        assert_eq!(figure(&server.call(memcached, b"stats\r\n"), "reclaimed"), 20);
         expect_reply(&mut server, client, "config resetstat", "+OK\r\n");
         assert_eq!(info(&mut server, client, "expired_keys"), 0);
     }
@@ -130,20 +130,20 @@ fn evictions_and_memory_are_totals_of_all_shards() {
         }
         server.settle();
         server.pass(Duration::from_millis(20));
-        let answer = server.ask(client, &line("info"));
-        let size: u64 = server.ask(client, &line("dbsize"))[1..].trim_end().parse().unwrap();
+        let answer = server.call(client, &line("info"));
+        let size: u64 = server.call(client, &line("dbsize"))[1..].trim_end().parse().unwrap();
         assert_eq!(figure(&answer, "evicted_keys"), 6000 - size);
         assert!((4 << 20..=8 << 20).contains(&figure(&answer, "used_memory")), "{answer}");
-        let stats = server.ask(memcached, b"stats\r\n");
+        let stats = server.call(memcached, b"stats\r\n");
         let names = ["evictions", "bytes", "curr_items", "limit_maxbytes"];
         let expected = [6000 - size, figure(&answer, "used_memory"), 0, 8 << 20];
         assert_eq!(names.map(|name| figure(&stats, name)), expected);
-        assert_eq!(server.ask(memcached, b"set a 0 0 1\r\n1\r\n"), "STORED\r\n");
-        assert!(server.ask(memcached, b"stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
-        assert_eq!(server.ask(memcached, b"flush_all\r\n"), "OK\r\n");
-        assert_eq!(server.ask(memcached, b"stats items\r\n"), "END\r\n");
-        assert_eq!(server.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
-        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "evictions"), 0);
+        assert_eq!(server.call(memcached, b"set a 0 0 1\r\n1\r\n"), "STORED\r\n");
+        assert!(server.call(memcached, b"stats items\r\n").starts_with("STAT items:1:number 1\r\n"));
+        assert_eq!(server.call(memcached, b"flush_all\r\n"), "OK\r\n");
+        assert_eq!(server.call(memcached, b"stats items\r\n"), "END\r\n");
+        assert_eq!(server.call(memcached, b"stats reset\r\n"), "RESET\r\n");
+        assert_eq!(figure(&server.call(memcached, b"stats\r\n"), "evictions"), 0);
     }
 }
 
@@ -154,20 +154,20 @@ fn dbsize_under_load_includes_all_earlier_writes_of_its_connection() {
     let workers = 3;
     let mut server = TestServer::new(workers);
     let clients: Vec<Client> = (0..workers).map(|worker| server.connect(worker)).collect();
-    server.run_on_threads(|worker, ask| {
+    server.run_on_threads(|worker, call| {
         let client = clients[worker];
         for round in 1..=ROUNDS {
             // The keys are in the shards of all workers.
             let mut requests: Vec<String> = (0..KEYS).map(|n| format!("set {worker}:{round}:{n} x")).collect();
             requests.push("dbsize".to_owned());
             let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-            let replies = ask(client, &lines(&requests), requests.len());
+            let replies = call(client, &lines(&requests), requests.len());
             let size: u64 = replies.lines().last().unwrap()[1..].parse().unwrap();
             assert!((round * KEYS..=ROUNDS * KEYS * workers as u64).contains(&size), "{size} in round {round}");
             // MGET of keys in two shards borrows them.
             let mget = format!("mget {worker}:{round}:0 {worker}:1:7 {worker}:1:8 none");
             let values = "$1\r\nx\r\n".repeat(3);
-            assert_eq!(ask(client, &line(&mget), 8), format!("*4\r\n{values}$-1\r\n"));
+            assert_eq!(call(client, &line(&mget), 8), format!("*4\r\n{values}$-1\r\n"));
         }
     });
     let all = ROUNDS * KEYS * workers as u64;
@@ -179,33 +179,33 @@ fn totals_restart_at_0_after_reset_and_metrics_never_decrease() {
     for mut server in servers() {
         let (client, memcached) = (server.connect(0), server.connect_to_memcached(0));
         let gets: Vec<u8> = (0..40).flat_map(|n| line(&format!("get k{n}"))).collect();
-        server.ask(client, &gets);
-        server.ask(memcached, b"get a b c\r\n");
+        server.call(client, &gets);
+        server.call(memcached, b"get a b c\r\n");
         server.pass(Duration::from_millis(20));
         assert_eq!(info(&mut server, client, "keyspace_misses"), 40);
         // Counts that are not published yet.
-        server.ask(client, &gets);
+        server.call(client, &gets);
         let before = server.requests(0);
         expect_reply(&mut server, client, "config resetstat", "+OK\r\n");
         assert!(server.requests(0) > before);
-        let after = server.ask(client, &line("info"));
+        let after = server.call(client, &line("info"));
         assert_eq!(figure(&after, "total_commands_processed"), 1);
         let names = ["keyspace_misses", "keyspace_hits", "total_error_replies", "total_connections_received"];
         assert_eq!(names.map(|name| figure(&after, name)), [0; 4]);
         assert!(figure(&after, "total_net_input_bytes") < 100, "{after}");
-        server.ask(client, &line("get none"));
-        server.ask(client, &line("nosuch"));
+        server.call(client, &line("get none"));
+        server.call(client, &line("nosuch"));
         server.pass(Duration::from_millis(20));
-        let after = server.ask(client, &line("info"));
+        let after = server.call(client, &line("info"));
         assert_eq!(names.map(|name| figure(&after, name)), [1, 0, 1, 0]);
         // The counters of memcached are reset together with the others, or alone.
-        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 0);
-        server.ask(memcached, b"get a b\r\n");
+        assert_eq!(figure(&server.call(memcached, b"stats\r\n"), "get_misses"), 0);
+        server.call(memcached, b"get a b\r\n");
         server.pass(Duration::from_millis(20));
-        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 2);
+        assert_eq!(figure(&server.call(memcached, b"stats\r\n"), "get_misses"), 2);
         let before = server.requests(0);
-        assert_eq!(server.ask(memcached, b"stats reset\r\n"), "RESET\r\n");
-        assert_eq!(figure(&server.ask(memcached, b"stats\r\n"), "get_misses"), 0);
+        assert_eq!(server.call(memcached, b"stats reset\r\n"), "RESET\r\n");
+        assert_eq!(figure(&server.call(memcached, b"stats\r\n"), "get_misses"), 0);
         assert_eq!(server.requests(0), before);
     }
 }
@@ -219,10 +219,10 @@ fn stats_count_each_earlier_command_of_any_worker() {
             // The key may belong to any worker.
             let key = format!("key{round}");
             let client = clients[round as usize % workers];
-            assert_eq!(server.ask(client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()), "STORED\r\n");
-            assert!(server.ask(client, format!("get {key}\r\n").as_bytes()).starts_with("VALUE"));
+            assert_eq!(server.call(client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()), "STORED\r\n");
+            assert!(server.call(client, format!("get {key}\r\n").as_bytes()).starts_with("VALUE"));
             for other in &clients {
-                let stats = server.ask(*other, b"stats\r\n");
+                let stats = server.call(*other, b"stats\r\n");
                 assert_eq!(["cmd_set", "get_hits"].map(|name| figure(&stats, name)), [round; 2], "{workers} workers");
             }
         }
@@ -235,11 +235,11 @@ fn totals_of_other_worker_restart_at_0_after_reset() {
     let clients = [server.connect(0), server.connect(1)];
     for round in 1..20 {
         // Some of these counts are not published when the reset comes.
-        clients.iter().for_each(|client| _ = server.ask(*client, &line("get none")));
+        clients.iter().for_each(|client| _ = server.call(*client, &line("get none")));
         expect_reply(&mut server, clients[round % 2], "config resetstat", "+OK\r\n");
         server.pass(Duration::from_millis(20));
         assert_eq!(info(&mut server, clients[0], "keyspace_misses"), 0);
-        clients.iter().for_each(|client| _ = server.ask(*client, &line("get none")));
+        clients.iter().for_each(|client| _ = server.call(*client, &line("get none")));
         server.pass(Duration::from_millis(20));
         assert_eq!(info(&mut server, clients[1], "keyspace_misses"), 2);
     }

@@ -29,7 +29,7 @@ fn http_on_redis_port() -> Vec<Vec<u8>> {
 fn assert_reset(server: &mut TestServer, client: Client, sent: &[u8]) {
     assert!(server.end(client).is_aborted, "{}", sent.escape_ascii());
     server.received(client);
-    assert_eq!(server.ask(client, &line("ping")), "", "{}", sent.escape_ascii());
+    assert_eq!(server.call(client, &line("ping")), "", "{}", sent.escape_ascii());
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn http_request_line_that_is_a_command_gets_its_reply() {
     let client = server.connect(0);
     // As in Redis: the header line that follows reveals HTTP.
     let error = "-ERR wrong number of arguments for 'get' command\r\n";
-    assert_eq!(server.ask(client, b"GET / HTTP/1.1\r\n"), error);
-    assert!(server.ask(client, b"PUT / HTTP/1.1\r\n").starts_with("-ERR unknown command 'PUT'"));
+    assert_eq!(server.call(client, b"GET / HTTP/1.1\r\n"), error);
+    assert!(server.call(client, b"PUT / HTTP/1.1\r\n").starts_with("-ERR unknown command 'PUT'"));
     for name in ["pos", "posts", "host", "host::", "postx"] {
-        assert!(server.ask(client, &line(name)).starts_with("-ERR unknown command"), "{name}");
+        assert!(server.call(client, &line(name)).starts_with("-ERR unknown command"), "{name}");
     }
     expect_reply(&mut server, client, "echo POST", "$4\r\nPOST\r\n");
     assert!(!server.end(client).is_aborted);
@@ -138,10 +138,10 @@ fn http_request_line_on_memcached_port_resets_connection() {
                 }
             }
             let other = server.connect_to_memcached(0);
-            assert_eq!(server.ask(other, b"delete evil\r\n"), if is_http { "NOT_FOUND\r\n" } else { "DELETED\r\n" });
+            assert_eq!(server.call(other, b"delete evil\r\n"), if is_http { "NOT_FOUND\r\n" } else { "DELETED\r\n" });
         }
         let client = server.connect_to_memcached(0);
-        assert_eq!(server.ask(client, b"get / HTTP/1.1\r\n"), "END\r\n");
+        assert_eq!(server.call(client, b"get / HTTP/1.1\r\n"), "END\r\n");
     }
 }
 

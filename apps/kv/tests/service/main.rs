@@ -30,7 +30,7 @@ fn lines(requests: &[&str]) -> Vec<u8> {
 
 #[track_caller]
 fn expect_reply(server: &mut TestServer, client: Client, words: &str, reply: &str) {
-    assert_eq!(server.ask(client, &line(words)), reply, "{words}");
+    assert_eq!(server.call(client, &line(words)), reply, "{words}");
 }
 
 /// Returns servers with one shard and with several.
@@ -54,8 +54,8 @@ fn replies_keep_request_order_across_shards() {
             let value = n.to_string();
             replies += &format!("+OK\r\n${}\r\n{value}\r\n:{}\r\n+PONG\r\n", value.len(), n + 1);
         }
-        assert_eq!(server.ask(client, &requests), replies);
-        assert_eq!(server.ask(client, &line("dbsize")), ":200\r\n");
+        assert_eq!(server.call(client, &requests), replies);
+        assert_eq!(server.call(client, &line("dbsize")), ":200\r\n");
         // Another client sees the same keys.
         let other = server.connect(0);
         expect_reply(
@@ -82,7 +82,7 @@ fn requests_may_arrive_in_any_pieces() {
             if cut % 2 == 0 {
                 server.settle();
             }
-            let rest = server.ask(client, &requests[cut..]);
+            let rest = server.call(client, &requests[cut..]);
             assert_eq!(rest, replies, "{cut}");
             expect_reply(&mut server, client, "flushall", "+OK\r\n");
         }
@@ -131,7 +131,7 @@ fn change_of_watched_key_by_another_client_aborts_transaction() {
         for key in ["a", "b", "c", "d"] {
             expect_reply(&mut server, one, &format!("watch {key} z"), "+OK\r\n");
             expect_reply(&mut server, other, &format!("set {key} 1"), "+OK\r\n");
-            assert_eq!(server.ask(one, &lines(&["multi", "set z 1", "exec"])), "+OK\r\n+QUEUED\r\n*-1\r\n");
+            assert_eq!(server.call(one, &lines(&["multi", "set z 1", "exec"])), "+OK\r\n+QUEUED\r\n*-1\r\n");
         }
         // A closed connection watches nothing.
         expect_reply(&mut server, one, "watch a b c", "+OK\r\n");
@@ -146,7 +146,7 @@ fn long_value_is_sent_without_copy_and_survives_overwriting() {
     for mut server in servers() {
         let (one, other) = (server.connect(0), server.connect(0));
         let value = "0123456789abcdef".repeat(6000);
-        assert_eq!(server.ask(one, &request(&["set", "key", &value])), "+OK\r\n");
+        assert_eq!(server.call(one, &request(&["set", "key", &value])), "+OK\r\n");
         server.set_room(one, 1000);
         server.send(one, &line("get key"));
         server.settle();
@@ -166,7 +166,7 @@ fn client_that_does_not_read_is_disconnected_at_output_limit() {
     for workers in [1, 2] {
         let mut server = TestServer::with(workers, |settings| settings.output = 10_000);
         let (idle, other) = (server.connect(0), server.connect(0));
-        assert_eq!(server.ask(other, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
+        assert_eq!(server.call(other, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
         server.set_room(idle, 100);
         let requests: Vec<u8> = std::iter::repeat_n(line("get key"), 100).flatten().collect();
         server.send(idle, &requests);
@@ -203,7 +203,7 @@ fn excessive_replies_of_one_client_leave_other_replies_in_batch_intact() {
         // Both requests are in the same turn, and so in the same batch.
         let (greedy, other) = (server.connect(0), server.connect(0));
         let value = format!("{n:03000}");
-        assert_eq!(server.ask(other, &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        assert_eq!(server.call(other, &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
         server.send(greedy, &line(&format!("get key:{n}")).repeat(30));
         server.send(other, &line(&format!("get key:{n}")));
         server.settle();
@@ -224,7 +224,7 @@ fn output_limit_applies_to_each_client_of_a_batch() {
     for n in 0..20 {
         // All requests are in the same turn. The reply of a single client is assembled even beyond the limit.
         let value = format!("{n:03000}");
-        assert_eq!(server.ask(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
+        assert_eq!(server.call(clients[0], &request(&["set", &format!("key:{n}"), &value])), "+OK\r\n");
         clients.iter().for_each(|client| server.send(*client, &line(&format!("get key:{n}")).repeat(20)));
         server.settle();
         let replies = format!("$3000\r\n{value}\r\n").repeat(20);
@@ -237,7 +237,7 @@ fn pipelining_client_gets_all_replies_when_it_reads() {
     for workers in [1, 2] {
         let mut server = TestServer::with(workers, |settings| settings.output = 8 << 20);
         let client = server.connect(0);
-        assert_eq!(server.ask(client, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
+        assert_eq!(server.call(client, &request(&["set", "key", &"x".repeat(3000)])), "+OK\r\n");
         server.set_room(client, 0);
         let requests: Vec<u8> = std::iter::repeat_n(line("get key"), 1000).flatten().collect();
         for part in requests.chunks(1000) {
@@ -257,7 +257,7 @@ fn replies_beyond_limit_are_not_assembled() {
         let mut server = TestServer::with(workers, |settings| settings.output = 1 << 20);
         let (greedy, other) = (server.connect(0), server.connect(0));
         for n in 0..100 {
-            assert_eq!(server.ask(greedy, &request(&["hset", "h", &format!("f{n}"), &"x".repeat(1000)])), ":1\r\n");
+            assert_eq!(server.call(greedy, &request(&["hset", "h", &format!("f{n}"), &"x".repeat(1000)])), ":1\r\n");
         }
         server.send(greedy, &line("multi"));
         server.send(greedy, &line("hgetall h").repeat(100));
@@ -283,9 +283,9 @@ fn protocol_error_gets_error_reply_and_closes_connection() {
         let mut all = line("ping");
         all.extend(bytes);
         all.extend(line("ping"));
-        assert_eq!(server.ask(client, &all), format!("+PONG\r\n{reply}"));
+        assert_eq!(server.call(client, &all), format!("+PONG\r\n{reply}"));
         assert!(server.end(client).is_closed);
-        assert_eq!(server.ask(client, &line("ping")), "");
+        assert_eq!(server.call(client, &line("ping")), "");
     }
 }
 
@@ -296,7 +296,7 @@ fn rejected_client_is_closed_with_lingering_close() {
     {
         let mut server = TestServer::new(1);
         let client = server.connect(0);
-        assert_eq!(server.ask(client, &[bytes, &line("ping")].concat()), reply);
+        assert_eq!(server.call(client, &[bytes, &line("ping")].concat()), reply);
         assert!(server.end(client).is_lingering);
         assert_eq!(server.unread(client), 0);
     }
@@ -307,7 +307,7 @@ fn rejected_client_is_closed_with_lingering_close() {
     let mut server = TestServer::new(1);
     let client = server.connect(0);
     server.finish(client);
-    assert_eq!(server.ask(client, &line("ping")), "+PONG\r\n");
+    assert_eq!(server.call(client, &line("ping")), "+PONG\r\n");
     assert!(server.end(client).is_closed && !server.end(client).is_lingering);
 }
 
@@ -368,7 +368,7 @@ fn client_list_shows_last_command_and_its_time_for_every_path() {
         server.pass(Duration::from_secs(60));
         expect_reply(&mut server, one, words, reply);
         server.pass(Duration::from_secs(7));
-        let list = server.ask(other, &line("client list"));
+        let list = server.call(other, &line("client list"));
         let own = list.lines().find(|line| line.starts_with("id=1 ")).unwrap();
         assert!(own.contains(" idle=7 ") && own.contains(&format!(" cmd={name} ")), "{own}");
         expect_reply(&mut server, one, "set key value", "+OK\r\n");
@@ -381,10 +381,10 @@ fn reply_does_not_overtake_queued_one() {
     let client = server.connect(0);
     expect_reply(&mut server, client, "mset a 1 b 2 c 3", "+OK\r\n");
     server.set_room(client, 0);
-    assert_eq!(server.ask(client, &line("get a")), "");
+    assert_eq!(server.call(client, &line("get a")), "");
     // Room becomes available, and the next request arrives before the queued reply is sent.
     server.set_room(client, 1000);
-    assert_eq!(server.ask(client, &line("get b")), "$1\r\n1\r\n$1\r\n2\r\n");
+    assert_eq!(server.call(client, &line("get b")), "$1\r\n1\r\n$1\r\n2\r\n");
     expect_reply(&mut server, client, "get c", "$1\r\n3\r\n");
 }
 
@@ -415,7 +415,7 @@ fn client_list_and_kill_cover_all_workers() {
         for (n, client) in clients.iter().enumerate() {
             expect_reply(&mut server, *client, &format!("client setname c{n}"), "+OK\r\n");
         }
-        let list = server.ask(clients[0], &line("client list"));
+        let list = server.call(clients[0], &line("client list"));
         assert_eq!(list.matches("id=").count(), 6, "{list}");
         assert!((0..6).all(|n| list.contains(&format!("name=c{n} "))), "{list}");
         expect_reply(&mut server, clients[0], "client id", ":1\r\n");
@@ -443,16 +443,16 @@ fn memcached_keys_are_separate_and_in_all_shards() {
         let (memcached, redis) = (server.connect_to_memcached(0), server.connect(0));
         for n in 0..20 {
             let set = format!("set key{n} {n} 0 5\r\nvalue\r\n");
-            assert_eq!(server.ask(memcached, set.as_bytes()), "STORED\r\n");
+            assert_eq!(server.call(memcached, set.as_bytes()), "STORED\r\n");
         }
         assert_eq!(
-            server.ask(memcached, b"get key3 none key4\r\n"),
+            server.call(memcached, b"get key3 none key4\r\n"),
             "VALUE key3 3 5\r\nvalue\r\nVALUE key4 4 5\r\nvalue\r\nEND\r\n"
         );
         let pipelined: String = (0..20).map(|n| format!("mg key{n} v\r\n")).collect();
-        assert_eq!(server.ask(memcached, pipelined.as_bytes()), "VA 5\r\nvalue\r\n".repeat(20));
+        assert_eq!(server.call(memcached, pipelined.as_bytes()), "VA 5\r\nvalue\r\n".repeat(20));
         expect_reply(&mut server, redis, "dbsize", ":0\r\n");
-        assert_eq!(server.ask(memcached, b"flush_all\r\nget key3 key4\r\nquit\r\n"), "OK\r\nEND\r\n");
+        assert_eq!(server.call(memcached, b"flush_all\r\nget key3 key4\r\nquit\r\n"), "OK\r\nEND\r\n");
         assert!(server.end(memcached).is_closed);
     }
 }

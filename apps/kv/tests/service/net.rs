@@ -187,7 +187,7 @@ pub struct TestServer {
 }
 
 /// Function that sends bytes of a client and returns the reply of a number of lines.
-pub type Ask<'a> = dyn FnMut(Client, &[u8], usize) -> String + 'a;
+pub type Call<'a> = dyn FnMut(Client, &[u8], usize) -> String + 'a;
 
 /// Connection of a client.
 #[derive(Debug, Clone, Copy)]
@@ -356,7 +356,7 @@ impl TestServer {
 
     /// Runs each worker on its own thread. `run` gets the number of the worker. Workers continue to have turns until
     /// all calls have returned.
-    pub fn run_on_threads(&mut self, run: impl Fn(usize, &mut Ask<'_>) + Sync) {
+    pub fn run_on_threads(&mut self, run: impl Fn(usize, &mut Call<'_>) + Sync) {
         let running = AtomicUsize::new(self.workers.len());
         std::thread::scope(|scope| {
             for (number, worker) in self.workers.iter_mut().enumerate() {
@@ -364,7 +364,7 @@ impl TestServer {
                 scope.spawn(move || {
                     // A failed worker must not block the others.
                     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        run(number, &mut |client, bytes, lines| worker.ask(client, bytes, lines));
+                        run(number, &mut |client, bytes, lines| worker.call(client, bytes, lines));
                     }));
                     running.fetch_sub(1, Ordering::Release);
                     if let Err(panic) = outcome {
@@ -385,7 +385,7 @@ impl TestServer {
     }
 
     /// Returns the reply to `bytes`.
-    pub fn ask(&mut self, client: Client, bytes: &[u8]) -> String {
+    pub fn call(&mut self, client: Client, bytes: &[u8]) -> String {
         self.send(client, bytes);
         self.settle();
         String::from_utf8_lossy(&self.received(client)).into_owned()
@@ -394,7 +394,7 @@ impl TestServer {
 
 impl Worker {
     /// Returns the reply to `bytes` once it has `lines` lines.
-    fn ask(&mut self, client: Client, bytes: &[u8], lines: usize) -> String {
+    fn call(&mut self, client: Client, bytes: &[u8], lines: usize) -> String {
         let end = self.net.end(client.0);
         end.input.push_back(bytes.to_vec());
         end.is_readable = true;

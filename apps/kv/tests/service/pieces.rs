@@ -33,8 +33,8 @@ fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut TestServer, us
             let cut = pieces[0].len();
             assert!(replied == *expected, "{workers} workers, cut at {cut}: {}\n\n{}", replied.0, expected.0);
             server.lose(client);
-            server.ask(other, &line("flushall"));
-            server.ask(memcached, b"flush_all\r\n");
+            server.call(other, &line("flushall"));
+            server.call(memcached, b"flush_all\r\n");
         };
         check(&[session], false);
         // Most cuts inside a value are equivalent.
@@ -159,7 +159,7 @@ fn error_follows_earlier_replies() {
         for n in 0..20 {
             let client = server.connect(0);
             let session = [&request(&["get", &format!("key{n}")])[..], wrong].concat();
-            assert_eq!(server.ask(client, &session), format!("$-1\r\n{error}"));
+            assert_eq!(server.call(client, &session), format!("$-1\r\n{error}"));
             assert!(server.end(client).is_closed);
         }
     }
@@ -167,7 +167,7 @@ fn error_follows_earlier_replies() {
     for n in 0..20 {
         let client = server.connect_to_memcached(0);
         let session = format!("get key{n}\r\n{}\r\n", " ".repeat(3000));
-        assert_eq!(server.ask(client, session.as_bytes()), "END\r\n");
+        assert_eq!(server.call(client, session.as_bytes()), "END\r\n");
         assert!(server.end(client).is_closed);
     }
 }

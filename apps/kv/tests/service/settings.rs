@@ -6,7 +6,7 @@ use linerate_bypass::time::Duration;
 
 #[track_caller]
 fn parameter(server: &mut TestServer, client: Client, name: &str) -> String {
-    let reply = server.ask(client, &line(&format!("config get {name}")));
+    let reply = server.call(client, &line(&format!("config get {name}")));
     reply.lines().last().unwrap().to_owned()
 }
 
@@ -25,7 +25,7 @@ fn concurrent_changes_of_two_workers_are_both_kept() {
             assert_eq!(parameter(&mut server, client, "maxclients"), (100 + n).to_string());
             assert_eq!(parameter(&mut server, client, "requirepass"), "secret");
         }
-        assert_eq!(server.ask(clients[1], &request(&["config", "set", "requirepass", ""])), "+OK\r\n");
+        assert_eq!(server.call(clients[1], &request(&["config", "set", "requirepass", ""])), "+OK\r\n");
         let other = server.connect(0);
         expect_reply(&mut server, other, "ping", "+PONG\r\n");
         server.lose(other);
@@ -54,7 +54,7 @@ fn password_is_rejected_where_datagrams_are_answered() {
                    and its source address can be forged\r\n";
     expect_reply(&mut server, client, "config set timeout 5 requirepass secret", refused);
     assert_eq!(parameter(&mut server, client, "timeout"), "0");
-    assert_eq!(server.ask(client, &request(&["config", "set", "requirepass", "", "timeout", "6"])), "+OK\r\n");
+    assert_eq!(server.call(client, &request(&["config", "set", "requirepass", "", "timeout", "6"])), "+OK\r\n");
     assert_eq!(parameter(&mut server, client, "timeout"), "6");
 }
 
@@ -69,7 +69,7 @@ fn check_memory(server: &mut TestServer, client: Client) {
     server.pass(Duration::from_millis(20));
     let replies = String::from_utf8(server.received(client)).unwrap();
     assert!(replies.contains("-OOM"));
-    let info = server.ask(client, &line("info memory"));
+    let info = server.call(client, &line("info memory"));
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
     assert!(used.parse::<u64>().unwrap() <= 4 << 20, "{used} bytes");
 }
@@ -81,9 +81,9 @@ fn memory_limit_applies_to_all_shards_for_later_requests() {
         let client = server.connect(0);
         server.send(client, &line("config set maxmemory 4mb"));
         check_memory(&mut server, client);
-        let again = server.ask(client, &line("config set maxmemory 64mb maxmemory-policy allkeys-lru"));
+        let again = server.call(client, &line("config set maxmemory 64mb maxmemory-policy allkeys-lru"));
         assert_eq!(again, "+OK\r\n");
-        assert_eq!(server.ask(client, &request(&["set", "one", &"x".repeat(900)])), "+OK\r\n");
+        assert_eq!(server.call(client, &request(&["set", "one", &"x".repeat(900)])), "+OK\r\n");
     }
 }
 

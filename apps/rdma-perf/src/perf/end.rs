@@ -1,6 +1,6 @@
 //! One end of a test: connection setup, and the test loop.
 
-use super::parameters::{Ask, RemoteMemory};
+use super::parameters::{RemoteMemory, TestRequest};
 use super::prepared::Prepared;
 use super::run::Run;
 use super::{Parameters, PerfError, Refusal, Test};
@@ -73,7 +73,7 @@ pub struct End<C: Provider> {
 #[derive(Clone, Copy)]
 enum Purpose {
     Serve(Test),
-    Ask(Parameters),
+    Connect(Parameters),
 }
 
 enum Stage<C: Provider> {
@@ -108,7 +108,7 @@ impl<C: Provider> End<C> {
 
     /// Creates a client of the server at `remote`.
     pub fn client(provider: &Arc<C>, parameters: Parameters, remote: SocketAddr) -> Result<Self, PerfError> {
-        let mut end = End::new(provider, Purpose::Ask(parameters))?;
+        let mut end = End::new(provider, Purpose::Connect(parameters))?;
         parameters.check(&end.limits, end.message).map_err(PerfError::Here)?;
         end.begin(parameters, remote)?;
         Ok(end)
@@ -172,11 +172,11 @@ impl<C: Provider> End<C> {
 
     /// Returns the results so far.
     pub fn outcome(&self) -> Outcome {
-        let is_client = matches!(self.purpose, Purpose::Ask(_));
+        let is_client = matches!(self.purpose, Purpose::Connect(_));
         let parameters = match (&self.stage, self.purpose) {
             (Stage::Made { run, .. }, _) => run.parameters(),
             (Stage::Making { making, .. }, _) => making.parameters,
-            (Stage::Waiting, Purpose::Ask(parameters)) => parameters,
+            (Stage::Waiting, Purpose::Connect(parameters)) => parameters,
             (Stage::Waiting, Purpose::Serve(test)) => Parameters::new(test),
         };
         match &self.stage {
@@ -272,41 +272,47 @@ impl<C: Provider> End<C> {
                 tracing::debug!("{error}");
             }
         };
-        let ask = match Ask::read(event.private_data.bytes()) {
+        let request = match TestRequest::read(event.private_data.bytes()) {
             None => {
                 tracing::warn!("{from} is refused: it is another program");
                 return refuse(id, b"linerate rdma perf: unknown request");
             }
-            Some(ask) => ask.and_then(|ask| self.check(&id, ask)),
+            Some(request) => request.and_then(|request| self.check(&id, request)),
         };
-        let ask = match ask {
-            Ok(ask) => ask,
+        let request = match request {
+            Ok(request) => request,
             Err(why) => {
                 tracing::warn!("{from} is refused: {why}");
                 return refuse(id, &why.write());
             }
         };
-        if let Err((id, error)) = self.accept(id, ask, event, now) {
+        if let Err((id, error)) = self.accept(id, request, event, now) {
             tracing::warn!("{from} is refused: {error}");
             refuse(id, &Refusal::Failed.write());
         }
     }
 
     /// Checks that the requested test can be done.
-    fn check(&self, id: &CmId<C>, ask: Ask) -> Result<Ask, Refusal> {
+    fn check(&self, id: &CmId<C>, request: TestRequest) -> Result<TestRequest, Refusal> {
         match self.purpose {
-            Purpose::Serve(test) if !test.serves(ask.parameters.test) => return Err(Refusal::Test(test)),
+            Purpose::Serve(test) if !test.serves(request.parameters.test) => return Err(Refusal::Test(test)),
             _ if !matches!(self.stage, Stage::Waiting) => return Err(Refusal::Busy),
             _ if !id.is_on_device() => return Err(Refusal::Elsewhere),
             _ => {}
         }
-        ask.parameters.check(&self.limits, self.message)?;
-        Ok(ask)
+        request.parameters.check(&self.limits, self.message)?;
+        Ok(request)
     }
 
     /// Accepts a client. Returns the identifier with the error on failure.
-    fn accept(&mut self, mut id: CmId<C>, ask: Ask, event: &CmEvent, now: Instant) -> Result<(), (CmId<C>, Error)> {
-        let Ask { parameters, memory } = ask;
+    fn accept(
+        &mut self,
+        mut id: CmId<C>,
+        request: TestRequest,
+        event: &CmEvent,
+        now: Instant,
+    ) -> Result<(), (CmId<C>, Error)> {
+        let TestRequest { parameters, memory } = request;
         let prepared = Prepared::new(&self.provider, &self.limits, &parameters, false);
         let made = prepared.and_then(|(prepared, qp)| {
             let qp = prepared.init(qp, &id)?;
@@ -385,8 +391,8 @@ impl<C: Provider> End<C> {
             RouteResolved => {
                 if let Some(new) = new.take() {
                     let made = prepared.init(new, id)?;
-                    let ask = Ask { parameters: *parameters, memory: prepared.memory() };
-                    id.connect(&self.connect_params(made.number(), parameters, (u8::MAX, u8::MAX), &ask.write()))?;
+                    let request = TestRequest { parameters: *parameters, memory: prepared.memory() };
+                    id.connect(&self.connect_params(made.number(), parameters, (u8::MAX, u8::MAX), &request.write()))?;
                     *qp = Some(made);
                 }
             }

@@ -297,7 +297,7 @@ pub(super) struct RemoteMemory {
 
 /// Request of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct TestRequest {
     pub parameters: Parameters,
     pub memory: RemoteMemory,
 }
@@ -352,7 +352,7 @@ impl Reader<'_> {
     }
 }
 
-impl Ask {
+impl TestRequest {
     pub fn write(&self) -> Vec<u8> {
         let Parameters { size, messages, tx_depth, rx_depth, list, signal_every, inline, reads, .. } = self.parameters;
         let mut bytes = Vec::with_capacity(ASK_LEN);
@@ -372,7 +372,7 @@ impl Ask {
     }
 
     /// Parses a client's request. Returns `None` for another program, and an error for invalid parameters.
-    pub fn read(bytes: &[u8]) -> Option<Result<Ask, Refusal>> {
+    pub fn read(bytes: &[u8]) -> Option<Result<TestRequest, Refusal>> {
         let mut reader = Reader(bytes);
         if reader.take()? != ASK {
             return None;
@@ -397,7 +397,11 @@ impl Ask {
         let memory = RemoteMemory::read(&mut reader)?;
         // The device checks that the range is the peer's memory; here only its end must not overflow.
         let is_there = memory.address.checked_add(u64::from(parameters.size)).is_some();
-        Some(if is_there { Ok(Ask { parameters, memory }) } else { Err(Refusal::Malformed(Malformed::Address)) })
+        Some(if is_there {
+            Ok(TestRequest { parameters, memory })
+        } else {
+            Err(Refusal::Malformed(Malformed::Address))
+        })
     }
 }
 

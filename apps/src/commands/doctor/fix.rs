@@ -10,7 +10,7 @@ pub enum Confirmation<'a> {
     /// Confirms every proposal.
     All,
     /// Asks for each proposal, and reads the answer from this input.
-    Ask(&'a mut dyn BufRead),
+    Prompt(&'a mut dyn BufRead),
 }
 
 /// Returns the commands that fix problems in `report`, each once: remedies in words, and those that end in a restart of
@@ -37,13 +37,13 @@ pub fn fix(report: &Report, mut confirmation: Confirmation<'_>, out: &mut dyn Wr
         // The package manager would ask again.
         let command = match confirmation {
             Confirmation::All => command.replace("apt-get install", "apt-get install -y"),
-            Confirmation::Ask(_) => command.to_owned(),
+            Confirmation::Prompt(_) => command.to_owned(),
         };
         writeln!(out, "→ {}", command.replace(char::is_control, "\u{fffd}"))?;
         let is_confirmed = match &mut confirmation {
             // Its network interfaces disappear from the kernel: the user decides for each device.
             Confirmation::All => !command.contains("dpdk-devbind"),
-            Confirmation::Ask(answers) => {
+            Confirmation::Prompt(answers) => {
                 write!(out, "  run it? [y/N] ")?;
                 out.flush()?;
                 let mut answer = String::new();
@@ -112,7 +112,7 @@ mod tests {
         let commands = ["a", "b", "c"].map(|name| format!("echo done > {}", path(name).display()));
         let report = report(&commands.each_ref().map(String::as_str));
         // The end of input is no confirmation.
-        let (text, result) = fixed(&report, Confirmation::Ask(&mut "no\nY\n".as_bytes()));
+        let (text, result) = fixed(&report, Confirmation::Prompt(&mut "no\nY\n".as_bytes()));
         assert!(result.is_ok() && text.ends_with("1 commands run, 0 failed\n"), "{text}");
         assert!(commands.iter().all(|command| text.contains(&format!("→ {command}\n"))), "{text}");
         assert_eq!(["a", "b", "c"].map(|name| path(name).exists()), [false, true, false]);

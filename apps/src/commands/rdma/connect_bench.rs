@@ -80,8 +80,8 @@ impl Row {
     fn new(what: &str, mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
         let at = |part: f64| {
-            let place = (took.len() as f64 * part) as usize;
-            took.get(place.min(took.len().saturating_sub(1))).map_or(0.0, |took| took.as_secs_f64() * 1e6)
+            let rank = (took.len() as f64 * part) as usize;
+            took.get(rank.min(took.len().saturating_sub(1))).map_or(0.0, |took| took.as_secs_f64() * 1e6)
         };
         Row { what: what.to_owned(), times: took.len(), p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
     }

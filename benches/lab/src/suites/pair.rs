@@ -91,27 +91,27 @@ impl Pair {
         server.succeed().map(drop)
     }
 
-    /// Starts a server. `words` are arguments of both ends.
-    pub fn serve(&self, lab: &Lab, service: Service, words: &str) -> Result<Program> {
-        let end = End { words: words.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
+    /// Starts a server. `args` are arguments of both ends.
+    pub fn serve(&self, lab: &Lab, service: Service, args: &str) -> Result<Program> {
+        let end = End { args: args.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::SERVER) };
         let mut server = self.server.start_script(service.name, &lab.in_guest(&service.serve(&end)))?;
         server.wait_for_line("ready ")?;
         Ok(server)
     }
 
     /// Starts a load.
-    pub fn load(&self, lab: &Lab, service: Service, words: &str) -> Result<Program> {
-        let end = End { words: words.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
+    pub fn load(&self, lab: &Lab, service: Service, args: &str) -> Result<Program> {
+        let end = End { args: args.to_owned(), ..End::new(format!("rdma:{DEVICE}"), Self::CLIENT) };
         self.client.start_script(service.name, &lab.in_guest(&service.load(&end, Self::SERVER)))
     }
 
     /// Checks that a server answers a load. A load without any reply is given more time.
-    pub fn answers(&self, lab: &Lab, service: Service, words: &str) -> Result<()> {
-        let server = self.serve(lab, service, words)?;
-        let load = self.load(lab, service, words)?.succeed()?;
+    pub fn answers(&self, lab: &Lab, service: Service, args: &str) -> Result<()> {
+        let server = self.serve(lab, service, args)?;
+        let load = self.load(lab, service, args)?.succeed()?;
         let served = server.stop()?;
         if load.last_json()?["requests"] == 0 && service.seconds < 60 {
-            return self.answers(lab, Service { seconds: 4 * service.seconds, ..service }, words);
+            return self.answers(lab, Service { seconds: 4 * service.seconds, ..service }, args);
         }
         service.check(&load, &served)
     }

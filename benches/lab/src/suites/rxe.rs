@@ -83,7 +83,7 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
     // Reaches the peak number of connections first, whose slots are kept.
     pair.load(lab, MANY, "")?.succeed()?;
     let (before, mut resident) = pair.held()?;
-    let mut told = vec![resident];
+    let mut sizes = vec![resident];
     let mut thousands = 0;
     loop {
         for _ in 0..4 {
@@ -92,12 +92,12 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
         }
         thousands += 1;
         let now = pair.held()?.1;
-        told.push(now);
+        sizes.push(now);
         if now <= resident + SPARE {
             break;
         }
         if thousands == MOST_THOUSANDS {
-            return failed(format!("memory in kB grows with every thousand connections: {told:?}"));
+            return failed(format!("memory in kB grows with every thousand connections: {sizes:?}"));
         }
         resident = now;
     }
@@ -118,9 +118,9 @@ fn link_down(lab: &Lab, pair: &Pair) -> Result<()> {
         return failed(format!("the load ends without a reason: {load:?}"));
     }
     let next = pair.load(lab, ECHO, "")?.succeed()?;
-    let told = server.stop()?.last_json()?;
-    if told["finished"].as_u64() < Some(ECHO.connections.into()) {
-        return failed(format!("the next load reports {next:?}, the server {told}"));
+    let summary = server.stop()?.last_json()?;
+    if summary["finished"].as_u64() < Some(ECHO.connections.into()) {
+        return failed(format!("the next load reports {next:?}, the server {summary}"));
     }
     Ok(())
 }

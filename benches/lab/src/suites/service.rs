@@ -71,7 +71,7 @@ pub struct End {
     /// Workers.
     pub workers: u16,
     /// Further arguments.
-    pub words: String,
+    pub args: String,
 }
 
 impl End {
@@ -82,7 +82,7 @@ impl End {
 
     /// Returns an end with one worker.
     pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
-        End { via: via.into(), ip: ip.into(), workers: 1, words: String::new() }
+        End { via: via.into(), ip: ip.into(), workers: 1, args: String::new() }
     }
 
     /// Returns its arguments.
@@ -93,7 +93,7 @@ impl End {
             Some(("rdma", _)) => "--idle backoff".to_owned(),
             Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
         };
-        format!("--via {} {ours} --workers {} {} --json", self.via, self.workers, self.words)
+        format!("--via {} {ours} --workers {} {} --json", self.via, self.workers, self.args)
     }
 }
 

@@ -32,7 +32,7 @@ fn run(lab: &Lab, report: &mut Report) {
     });
     for service in ALL {
         report.case(&format!("{} in a VLAN answers the guest's kernel", service.name), || {
-            let there = End { ip: HOST_THERE.to_owned(), words: format!("--vlan {VLAN}"), ..end(lab) };
+            let there = End { ip: HOST_THERE.to_owned(), args: format!("--vlan {VLAN}"), ..end(lab) };
             let server = serve(lab, service, &there)?;
             machine.run("vlan", &join_vlan())?;
             load(lab, &machine, service, server, HOST_THERE)

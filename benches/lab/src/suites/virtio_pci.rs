@@ -113,9 +113,9 @@ pub fn bind(driver: &str, devices: &[String]) -> String {
 fn answers(lab: &Lab, machine: &Machine, namespace: &Namespace, nic: &Nic, service: Service) -> Result<()> {
     let nic = &Nic { iommu: machine.has_iommu(), ..nic.clone() };
     // QEMU's own packed rings accept frames in one segment only.
-    let words = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
+    let args = if nic.packed && !matches!(nic.wire, Wire::VhostUser(_)) { "--no-multi-segment" } else { "" };
     let end =
-        End { workers: nic.queues, words: words.to_owned(), ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
+        End { workers: nic.queues, args: args.to_owned(), ..End::new(format!("pci:{}", nic.pci()), address(nic, 2)) };
     let load = || match &nic.wire {
         Wire::VhostUser(socket) => lab.linerate(None, &service.load(&host_end(nic, socket), &end.ip)),
         _ => lab.linerate(Some(namespace), &service.load(&End::kernel(), &end.ip)),

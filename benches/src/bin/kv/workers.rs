@@ -65,7 +65,7 @@ fn settings(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
         let patterns = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
-        patterns.map(|(workers, whose)| (workers, AccessPattern { at_once, by_mget, whose }))
+        patterns.map(|(workers, owner)| (workers, AccessPattern { at_once, by_mget, owner }))
     })
 }
 
@@ -88,18 +88,18 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     let settings: Vec<(usize, AccessPattern)> =
         settings(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
     let measured =
-        |(count, asking): &(usize, AccessPattern)| Measured { workers: &workers[count - 1], asking: *asking };
+        |(count, pattern): &(usize, AccessPattern)| Measured { workers: &workers[count - 1], pattern: *pattern };
     let mut measured: Vec<Measured<'_>> = settings.iter().map(measured).collect();
     let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
     let after = group_by_distance().map_err(failed)?;
 
     let mut rows: Vec<Row> = Vec::new();
     let mut one = costs[0].ns;
-    for ((workers, asking), cost) in settings.into_iter().zip(costs) {
+    for ((workers, pattern), cost) in settings.into_iter().zip(costs) {
         if workers == 1 {
             one = cost.ns;
         }
-        let way = match asking {
+        let way = match pattern {
             AccessPattern { at_once: 1, .. } => "a GET".to_owned(),
             AccessPattern { at_once, by_mget: false, .. } => format!("{at_once} GETs"),
             AccessPattern { at_once, by_mget: true, .. } => format!("MGET of {at_once}"),
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         rows.push(Row {
             way,
             workers,
-            whose: asking.whose,
+            whose: pattern.owner,
             keys_per_second: each * workers as f64,
             keys_per_second_and_worker: each,
             cost,

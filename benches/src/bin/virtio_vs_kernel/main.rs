@@ -108,17 +108,17 @@ fn run(args: &Args, setting: &Setting) -> Result<Report, Error> {
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
     for round in 1..=args.rounds {
-        let say = |text: &str| eprintln!("round {round} of {}: {text}", args.rounds);
+        let print_progress = |text: &str| eprintln!("round {round} of {}: {text}", args.rounds);
         for (network, runs) in networks.iter().zip(&mut runs) {
-            say(&network.name());
+            print_progress(&network.name());
             runs.extend(cores.measure_stable(|| measure(setting, *network, &[MANY, ONE]))?);
         }
         if !args.no_testpmd {
-            say("dpdk-testpmd");
+            print_progress("dpdk-testpmd");
             bounces.extend(cores.measure_stable(|| bounce(setting))?);
         }
         if args.sockperf {
-            say("sockperf");
+            print_progress("sockperf");
             ping_pongs.extend(cores.measure_stable(|| ping_pong(setting))?);
         }
     }

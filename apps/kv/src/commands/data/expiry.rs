@@ -94,24 +94,24 @@ pub fn persist(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 
 pub fn ttl(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let now = cx.now;
-    tell(cx, request, reply, |at| (at - now + 500) / 1000)
+    reply_expiry(cx, request, reply, |at| (at - now + 500) / 1000)
 }
 
 pub fn pttl(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let now = cx.now;
-    tell(cx, request, reply, |at| at - now)
+    reply_expiry(cx, request, reply, |at| at - now)
 }
 
 pub fn expiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell(cx, request, reply, |at| (at + 500) / 1000)
+    reply_expiry(cx, request, reply, |at| (at + 500) / 1000)
 }
 
 pub fn pexpiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    tell(cx, request, reply, |at| at)
+    reply_expiry(cx, request, reply, |at| at)
 }
 
 /// Replies with the expiry time, -1 if the key does not expire, or -2 if it does not exist.
-fn tell(
+fn reply_expiry(
     cx: &mut Context<'_, '_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,

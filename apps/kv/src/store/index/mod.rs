@@ -21,7 +21,7 @@ const LINE: usize = 8;
 ///
 /// The upper half of a hash selects the segment. The number of segments is fixed. The lower half, the tag, is stored
 /// beside the location, so a segment grows without reading any item. The home of an entry in its segment is a line: the
-/// tag scaled to the number of homes, so homes are ordered by tag. An entry is stored in any place of its home line, or
+/// tag scaled to the number of homes, so homes are ordered by tag. An entry is stored in any slot of its home line, or
 /// if that is full, in the next line that is not. Entries of the last homes overflow into extra lines behind them;
 /// nothing wraps around.
 ///
@@ -43,7 +43,7 @@ struct Segment {
     len: u32,
 }
 
-/// Group of places. A place without a location is free.
+/// Group of slots. A slot without a location is free.
 #[derive(Default, Clone, Copy)]
 #[repr(align(64))]
 struct Line {
@@ -148,7 +148,7 @@ impl Index {
     pub fn relocate(&mut self, hash: u64, from: Location, to: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        let Some((line, at)) = segment.place_of(hash as u32, from) else { return false };
+        let Some((line, at)) = segment.position_of(hash as u32, from) else { return false };
         segment.lines[line].locations[at] = Some(to);
         true
     }
@@ -157,8 +157,8 @@ impl Index {
     pub fn remove(&mut self, hash: u64, location: Location) -> bool {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
-        let Some(place) = segment.place_of(hash as u32, location) else { return false };
-        segment.take(place);
+        let Some(position) = segment.position_of(hash as u32, location) else { return false };
+        segment.take(position);
         segment.len -= 1;
         self.len -= 1;
         if segment.may_shrink() {
@@ -172,7 +172,7 @@ impl Index {
 
     /// Calls `visit` with the locations of some entries from `cursor` on. The first cursor is 0. Returns the next
     /// cursor, or 0 at the end. An entry that exists from the first call to the last is visited at least once, whatever
-    /// is inserted and removed meanwhile. A call examines about `most` places.
+    /// is inserted and removed meanwhile. A call examines about `most` slots.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Location)) -> u64 {
         let (mut at, mut tag) = ((cursor >> 32) as usize, cursor as u32);
         let mut left = most.max(1);
@@ -185,10 +185,10 @@ impl Index {
                 let end = (first + left.div_ceil(LINE)).min(segment.homes as usize);
                 left = left.saturating_sub((end - first) * LINE);
                 let beyond = segment.first_tag(end);
-                for (line, places) in segment.lines.iter().enumerate().skip(first) {
+                for (line, slots) in segment.lines.iter().enumerate().skip(first) {
                     let between = |it: &(u32, Location)| u64::from(it.0) < beyond && it.0 >= tag;
-                    places.entries().filter(between).for_each(|(_, location)| visit(location));
-                    if line + 1 >= end && !places.is_full() {
+                    slots.entries().filter(between).for_each(|(_, location)| visit(location));
+                    if line + 1 >= end && !slots.is_full() {
                         break;
                     }
                 }
@@ -229,15 +229,15 @@ impl Index {
         lines.saturating_sub(segment.lines.capacity()) * size_of::<Line>()
     }
 
-    /// Returns an entry near the place that `random` selects, a uniform 64-bit number.
+    /// Returns an entry near the slot that `random` selects, a uniform 64-bit number.
     pub fn sample(&self, random: u64) -> Option<Location> {
         let start = self.segment_of(random);
         let later = self.segments[start..].iter().chain(&self.segments[..start]);
         let segment = later.into_iter().find(|segment| segment.len > 0)?;
         let (front, back) = segment.lines.split_at(segment.home(random as u32));
-        let places = back.iter().chain(front).flat_map(|line| line.locations);
-        // The lowest bits hardly affect the line. They select the place.
-        places.clone().skip(random as usize % LINE).chain(places).flatten().next()
+        let slots = back.iter().chain(front).flat_map(|line| line.locations);
+        // The lowest bits hardly affect the line. They select the slot.
+        slots.clone().skip(random as usize % LINE).chain(slots).flatten().next()
     }
 }
 
@@ -264,13 +264,13 @@ impl Segment {
         ((home as u64) << 32).div_ceil(u64::from(self.homes))
     }
 
-    /// Returns the line and place of `location` under `tag`.
-    fn place_of(&self, tag: u32, location: Location) -> Option<(usize, usize)> {
-        for (line, places) in self.lines.iter().enumerate().skip(self.home(tag)) {
-            if let found @ Some(_) = places.locations.iter().position(|it| *it == Some(location)) {
+    /// Returns the line and slot of `location` under `tag`.
+    fn position_of(&self, tag: u32, location: Location) -> Option<(usize, usize)> {
+        for (line, slots) in self.lines.iter().enumerate().skip(self.home(tag)) {
+            if let found @ Some(_) = slots.locations.iter().position(|it| *it == Some(location)) {
                 return found.map(|at| (line, at));
             }
-            if !places.is_full() {
+            if !slots.is_full() {
                 break;
             }
         }
@@ -292,19 +292,19 @@ impl Segment {
         self.lines.push(line);
     }
 
-    /// Clears a place, then moves entries forward that a search would miss because the line is no longer full.
+    /// Clears a slot, then moves entries forward that a search would miss because the line is no longer full.
     fn take(&mut self, (mut line, mut at): (usize, usize)) {
         let mut was_full = self.lines[line].is_full();
         for behind in line + 1..self.lines.len() {
             if !was_full {
                 break;
             }
-            let places = self.lines[behind];
-            was_full = places.is_full();
-            let movable = |at: &usize| places.locations[*at].is_some() && self.home(places.tags[*at]) <= line;
+            let slots = self.lines[behind];
+            was_full = slots.is_full();
+            let movable = |at: &usize| slots.locations[*at].is_some() && self.home(slots.tags[*at]) <= line;
             if let Some(found) = (0..LINE).find(movable) {
-                self.lines[line].tags[at] = places.tags[found];
-                self.lines[line].locations[at] = places.locations[found];
+                self.lines[line].tags[at] = slots.tags[found];
+                self.lines[line].locations[at] = slots.locations[found];
                 (line, at) = (behind, found);
             }
         }
@@ -339,7 +339,7 @@ impl Line {
         self.tags.into_iter().zip(self.locations).filter_map(|(tag, location)| Some((tag, location?)))
     }
 
-    /// Returns a location with `tag`. All places are compared at once, because the matching place is unpredictable.
+    /// Returns a location with `tag`. All slots are compared at once, because the matching slot is unpredictable.
     #[inline(always)]
     fn probe(&self, tag: u32) -> Option<Location> {
         let found = u32x8::from(self.tags).simd_eq(u32x8::splat(tag)).to_bitmask();
@@ -541,7 +541,7 @@ mod tests {
             let hash = hashes.pop().unwrap();
             assert!(index.remove(hash, location(hashes.len() as u32 + 1)));
         }
-        // 1536 places of 8 to a line, and the spare lines behind the last home.
+        // 1536 slots of 8 to a line, and the spare lines behind the last home.
         assert_eq!((index.lines, index.shrunk()), (lines_for(192), 1));
         for (n, hash) in hashes.iter().enumerate() {
             assert_eq!(index.find(*hash, |_| true), Some(location(n as u32 + 1)));

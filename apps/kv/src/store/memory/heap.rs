@@ -149,7 +149,7 @@ impl Heap {
     /// Frees the slot at `location`.
     pub fn release(&mut self, location: Location) {
         self.released = self.released.wrapping_add(1);
-        let (page, slot, size) = self.place(location);
+        let (page, slot, size) = self.slot_of(location);
         let at = &mut self.pages[page as usize];
         let class = at.class as usize;
         let bytes = &mut self.pieces.page_mut(page)[slot as usize * size..];
@@ -317,7 +317,7 @@ impl Heap {
     }
 
     /// Returns the page of `location`, its slot number, and the slot size.
-    fn place(&self, location: Location) -> (u32, u16, usize) {
+    fn slot_of(&self, location: Location) -> (u32, u16, usize) {
         let start = start_of(location);
         let size = usize::from(self.pages[start / PAGE].size);
         ((start / PAGE) as u32, (start % PAGE / size) as u16, size)

@@ -7,7 +7,7 @@ use crate::store::memory::item::{Form, Item};
 use crate::store::{Error, Key, Store};
 use linerate_bypass::arena::BuddyArena;
 
-/// Index places examined together for flushed items.
+/// Index batch examined together for flushed items.
 const SWEPT: usize = 256;
 /// Bytes left unused by a new page or long value, for the next growth of the index and of lists.
 pub(in crate::store) const SLACK: usize = 16 << 10;
@@ -90,14 +90,14 @@ impl Store {
         false
     }
 
-    /// Examines about `most` index places and removes flushed items.
+    /// Examines about `most` index batch and removes flushed items.
     pub(in crate::store) fn sweep_some(&mut self, most: usize) {
         let mut found = std::mem::take(&mut self.scratch_locations);
         let mut left = most;
         while left > 0 && self.keyspaces.flushed() > 0 {
-            let places = left.min(SWEPT);
-            left -= places;
-            self.sweep_cursor = self.index.scan(self.sweep_cursor, places, |location| {
+            let batch = left.min(SWEPT);
+            left -= batch;
+            self.sweep_cursor = self.index.scan(self.sweep_cursor, batch, |location| {
                 if self.keyspaces.is_flushed(Item(self.heap.at(location)).space()) {
                     found.push(location);
                 }

@@ -109,13 +109,13 @@ impl CounterLookup {
     /// Processes received answers.
     fn take(&mut self) -> Result<(), CounterLookupError> {
         let number = self.addrs.len();
-        let wrong = |said: &str| CounterLookupError::Refused(number, said.to_owned());
+        let wrong = |reply: &str| CounterLookupError::Refused(number, reply.to_owned());
         let mut used = 0;
         while self.addrs.len() < self.requested {
             let rest = &self.answer[used..];
-            let Some((said, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("something else"))? else { break };
+            let Some((reply, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("something else"))? else { break };
             used += len;
-            let [address, key] = match said {
+            let [address, key] = match reply {
                 NumbersReply::Numbers(numbers) => numbers,
                 NumbersReply::Null => return Err(wrong("nothing")),
                 NumbersReply::Error(error) => return Err(CounterLookupError::Refused(self.addrs.len(), error)),

@@ -158,16 +158,16 @@ fn busy_counter_falls_back_to_fetch_and_add() {
 }
 
 /// Looks up counters at a fake server of `names` names.
-fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) -> CounterLookup {
+fn lookup(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) -> CounterLookup {
     let is_over = Arc::new(AtomicBool::new(false));
-    let mut ask = CounterLookup::new("10.0.0.2:6379".parse().unwrap(), count, known, is_over.clone());
+    let mut lookup = CounterLookup::new("10.0.0.2:6379".parse().unwrap(), count, known, is_over.clone());
     let mut net: FakeTransport<()> = FakeTransport::new(10_000);
     net.remote_room = 5;
-    ask.start(&mut net);
-    let conn = net.establish(&mut ask);
+    lookup.start(&mut net);
+    let conn = net.establish(&mut lookup);
     let mut known = 0;
     while !net.is_closed(conn) {
-        let sent = net.drain(&mut ask, conn);
+        let sent = net.drain(&mut lookup, conn);
         let requests = sent.windows(16).filter(|window| window == b"LINERATE.COUNTER").count();
         let mut answer = String::new();
         for _ in 0..requests {
@@ -178,13 +178,13 @@ fn ask(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64]) 
             }
             known += 1;
         }
-        answer.as_bytes().chunks(100).filter(|_| true).for_each(|part| net.arrive(&mut ask, conn, part));
-        let was_done = net.do_remote(&mut ask, |operation| apply(numbers, operation));
+        answer.as_bytes().chunks(100).filter(|_| true).for_each(|part| net.arrive(&mut lookup, conn, part));
+        let was_done = net.do_remote(&mut lookup, |operation| apply(numbers, operation));
         assert!(requests > 0 || was_done || net.is_closed(conn), "it waits for nothing");
     }
-    net.gone(&mut ask, conn, CloseReason::Finished);
+    net.gone(&mut lookup, conn, CloseReason::Finished);
     assert!(is_over.load(Ordering::Acquire));
-    ask
+    lookup
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn counters_are_found_by_name_and_read_by_the_device() {
     let mut numbers: Vec<u64> = (0..100).map(|n| n * n).collect();
     let before = numbers.clone();
     for count in [1, 32, 33, 100] {
-        let (found, values) = ask(100, count, Vec::new(), &mut numbers).outcome().unwrap();
+        let (found, values) = lookup(100, count, Vec::new(), &mut numbers).outcome().unwrap();
         assert_eq!((found, &values[..]), (addrs(count), &before[..count]));
-        let (_, values) = ask(0, count, addrs(count), &mut numbers).outcome().unwrap();
+        let (_, values) = lookup(0, count, addrs(count), &mut numbers).outcome().unwrap();
         assert_eq!(values, before[..count]);
     }
     assert_eq!(numbers, before);
-    let refused = ask(40, 50, Vec::new(), &mut numbers).outcome().unwrap_err();
+    let refused = lookup(40, 50, Vec::new(), &mut numbers).outcome().unwrap_err();
     assert_eq!(refused, crate::CounterLookupError::Refused(40, "ERR all have names".to_owned()));
 }

@@ -1,6 +1,6 @@
 //! Clients that violate the protocol.
 
-use super::super::parameters::{Ask, RemoteMemory};
+use super::super::parameters::{RemoteMemory, TestRequest};
 use super::super::{Malformed, Refusal};
 use super::*;
 use linerate_rdma::provider::{CmConnParam, CmEventKind, PrivateData};
@@ -10,7 +10,7 @@ const WRITE: Test = Test { verb: Verb::Write, kind: Kind::Bandwidth };
 const SEND: Test = Test { verb: Verb::Send, kind: Kind::Bandwidth };
 
 /// Sends a connect request with `bytes`. Returns the refusal, if any, and the memory regions then registered.
-fn ask(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
+fn send_request(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
     let mut rig = Rig::on(1, DeviceConfig::roce, server, parameters(server));
     rig.ends[1] = State::Ended(Err(PerfError::TimedOut));
     let mut channel = EventChannel::new(&rig.devices[1]).unwrap();
@@ -45,8 +45,8 @@ fn ask(server: Test, bytes: &[u8]) -> (Option<PrivateData>, usize) {
 }
 
 fn refusal(parameters: Parameters, address: u64) -> Option<Refusal> {
-    let ask_for = Ask { parameters, memory: RemoteMemory { address, rkey: 1 } };
-    let (refused, mrs) = ask(parameters.test, &ask_for.write());
+    let request = TestRequest { parameters, memory: RemoteMemory { address, rkey: 1 } };
+    let (refused, mrs) = send_request(parameters.test, &request.write());
     refused.map(|private_data| {
         assert_eq!(mrs, 0, "memory for {parameters:?}");
         Refusal::read(private_data.bytes()).unwrap()
@@ -85,7 +85,7 @@ fn invalid_requests_are_refused_without_allocation() {
 
 #[test]
 fn arbitrary_requests_are_refused_or_served() {
-    let good = Ask { parameters: parameters(WRITE), memory: RemoteMemory::default() }.write();
+    let good = TestRequest { parameters: parameters(WRITE), memory: RemoteMemory::default() }.write();
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..200 {
         let mut bytes = good.clone();
@@ -96,7 +96,7 @@ fn arbitrary_requests_are_refused_or_served() {
                 bytes[at] = random.u8(..);
             }
         }
-        let (refused, mrs) = ask(WRITE, &bytes);
+        let (refused, mrs) = send_request(WRITE, &bytes);
         assert!(mrs <= 2 && (refused.is_none() || mrs == 0));
     }
 }

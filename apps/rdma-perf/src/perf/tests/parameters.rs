@@ -1,6 +1,6 @@
 //! Encoding of requests, replies and refusals.
 
-use super::super::parameters::{Ask, RemoteMemory};
+use super::super::parameters::{RemoteMemory, TestRequest};
 use super::super::{Malformed, Refusal};
 use super::*;
 use linerate_rdma::provider::PrivateData;
@@ -21,17 +21,18 @@ fn request_and_reply_round_trip() {
                 reads: 7,
                 bidirectional,
             };
-            let ask = Ask { parameters, memory: RemoteMemory { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
-            assert!(ask.write().len() <= PrivateData::LEN);
+            let request =
+                TestRequest { parameters, memory: RemoteMemory { address: 0x0807_0605_0403_0201, rkey: 0xabcd_ef01 } };
+            assert!(request.write().len() <= PrivateData::LEN);
             // Devices pad with zeros.
-            let mut written = ask.write();
+            let mut written = request.write();
             written.resize(PrivateData::LEN, 0);
-            assert_eq!(Ask::read(&written), Some(Ok(ask)));
-            assert_eq!(RemoteMemory::read_answer(&ask.memory.write_answer()), Some(ask.memory));
+            assert_eq!(TestRequest::read(&written), Some(Ok(request)));
+            assert_eq!(RemoteMemory::read_answer(&request.memory.write_answer()), Some(request.memory));
         }
     }
     assert_eq!(
-        (Ask::read(b"another"), RemoteMemory::read_answer(b"another"), Refusal::read(b"another")),
+        (TestRequest::read(b"another"), RemoteMemory::read_answer(b"another"), Refusal::read(b"another")),
         (None, None, None)
     );
 }
@@ -60,9 +61,10 @@ fn refusals_round_trip() {
 
 #[test]
 fn other_release_is_refused() {
-    let mut ask = Ask { parameters: parameters(tests().next().unwrap()), memory: RemoteMemory::default() }.write();
-    ask[4] += 1;
-    assert_eq!(Ask::read(&ask), Some(Err(Refusal::Version)));
+    let mut request =
+        TestRequest { parameters: parameters(tests().next().unwrap()), memory: RemoteMemory::default() }.write();
+    request[4] += 1;
+    assert_eq!(TestRequest::read(&request), Some(Err(Refusal::Version)));
 }
 
 #[test]

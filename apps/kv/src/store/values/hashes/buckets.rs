@@ -153,24 +153,24 @@ impl Store {
         self.resolve_field(find(&fields[range], name)?.1)
     }
 
-    /// Calls `visit` with about `most` fields of a large hash from `place` on, in the order of bit-reversed hashes.
-    /// Returns the next place, or 0 at the end.
+    /// Calls `visit` with about `most` fields of a large hash from `cursor` on, in the order of bit-reversed hashes.
+    /// Returns the next cursor, or 0 at the end.
     pub(in crate::store) fn visit_table(
         &self,
         number: u32,
-        place: u32,
+        cursor: u32,
         most: usize,
         mut visit: impl FnMut(&[u8], Str<'_>),
     ) -> u64 {
         let Some(table) = self.tables.get(number) else { return 0 };
-        let mut place = u64::from(place);
+        let mut cursor = u64::from(cursor);
         let mut visited = 0;
         while visited < most {
-            let (bucket, end) = table.at(place as u32);
+            let (bucket, end) = table.at(cursor as u32);
             for location in self.items_of(number, bucket) {
                 for (_, Field { name, value }) in fields(&self.item(location).value()[NEXT..]) {
-                    // The bucket may start before `place`: its other half was visited before a merge.
-                    if u64::from(self.field_hash(name).reverse_bits()) >= place
+                    // The bucket may start before `cursor`: its other half was visited before a merge.
+                    if u64::from(self.field_hash(name).reverse_bits()) >= cursor
                         && let Some(value) = self.resolve_field(value)
                     {
                         visit(name, value);
@@ -180,12 +180,12 @@ impl Store {
             }
             // Empty buckets count as well.
             visited += 1;
-            place = end;
-            if place > u64::from(u32::MAX) {
+            cursor = end;
+            if cursor > u64::from(u32::MAX) {
                 return 0;
             }
         }
-        place
+        cursor
     }
 
     /// Defers freeing the large hash `table`, whose key was removed.

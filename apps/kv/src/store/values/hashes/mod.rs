@@ -253,16 +253,16 @@ impl Store {
     ) -> Result<u64, Error> {
         let Some(location) = self.find_hash(key, now)? else { return Ok(0) };
         // A cursor beyond 32 bits is behind all field hashes.
-        let Ok(place) = u32::try_from(cursor) else { return Ok(0) };
-        Ok(self.visit_at(location, place, count.max(1), visit))
+        let Ok(cursor) = u32::try_from(cursor) else { return Ok(0) };
+        Ok(self.visit_at(location, cursor, count.max(1), visit))
     }
 
-    /// Calls `visit` with fields of the hash at `location` from `place` on, about `most` if the hash is large. Returns
-    /// the next place.
-    fn visit_at(&self, location: Location, place: u32, most: usize, mut visit: impl FnMut(&[u8], Str<'_>)) -> u64 {
+    /// Calls `visit` with fields of the hash at `location` from `cursor` on, about `most` if the hash is large. Returns
+    /// the next cursor.
+    fn visit_at(&self, location: Location, cursor: u32, most: usize, mut visit: impl FnMut(&[u8], Str<'_>)) -> u64 {
         let item = self.item(location);
         if item.form() != Form::Fields {
-            return self.visit_table(item.number(), place, most, visit);
+            return self.visit_table(item.number(), cursor, most, visit);
         }
         for (_, Field { name, value }) in fields(&item.value()[HEADER..]) {
             if let Some(value) = self.resolve_field(value) {
