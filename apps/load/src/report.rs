@@ -337,7 +337,7 @@ impl OpenReport {
 impl fmt::Display for OpenReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OpenReport { rate, due, unanswered, .. } = self;
-        write!(f, "asked for/s{rate:>12.0}   ({due} were due, {unanswered} of them not answered)")
+        write!(f, "offered/s  {rate:>12.0}   ({due} were due, {unanswered} of them not answered)")
     }
 }
 
@@ -370,7 +370,7 @@ impl fmt::Display for KvReport {
         if let Some(OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
             writeln!(
                 f,
-                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were asked for)"
+                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were sent as requests)"
             )?;
             if let Some(seconds) = server_cpu_seconds {
                 writeln!(f, "server CPU {seconds:>12.3} s (from before its connections were made until after them)")?;

@@ -143,7 +143,7 @@ fn open_loop_reports_its_pace() {
         assert!(unanswered < due && open["late_us"]["p50"].as_f64().is_some(), "{report}");
     }
     let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
-    for part in ["asked for/s         100", "were due", "RTT in µs", "sent late"] {
+    for part in ["offered/s           100", "were due", "RTT in µs", "sent late"] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
 }

@@ -114,7 +114,7 @@ fn load_prints_a_text_report() {
     let Some(server) = ExternalServer::redis() else { return };
     let args = format!("kv load --via kernel --connect {} --keys 10 --duration 100ms", server.address);
     for (more, parts) in
-        [("", &["GETs/s", "SETs/s", "missed", "p99.9"][..]), ("--rate 100", &["asked for/s", "sent late"])]
+        [("", &["GETs/s", "SETs/s", "missed", "p99.9"][..]), ("--rate 100", &["offered/s", "sent late"])]
     {
         let output = run(&format!("{args} {more}"));
         assert!(output.status.success(), "{output:?}");

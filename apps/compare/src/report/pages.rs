@@ -126,7 +126,7 @@ fn method(view: &View) -> Vec<String> {
          overlap; of fewer than three rounds, and of sweeps, each value is taken to be off by 5 % or by what rounds differed by, if that \
          is more."
             .to_owned(),
-        "Round trips at fixed settings are of a closed loop: a request follows when an answer has come. Where a rate is asked for, \
+        "Round trips at fixed settings are of a closed loop: a request follows when an answer has come. Where a rate is offered, \
          requests come by Poisson arrivals, and times count from when a request was due."
             .to_owned(),
         "A row is marked as limited by its client from 90 % of what the same load reaches against a server that does nearly nothing."

@@ -164,7 +164,7 @@ impl Service for Clients {
         }
         state.received.drain(..used);
         let rest = &state.received;
-        assert!(!state.expected.is_empty() || rest.is_empty(), "nobody asked for {}", rest.escape_ascii());
+        assert!(!state.expected.is_empty() || rest.is_empty(), "unexpected reply: {}", rest.escape_ascii());
         self.pump(net, conn, state);
     }
 

@@ -252,7 +252,7 @@ impl KvLoad {
         let Stream { outstanding, unwritten, reply, .. } = stream;
         while !bytes.is_empty() {
             let Some(request) = outstanding.get(0).filter(|_| outstanding.len() > unwritten.requests) else {
-                self.note(|| format!("{} came without having been asked for", shown(bytes)));
+                self.note(|| format!("{} arrived without a request", shown(bytes)));
                 return Err(Corrupt);
             };
             match reply.take(bytes, self.space.plan.protocol, request, self.space.expected()) {
