@@ -163,7 +163,7 @@ impl Fabric {
     }
 
     /// Makes addresses resolve to another device of the process, so that
-    /// [`cm_is_here`](linerate_rdma_provider::Provider::cm_is_here) returns false.
+    /// [`cm_is_on_device`](linerate_rdma_provider::Provider::cm_is_on_device) returns false.
     pub fn resolve_elsewhere(&self, sim: &SimDevice, is_elsewhere: bool) {
         self.world().devices[sim.index].is_elsewhere = is_elsewhere;
     }
