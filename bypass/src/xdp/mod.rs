@@ -12,16 +12,18 @@ mod program;
 mod sys;
 
 use program::Fallback;
+use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 /// Attached program. Dropping it returns all frames to the kernel.
 #[derive(Debug)]
 pub(crate) struct SharedInterface {
     _link: OwnedFd,
-    /// Membership of the Ethernet groups on which neighbours are solicited (RFC 4861 §7.2.1).
-    _groups: Option<OwnedFd>,
+    /// Socket that is a member of the groups on which the addresses are solicited (RFC 4861 §7.2.1), so that the device
+    /// accepts frames to them.
+    _groups: Option<UdpSocket>,
 }
 
 /// Failed step of sharing an interface.
@@ -63,14 +65,22 @@ impl SharedInterface {
             Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
             _ => ShareError::Step { step: "attaching the XDP program", error },
         })?;
-        let groups: Vec<_> = addresses.iter().filter_map(|ip| program::solicited_node_mac(*ip)).collect();
-        let groups = if groups.is_empty() {
-            None
-        } else {
-            Some(sys::join_groups(index, &groups).map_err(step("joining the groups of neighbour solicitation"))?)
-        };
+        let groups = join_groups(index, addresses).map_err(step("joining the groups of neighbour solicitation"))?;
         Ok(SharedInterface { _link: link, _groups: groups })
     }
+}
+
+/// Joins the solicited-node groups of the IPv6 addresses, if any.
+fn join_groups(interface: u32, addresses: &[IpAddr]) -> io::Result<Option<UdpSocket>> {
+    let mut groups = addresses.iter().filter_map(|ip| program::solicited_node(*ip)).peekable();
+    if groups.peek().is_none() {
+        return Ok(None);
+    }
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    // Joining a group again fails; addresses with equal last 24 bits share one.
+    let groups: BTreeSet<_> = groups.collect();
+    groups.iter().try_for_each(|group| socket.join_multicast_v6(group, interface))?;
+    Ok(Some(socket))
 }
 
 #[cfg(test)]

@@ -133,9 +133,9 @@ fn halves(ip: Ipv6Addr) -> [u64; 2] {
     [half(0), half(8)]
 }
 
-/// Returns the Ethernet address of the group on which an IPv6 address is solicited (RFC 4291 §2.7.1, RFC 2464 §7).
-pub(super) fn solicited_node_mac(ip: IpAddr) -> Option<[u8; 6]> {
+/// Returns the group on which an IPv6 address is solicited (RFC 4291 §2.7.1).
+pub(super) fn solicited_node(ip: IpAddr) -> Option<Ipv6Addr> {
     let IpAddr::V6(ip) = ip else { return None };
-    let [.., a, b, c] = ip.octets();
-    Some([0x33, 0x33, 0xff, a, b, c])
+    let [.., upper, lower] = ip.segments();
+    Some(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | upper & 0xff, lower))
 }

@@ -1,4 +1,4 @@
-//! System calls for maps, programs and links (bpf(2)), and for membership of Ethernet groups (packet(7)).
+//! System calls for maps, programs and links (bpf(2)).
 
 use super::ShareError;
 use super::btf;
@@ -137,37 +137,6 @@ pub(super) fn interface_index(name: &str) -> io::Result<u32> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
-}
-
-/// Makes an interface accept frames to Ethernet groups until the returned socket is dropped.
-pub(super) fn join_groups(interface: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
-    // Protocol 0: the socket receives nothing.
-    // SAFETY: there are no pointer arguments.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor, which only this value owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    for group in groups {
-        let mut address = [0; 8];
-        address[..6].copy_from_slice(group);
-        let request = libc::packet_mreq {
-            mr_ifindex: interface as libc::c_int,
-            mr_type: libc::PACKET_MR_MULTICAST as u16,
-            mr_alen: 6,
-            mr_address: address,
-        };
-        let length = size_of_val(&request) as libc::socklen_t;
-        let (level, option) = (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP);
-        // SAFETY: the request outlives the call and has the stated length.
-        let result =
-            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const request).cast(), length) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(socket)
 }
 
 /// Runs an XDP program on `frame` as if it had arrived on queue 0 of the loopback interface. Returns the XDP action,

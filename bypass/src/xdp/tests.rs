@@ -121,6 +121,13 @@ fn nanoseconds_per_passed_frame() {
 }
 
 #[test]
+fn solicited_node_group_has_the_last_24_bits() {
+    let group = |ip: &str| super::program::solicited_node(ip.parse().unwrap());
+    assert_eq!(group("2001:db8::1:fe12:3456"), Some("ff02::1:ff12:3456".parse().unwrap()));
+    assert_eq!(group("10.0.0.5"), None);
+}
+
+#[test]
 fn attachment_ends_when_it_is_dropped_and_excludes_another() {
     use super::{ShareError, SharedInterface};
     let Ok(_) = sys::create_xsk_map(1) else { return };
