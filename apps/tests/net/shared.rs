@@ -8,7 +8,7 @@ use super::wire::{ADDRESSES, Wire, linerate_in, servers, wait_for_hugepages};
 use linerate_harness::program::{Program, ip};
 use linerate_harness::rerun::{beside_others, in_namespaces};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 /// Connects this namespace with `namespace`, whose kernel has addresses and its default route on the interface.
@@ -58,7 +58,10 @@ fn assert_shared(namespace: &str, queues: usize) {
     let link = Command::new("ip").args(["-n", namespace, "link", "show", "lr1"]).output().unwrap();
     let link = String::from_utf8_lossy(&link.stdout);
     assert!(!link.contains("xdp") && !link.contains("PROMISC"), "the interface is left as found: {link}");
-    drop(streams);
+    for mut stream in streams {
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the server has finished the connection");
+    }
     assert_eq!(kernel.stop().json()["broken"], 0);
 }
 

@@ -447,7 +447,7 @@ fn unsolicited_reply_is_wrong() {
     bench.net.arrive(&mut bench.load, conn, b"+OK\r\n+OK\r\n");
     let outcome = bench.outcome();
     assert_eq!(outcome.errors.corrupt, 1);
-    assert!(outcome.traffic.first_error().unwrap().starts_with(r#""+OK\r\n" came without"#));
+    assert!(outcome.traffic.first_error().unwrap().starts_with(r#""+OK\r\n" arrived without"#));
 }
 
 #[test]
