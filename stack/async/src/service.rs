@@ -7,6 +7,7 @@ use crate::task;
 use crate::wake::Woken;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Stop, Transport, WorkerCtx};
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -17,6 +18,7 @@ use std::rc::Rc;
 pub struct AsyncService {
     executor: Executor,
     main: Option<Box<dyn FnOnce()>>,
+    requests: Option<Rc<Cell<u64>>>,
 }
 
 /// Connection of an [`AsyncService`].
@@ -29,13 +31,20 @@ impl AsyncService {
         F: Future<Output = ()> + 'static,
     {
         let main = Box::new(|| drop(task::spawn(main())));
-        AsyncService { executor: Executor::new(ctx.worker, ctx.app_sender), main: Some(main) }
+        AsyncService { executor: Executor::new(ctx.worker, ctx.app_sender), main: Some(main), requests: None }
     }
 
     /// Makes [`draining`](crate::draining) follow `stop`.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
         task::follow(&self.executor, stop);
+        self
+    }
+
+    /// Makes [`Service::requests`] return the value of `requests`, in which tasks count the requests that they serve.
+    #[must_use]
+    pub fn with_requests(mut self, requests: Rc<Cell<u64>>) -> Self {
+        self.requests = Some(requests);
         self
     }
 
@@ -119,6 +128,10 @@ impl Service for AsyncService {
                 context::net(|net| net.drop_datagram(datagram));
             }
         });
+    }
+
+    fn requests(&self) -> Option<u64> {
+        self.requests.as_ref().map(|requests| requests.get())
     }
 
     fn closed(&mut self, net: &mut impl Transport, _: ConnId, conn: AsyncConn, why: CloseReason) {
