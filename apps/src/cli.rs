@@ -3,7 +3,7 @@
 use crate::commands::compare::{self, CompareArgs};
 use crate::commands::doctor::{self, DoctorArgs};
 use crate::commands::hugepages::{self, HugepagesArgs};
-use crate::commands::{chargen, conns, discard, echo, kv, raw, top};
+use crate::commands::{chargen, conns, discard, echo, http, kv, raw, top};
 use crate::config;
 use crate::error::Error;
 use crate::usage;
@@ -54,6 +54,9 @@ enum Command {
     /// Chargen server and load generator: one-way transfer from the server (RFC 864)
     #[command(subcommand)]
     Chargen(chargen::Command),
+    /// HTTP/1.1 and HTTP/2 server and HTTP/1.1 load generator
+    #[command(subcommand)]
+    Http(http::Command),
     /// Key-value server for Redis and memcached clients, and load generator
     #[command(subcommand)]
     Kv(kv::Command),
@@ -128,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Echo(command) => echo::run(command, other_networks),
         Command::Discard(command) => discard::run(command, other_networks),
         Command::Chargen(command) => chargen::run(command, other_networks),
+        Command::Http(command) => http::run(command, other_networks),
         Command::Kv(command) => kv::run(command, other_networks),
         Command::Compare(args) => compare::run(*args).map_err(Error::from),
         Command::Raw(command) => raw::run(command),
@@ -170,7 +174,11 @@ fn other_networks(matches: &ArgMatches) -> Option<String> {
     if action != "serve" || matches.value_source("via") != Some(ValueSource::DefaultValue) || !cfg!(feature = "dpdk") {
         return None;
     }
-    let port = if service == "kv" { "" } else { ":7" };
+    let port = match service {
+        "kv" => "",
+        "http" => ":80",
+        _ => ":7",
+    };
     Some(format!(
         "kernel sockets; on a DPDK port: linerate {service} serve --via tap:lr0 --ip 10.0.0.2/24 \
          --listen 10.0.0.2{port}; linerate doctor lists the networks of this host"
@@ -189,7 +197,11 @@ mod tests {
     #[test]
     fn server_without_a_network_names_another() {
         let line = |line: &str| other_networks(&Cli::command().try_get_matches_from(line.split(' ')).unwrap());
-        for (args, part) in [("linerate echo serve", "10.0.0.2:7;"), ("linerate kv serve --memory 8m", "10.0.0.2;")] {
+        for (args, part) in [
+            ("linerate echo serve", "10.0.0.2:7;"),
+            ("linerate http serve", "10.0.0.2:80;"),
+            ("linerate kv serve --memory 8m", "10.0.0.2;"),
+        ] {
             assert_eq!(line(args).is_some_and(|text| text.contains(part)), cfg!(feature = "dpdk"), "{args}");
         }
         for args in

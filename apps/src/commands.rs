@@ -6,6 +6,7 @@ pub mod conns;
 pub mod discard;
 pub mod doctor;
 pub mod echo;
+pub mod http;
 pub mod hugepages;
 pub mod kv;
 pub mod raw;

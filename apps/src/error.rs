@@ -7,6 +7,7 @@ use crate::inspect;
 use linerate as net;
 use linerate_bypass::arena::ArenaError;
 use linerate_bypass::{ConnectError, Via};
+use linerate_http::SiteError;
 use linerate_load::{Errors, PlanError};
 use std::io;
 use std::net::SocketAddr;
@@ -154,6 +155,9 @@ pub enum Error {
         /// Cause.
         error: io::Error,
     },
+    /// The directory of a HTTP server could not be loaded.
+    #[error("--dir {0}")]
+    Site(#[from] SiteError),
     /// The password file could not be read.
     #[error("--password-file {}: {error}: write the password into its first line", path.display())]
     PasswordFile {

@@ -19,13 +19,15 @@ A service and a load generator over kernel sockets, a DPDK port or an RDMA devic
 All commands: linerate --help. Options of one: linerate echo serve --help. Networks: --via in linerate doctor.";
 
 /// Example of each command without subcommands.
-const EXAMPLES: [&str; 20] = [
+const EXAMPLES: [&str; 22] = [
     "linerate echo serve --listen 127.0.0.1:7007",
     "linerate echo load --connect 127.0.0.1:7007 --connections 64",
     "linerate discard serve --listen 127.0.0.1:7009",
     "linerate discard load --connect 127.0.0.1:7009",
     "linerate chargen serve --listen 127.0.0.1:7019",
     "linerate chargen load --connect 127.0.0.1:7019",
+    "linerate http serve --listen 127.0.0.1:8080 --dir .",
+    "linerate http load --connect 127.0.0.1:8080 --connections 64",
     "linerate kv serve --listen 127.0.0.1:6379 --memory 256m",
     "linerate kv load --connect 127.0.0.1:6379 --keys 10000",
     "linerate compare --quick",

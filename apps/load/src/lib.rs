@@ -6,6 +6,7 @@
 
 mod connection;
 mod datagram;
+mod http;
 mod kv;
 mod outcome;
 mod pace;
@@ -23,6 +24,7 @@ pub use connection::{
 #[cfg(feature = "rdma")]
 pub use connection::{Progress, Rounds, Stage};
 pub use datagram::{Counts, FIRST_ANSWER_TIMEOUT, Flight, FlightPlan, Probe, ProbeCheck, UdpEchoLoad};
+pub use http::{HttpLoad, InvalidResponse};
 pub use kv::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, DatagramErrors, Exported, Keyspace, KvLoad,
     KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SWAP_EVERY, UdpKvLoad, UdpPlan,

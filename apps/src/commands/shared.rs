@@ -11,6 +11,8 @@ pub const ECHO_ADDRESS: &str = "127.0.0.1:7007";
 pub const DISCARD_ADDRESS: &str = "127.0.0.1:7009";
 /// Default address of `linerate chargen`: port 19 needs privileges.
 pub const CHARGEN_ADDRESS: &str = "127.0.0.1:7019";
+/// Default address of `linerate http`: port 80 needs privileges.
+pub const HTTP_ADDRESS: &str = "127.0.0.1:8080";
 /// Default address of Redis clients.
 pub const REDIS_ADDRESS: &str = "127.0.0.1:6379";
 /// Default address of loads that use memcached's protocol.

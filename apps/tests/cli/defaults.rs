@@ -22,6 +22,7 @@ fn servers_and_loads_without_options_use_the_same_loopback_port() {
             ("echo", 7007, "echo load"),
             ("discard", 7009, "discard load"),
             ("chargen", 7019, "chargen load"),
+            ("http", 8080, "http load"),
             ("kv", 6379, "kv load --keys 10"),
         ] {
             let server = Program::serve(linerate(&format!("{service} serve")));

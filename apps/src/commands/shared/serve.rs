@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate::units::{parse_address, parse_duration_or_none};
 use linerate::{Listen, NetConfig, Network};
-use linerate_bypass::{Service, WorkerCtx};
+use linerate_bypass::{Service, Stop, WorkerCtx};
 use linerate_load::allocate_payload;
 use linerate_process::SummaryReport;
 use linerate_process::WithContext;
@@ -19,16 +19,19 @@ use std::time::Duration;
 pub struct ServeArgs {
     /// Listening address, such as 10.0.0.2:7 or [::]:7; repeatable
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, display_order = 1)]
-    listen: Vec<SocketAddr>,
+    pub listen: Vec<SocketAddr>,
 
+    /// Introspection options.
     #[command(flatten)]
-    inspect: InspectArgs,
+    pub inspect: InspectArgs,
 
+    /// Shutdown options.
     #[command(flatten)]
-    end: EndArgs,
+    pub end: EndArgs,
 
+    /// Network options.
     #[command(flatten)]
-    net: NetConfig,
+    pub net: NetConfig,
 }
 
 /// Shutdown arguments of every serve command.
@@ -79,6 +82,25 @@ pub fn serve_on<S: Service + Send + 'static, M>(
 where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
+    serve_local(name, net, listen, inspect, end, other_networks, |network, _| make(network), |service| service)
+}
+
+/// As [`serve_on`], for services that are not `Send`: `finish` turns each into its result, on its thread. `make` also
+/// receives the stop request that the workers follow.
+#[expect(clippy::too_many_arguments, reason = "those of `serve_on`, and `finish`")]
+pub fn serve_local<S: Service + 'static, M, R: Send + 'static>(
+    name: &str,
+    net: &NetConfig,
+    listen: &Listen,
+    inspect: &InspectArgs,
+    end: &EndArgs,
+    other_networks: Option<&str>,
+    make: impl FnOnce(&Network<S::Message>, &Stop) -> Result<M, Error>,
+    finish: impl Fn(S) -> R + Send + Sync + 'static,
+) -> Result<Vec<R>, Error>
+where
+    M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
+{
     let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
     let builder = Network::builder().config(net.clone()).listen_on(listen.clone()).stop_flag(signalled);
@@ -86,11 +108,11 @@ where
     allocate_payload(&network, &net.via);
     let (workers, context) = (network.workers(), network.run_context());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
-    let make = make(&network)?;
+    let make = make(&network, &stop)?;
     let metrics =
         listeners.metrics().map(|address| format!(", metrics at http://{address}/metrics")).unwrap_or_default();
     let _serving = listeners.serve(&network.stats_client(), workers)?;
-    let running = network.start(make, stop)?;
+    let running = network.start_local(make, finish, stop)?;
     let plural = if workers == 1 { "" } else { "s" };
     let threading = context.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
     let ready = format!(

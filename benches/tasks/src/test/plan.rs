@@ -85,8 +85,8 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
 /// Returns the steps of `--all` between the tests and the instruction counts.
 fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
     use Action::{Call, Run};
-    let split = "--test cli --test kv --test kv_clients --test drain --test net --test links --test linux_peers \
-                 --test rdma --test zero_copy";
+    let split = "--test cli --test http --test kv --test kv_clients --test drain --test net --test links \
+                 --test linux_peers --test rdma --test zero_copy";
     let book = "-p linerate-book --features mdbook";
     // One selection of packages for all tests in release mode: another one would build with other features.
     let release = |what: &str| cargo(&format!("test --release {PORTABLE} {what}"));

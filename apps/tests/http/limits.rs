@@ -1,0 +1,145 @@
+//! Limits of clients: slow and idle ones, long heads, many connections.
+
+use super::clients::{VERSIONS, fetch};
+use super::common::serve;
+use linerate_harness::PATIENCE;
+use linerate_harness::program::Program;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const ANY: &str = "--via kernel --listen 127.0.0.1:0 --json";
+/// First bytes of a connection with HTTP/2, and an empty SETTINGS frame.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fn connect(server: &Program) -> TcpStream {
+    let stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Returns whether the server answers a request on a new connection.
+fn is_served(server: &Program) -> bool {
+    let mut stream = connect(server);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_ok() && stream.read(&mut [0; 1000]).is_ok_and(|n| n > 0)
+}
+
+/// Reads until the connection ends. Returns the bytes, and the time that it took.
+fn read_to_end(stream: &mut TcpStream) -> (Vec<u8>, Duration) {
+    let (started, mut received) = (Instant::now(), Vec::new());
+    match stream.read_to_end(&mut received) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+    }
+    (received, started.elapsed())
+}
+
+#[test]
+fn client_that_sends_no_request_is_closed_after_the_timeout() {
+    let server = serve("http", &format!("{ANY} --client-timeout 400ms"));
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let half_second_request = [&request[..], b"GET / HTTP/1.1\r\nHo"].concat();
+    for (sent, is_answered) in
+        [(&b""[..], false), (b"PRI", false), (&request[..20], false), (request, true), (&half_second_request, true)]
+    {
+        let mut stream = connect(&server);
+        stream.write_all(sent).unwrap();
+        let (received, took) = read_to_end(&mut stream);
+        assert!(took >= Duration::from_millis(350) && took < PATIENCE / 2, "{took:?}");
+        assert_eq!(received.starts_with(b"HTTP/1.1 200 OK\r\n"), is_answered, "{}", sent.escape_ascii());
+    }
+    let mut stream = connect(&server);
+    stream.write_all(HTTP2).unwrap();
+    let (received, took) = read_to_end(&mut stream);
+    assert!(received.len() > 9 && received[3] == 4, "no SETTINGS frame: {received:?}");
+    assert!(took >= Duration::from_millis(350) && took < PATIENCE / 2, "{took:?}");
+}
+
+#[test]
+fn client_that_trickles_its_request_is_closed() {
+    let server = serve("http", &format!("{ANY} --client-timeout 300ms"));
+    let mut stream = connect(&server);
+    let started = Instant::now();
+    stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(0) => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            result => panic!("{result:?}"),
+        }
+        assert!(started.elapsed() < PATIENCE, "the connection stays open");
+        if stream.write_all(b"a: b\r\n").is_err() {
+            break;
+        }
+    }
+    assert!(started.elapsed() >= Duration::from_millis(250));
+}
+
+#[test]
+fn client_that_does_not_receive_its_response_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("longer"), vec![7; 30_000_000]).unwrap();
+    std::fs::write(directory.path().join("index.html"), "home").unwrap();
+    let dir = directory.path().display();
+    let server = serve("http", &format!("{ANY} --client-timeout 400ms --max-clients 1 --dir {dir}"));
+    let mut stuck = connect(&server);
+    stuck.write_all(b"GET /longer HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    assert!(stuck.read(&mut [0; 100]).unwrap() > 0);
+    // The only connection of the server is the stuck one, until it is closed.
+    linerate_harness::wait_for("room for a client", || is_served(&server));
+    let (received, _) = read_to_end(&mut stuck);
+    assert!(received.len() < 30_000_000, "{} bytes", received.len());
+}
+
+#[test]
+fn client_that_receives_slowly_is_not_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("long"), vec![7; 10_000_000]).unwrap();
+    let server = serve("http", &format!("{ANY} --client-timeout 400ms --dir {}", directory.path().display()));
+    let mut slow = connect(&server);
+    slow.write_all(b"GET /long HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let (mut received, mut part, started) = (0, vec![0; 100_000], Instant::now());
+    loop {
+        match slow.read(&mut part).unwrap() {
+            0 => break,
+            n => received += n,
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(received > 10_000_000 && started.elapsed() > Duration::from_millis(800), "{received}");
+}
+
+#[test]
+fn long_head_is_refused() {
+    let server = serve("http", &format!("{ANY} --header-size 1k"));
+    let url = format!("http://{}/", server.address());
+    let field = |len: usize| format!("--header a:{}", "x".repeat(len));
+    for option in VERSIONS {
+        assert_eq!(fetch(&format!("{option} {}", field(500)), &url), b"hello\n", "{option}");
+    }
+    for len in [1100, 30_000] {
+        let status = fetch(&format!("--http1.1 -o /dev/null -w %{{http_code}} {}", field(len)), &url);
+        assert_eq!(String::from_utf8(status).unwrap(), "431", "{len}");
+    }
+    // A client of HTTP/2 knows the limit from the settings, and may receive the status or a reset of the stream.
+    let output = super::clients::curl(&format!("--http2-prior-knowledge {}", field(30_000)), &url);
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_reset() {
+    let mut server = serve("http", &format!("{ANY} --max-clients 2"));
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut open: Vec<TcpStream> = (0..2).map(|_| connect(&server)).collect();
+    for stream in &mut open {
+        stream.write_all(request).unwrap();
+        assert!(stream.read(&mut [0; 1000]).unwrap() > 0);
+    }
+    let (received, _) = read_to_end(&mut connect(&server));
+    assert!(received.is_empty(), "{received:?}");
+    server.wait_for_log("2 clients: further ones are refused: raise --max-clients");
+    // The end of one makes room.
+    drop(open.pop());
+    linerate_harness::wait_for("room for a client", || is_served(&server));
+}

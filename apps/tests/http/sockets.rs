@@ -1,0 +1,137 @@
+//! Servers and loads over kernel sockets.
+
+use super::clients::{self, curl, fetch, fill, has};
+use super::common::{run, serve};
+use linerate_harness::PATIENCE;
+use linerate_harness::metrics::await_metric;
+use linerate_harness::program::{Program, turn};
+use linerate_harness::rerun::has_cores;
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// Options of a server on a free port.
+const ANY: &str = "--via kernel --listen 127.0.0.1:0 --json";
+
+/// Stops a server and checks that no connection broke.
+#[track_caller]
+fn stop(server: Program) {
+    let ended = server.stop();
+    let summary = ended.json();
+    assert!(ended.status.success() && summary["accepted"].as_u64() > Some(0), "{ended:?}");
+}
+
+#[test]
+fn curl_gets_a_greeting_from_either_version() {
+    let server = serve("http", ANY);
+    for option in clients::VERSIONS {
+        assert_eq!(fetch(option, &format!("http://{}/any/path", server.address())), b"hello\n", "{option}");
+    }
+    stop(server);
+}
+
+#[test]
+fn curl_gets_files_from_two_workers_and_from_service_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    for more in ["--workers 2", "--threading split"] {
+        if has_cores(2) {
+            let server = serve("http", &format!("{ANY} {more} --dir {}", directory.path().display()));
+            clients::curl_gets_files(server.address());
+            stop(server);
+        }
+    }
+}
+
+#[test]
+fn h2load_reports_no_error() {
+    if !has("h2load", "nghttp2-client") {
+        return;
+    }
+    let _turn = turn();
+    let server = serve("http", ANY);
+    clients::h2load_gets_everything(server.address());
+    stop(server);
+}
+
+#[test]
+fn load_reports_requests_and_their_bytes() {
+    let _turn = turn();
+    let server = serve("http", &format!("{ANY} --metrics 127.0.0.1:0"));
+    for more in ["--connections 8", "--depth 4 --histogram", "--connections 4 --rate 1000 --path /a%20b"] {
+        let load = format!("http load --connect {} --duration 300ms --json {more}", server.address());
+        let ended = run(&load);
+        let report = ended.json();
+        let requests = report["requests"].as_u64().unwrap();
+        assert!(ended.status.success() && requests > 100 && report["errors"] == 0, "{more}: {ended:?}");
+        assert_eq!(report["bytes"].as_u64(), Some(requests * 6), "{more}: {report}");
+        assert_eq!(report["histogram"].is_array(), more.contains("--histogram"), "{report}");
+    }
+    // The server counts the requests that its tasks serve.
+    await_metric(&server.ready, "linerate_requests_total", 300);
+    stop(server);
+}
+
+#[test]
+fn load_reports_the_status_of_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = serve("http", &format!("{ANY} --dir {}", directory.path().display()));
+    let ended = run(&format!("http load --connect {} --duration 100ms", server.address()));
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("error replies; the first: status 404"), "{ended:?}");
+    let ended = run("http load --path index.html");
+    assert!(ended.status.code() == Some(2) && ended.stderr.contains("--path index.html"), "{ended:?}");
+}
+
+#[test]
+fn directory_that_cannot_be_loaded_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    for (options, part) in [
+        ("--dir-memory 4m".to_owned(), "more than 4194304 bytes of memory"),
+        (format!("--dir {}/missing", directory.path().display()), "/missing: No such file"),
+    ] {
+        let dir =
+            if options.contains("--dir ") { String::new() } else { format!("--dir {}", directory.path().display()) };
+        let ended = run(&format!("http serve {ANY} {dir} {options}"));
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.starts_with("linerate: --dir ") && ended.stderr.contains(part), "{ended:?}");
+    }
+}
+
+#[test]
+fn drain_ends_idle_connections_and_completes_requests() {
+    let _turn = turn();
+    let directory = tempfile::tempdir().unwrap();
+    fill(directory.path());
+    let mut server =
+        serve("http", &format!("{ANY} --drain 1m --metrics 127.0.0.1:0 --dir {}", directory.path().display()));
+    let address = server.address();
+    let connect = |text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let to_end = |mut stream: TcpStream| {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).map(|_| received).unwrap()
+    };
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (idle, mut used) = (connect(""), connect(request));
+    assert!(used.read(&mut [0; 1000]).unwrap() > 0);
+    let long = connect("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(long.peek(&mut [0]).unwrap() > 0);
+    let mut partial = connect(&request[..20]);
+    await_metric(&server.ready, "linerate_connections_accepted_total", 4);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait_for_log("draining"), "draining: 4 connections");
+    let long = to_end(long);
+    assert!(long.len() > clients::LONG, "{} bytes of the response", long.len());
+    assert_eq!((to_end(idle), to_end(used)), (Vec::new(), Vec::new()));
+    partial.write_all(&request.as_bytes()[20..]).unwrap();
+    let last = String::from_utf8(to_end(partial)).unwrap();
+    assert!(last.contains("connection: close\r\n") && last.ends_with("<p>home"), "{last}");
+    assert!(server.wait().status.success());
+    assert!(!curl("", &format!("http://{address}/")).status.success());
+}
