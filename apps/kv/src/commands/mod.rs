@@ -14,6 +14,7 @@ mod admin;
 mod data;
 mod error;
 mod options;
+mod scatter;
 mod server;
 mod session;
 mod table;
@@ -23,6 +24,7 @@ mod testing;
 
 pub use admin::slowlog::SlowRequest;
 pub use error::CommandError;
+pub use scatter::Scatter;
 pub use server::{RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
 pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
@@ -78,12 +80,23 @@ impl<'a> Request<'a> {
     /// [whole](Self::materialized) makes the command fail.
     #[inline]
     pub fn new(args: Args<'a>, space: u8, hasher: &KeyHasher) -> Self {
+        Request::with_key(args, |bytes| hasher.key(space, bytes))
+    }
+
+    /// Creates a request whose [first key](Self::key_hash) has the hash `hash`.
+    #[inline]
+    pub fn with_hash(args: Args<'a>, space: u8, hasher: &KeyHasher, hash: u64) -> Self {
+        Request::with_key(args, |bytes| hasher.key_with_hash(space, bytes, hash))
+    }
+
+    #[inline]
+    fn with_key(args: Args<'a>, to_key: impl FnOnce(&'a [u8]) -> Key<'a>) -> Self {
         let mut command = table::find(args);
         if args.longs().len() > 0 && command.is_ok() && !takes_long_args(command.as_ref().ok().copied(), args) {
             command = Err(TOO_LONG);
         }
         let key = match &command {
-            Ok(command) if command.first > 0 => Some(hasher.key(space, args.at(command.first.into()))),
+            Ok(command) if command.first > 0 => Some(to_key(args.at(command.first.into()))),
             _ => None,
         };
         Request { command, args, key, is_queued: false }
@@ -110,6 +123,11 @@ impl<'a> Request<'a> {
     /// Returns the command, if it is known and has a valid number of arguments.
     pub fn command(&self) -> Option<&'static Command> {
         self.command.as_ref().ok().copied()
+    }
+
+    /// Returns the hash of the first key.
+    pub fn key_hash(&self) -> Option<u64> {
+        self.key.as_ref().map(Key::hash)
     }
 
     /// Returns the shards, of `count`, that the request needs in `session`.

@@ -128,6 +128,7 @@ impl Kv {
             self.idle_cursor = (self.idle_cursor + 1) % self.clients.len();
             if let Some(client) = &self.clients[self.idle_cursor]
                 && client.pending_replies == 0
+                && !self.fast_states[self.idle_cursor].is_waiting()
                 && self.now.saturating_sub(client.last_input.max(self.fast_states[self.idle_cursor].last_input()))
                     > timeout
             {

@@ -8,10 +8,11 @@
 //! | `slow_log` | requests that occupy a worker for long |
 //! | `background` | periodic work |
 //!
-//! The requests of a connection run one after the other. A request whose keys are in the worker's own shard runs at
-//! once. A request whose keys are in one shard of another worker is sent there in a batch, with the requests behind it
-//! that need the same shard. A request that needs several shards borrows them. Shards are borrowed in index order,
-//! which prevents deadlock, and the request runs atomically.
+//! A request whose keys are in the worker's own shard runs at once. A request whose keys are in one shard of another
+//! worker is sent there, in one batch for each worker and turn. Each worker runs its requests in order, so the requests
+//! of a connection for one key keep their order, and the replies are written in request order. `MGET` and the commands
+//! that count keys are split into their keys. Any other request waits for those before it. If it needs several shards,
+//! it borrows them in index order, which prevents deadlock, and runs atomically.
 
 mod background;
 mod conn;
@@ -26,8 +27,11 @@ pub use workers::messages::Message;
 
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
+use crate::resp;
 use crate::store::{HashBatch, KeyHasher, Store};
+use conn::gather::Round;
 use conn::output::Replies;
+use conn::scatter::ScatteredKey;
 use conn::{Client, ProtocolState};
 use fast_path::ParsedAhead;
 use fast_path::conn_fast_state::ConnFastState;
@@ -59,8 +63,12 @@ pub struct Kv {
     /// Finished batches for reuse.
     #[expect(clippy::vec_box, reason = "they go from worker to worker in their boxes")]
     idle_batches: Vec<Box<RemoteBatch>>,
-    /// Session for requests of other workers.
+    /// Finished rounds for reuse.
+    #[expect(clippy::vec_box, reason = "they go to clients in their boxes")]
+    idle_rounds: Vec<Box<Round>>,
+    /// Session and parser for requests of other workers.
     remote_session: Option<Session>,
+    remote_parser: resp::Parser,
     replies: Replies,
     /// Reply bytes queued in this service for all clients, because the transport has no room.
     queued_output: usize,
@@ -73,6 +81,8 @@ pub struct Kv {
     single: Vec<(ConnId, u32)>,
     /// Other clients, with their requests parsed ahead.
     others: Vec<(ConnId, Range<usize>)>,
+    /// Keys of the request that is split.
+    scattered: Vec<ScatteredKey>,
     /// Key hashes of requests of other forms, for prefetching.
     lookahead_hashes: Vec<u64>,
     datagrams: Datagrams,
@@ -117,6 +127,8 @@ impl Kv {
             shard_borrow: ShardBorrow::default(),
             batches: (0..workers).map(|_| None).collect(),
             idle_batches: Vec::new(),
+            idle_rounds: Vec::new(),
+            remote_parser: resp::Parser::default(),
             remote_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             queued_output: 0,
@@ -125,6 +137,7 @@ impl Kv {
             unhashed: HashBatch::default(),
             single: Vec::new(),
             others: Vec::new(),
+            scattered: Vec::new(),
             lookahead_hashes: Vec::new(),
             burst: 1,
             unfinished: Vec::new(),
@@ -262,6 +275,7 @@ impl Service for Kv {
             return;
         }
         let Some(client) = self.clients[conn.slot()].take() else { return };
+        self.fast_states[conn.slot()] = ConnFastState::IDLE;
         self.queued_output -= client.output.bytes();
         self.server.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {

@@ -136,7 +136,7 @@ impl Kv {
     fn datagram_needs(&self, requests: &[u8]) -> (ShardSet, bool) {
         let (mut needs, mut can_run_remotely) = (ShardSet::NONE, true);
         for (request, _) in Requests::new(requests, self.server.memcached_limits()).flatten() {
-            needs.extend(self.memcached_needs(&request));
+            needs.extend(self.memcached_needs(&request).0);
             can_run_remotely &= !request.needs_all();
         }
         (needs, can_run_remotely)

@@ -6,6 +6,7 @@ mod figures;
 mod http;
 mod net;
 mod pieces;
+mod routing;
 mod settings;
 
 use linerate_bypass::time::Duration;
@@ -105,7 +106,7 @@ fn transactions_are_atomic_across_clients_and_workers() {
                 let adds: Vec<&str> = adds.iter().map(String::as_str).collect();
                 let mut bytes = line("multi");
                 bytes.extend(lines(&adds));
-                bytes.extend(lines(&["exec", "mget k0 k1 k2 k3 k4 k5 k6 k7 k8 k9"]));
+                bytes.extend(lines(&["exec", "multi", "mget k0 k1 k2 k3 k4 k5 k6 k7 k8 k9", "exec"]));
                 server.send(*client, &bytes);
             }
             server.settle();

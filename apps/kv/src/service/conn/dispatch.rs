@@ -1,17 +1,20 @@
 //! Parsing of requests, and their dispatch to the workers that hold their shards.
 
-use crate::commands::{self, Request, Session};
+use crate::commands::{self, Request, Scatter, Session};
 use crate::memcached::{self, Data, Flow};
-use crate::resp::{self, OwnedArgs};
+use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::Kv;
+use crate::service::conn::gather::Piece;
 use crate::service::conn::input::Stop;
 use crate::service::conn::output::MANY;
+use crate::service::conn::scatter::Splitting;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
+use crate::service::workers::remote_batch::{Form, Requester};
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::{ShardSet, Shards, shard_of};
 use crate::sink::Sink;
-use crate::store::{LONG_THRESHOLD, Long};
+use crate::store::{Key, LONG_THRESHOLD, Long};
 use linerate_bypass::Transport;
 
 /// Error for a value that does not fit into memory.
@@ -35,6 +38,9 @@ impl Kv {
         }
         let before = self.server.tally.input;
         loop {
+            if client.round.is_some() && self.replies.is_large() {
+                break;
+            }
             if client.ahead.is_empty() {
                 if !client.is_ready() || self.is_backlogged(client) || net.peek(client.conn).is_empty() {
                     break;
@@ -89,8 +95,11 @@ impl Kv {
     /// Ends a turn of the client: checks its limits, and closes the connection if everything is done.
     fn finish_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
         self.limit_input(net, client);
-        if client.open_batch.take().is_some() {
-            client.pending_replies += 1;
+        if client.seal_round()
+            && let Some(round) = &mut client.round
+        {
+            std::mem::swap(&mut self.replies, &mut round.held.replies);
+            self.replies.set_limit(self.server.settings().output);
         }
         client.close_if_done(net);
     }
@@ -101,12 +110,18 @@ impl Kv {
         if self.replies.is_discarded() {
             // The rest of a truncated reply is useless.
             self.replies.clear();
+            // Its batches will return without effect.
+            client.seal_round();
+            if let Some(round) = client.round.take() {
+                self.end_round(round);
+            }
             if client.is_http {
                 self.server.warn_of_http(net.peer_addr(client.conn), self.now);
             }
             return Self::disconnect_now(net, client);
         }
-        if self.replies.is_empty() {
+        // The replies of a round are written together.
+        if self.replies.is_empty() || client.round.is_some() {
             return;
         }
         let is_late = !client.output.is_empty();
@@ -159,15 +174,16 @@ impl Kv {
                 && !parser.is_within()
                 && let Some((fast, key)) = FastRequest::of(rest)
             {
-                let redis = Some((session.space(), session.protocol()));
-                if let Some(worker) = self.remote_worker(session.space(), key, client.open_batch) {
-                    if let Some(batch) = self.batch_to(worker, &mut client.open_batch, client.conn, redis) {
-                        let len = fast.len;
-                        batch.text.extend_from_slice(&rest[..len]);
-                        used += len;
+                if self.stores.len() > 1
+                    && let key = self.hasher.key(session.space(), key)
+                    && let Some(owner) = self.remote_owner(&key)
+                {
+                    if let Some(batch) = self.batch_to(owner, &mut client.round, Piece::Text) {
+                        batch.push(client.conn, &fast.routed(key, session.protocol(), rest));
+                        used += fast.len;
                         continue;
                     }
-                } else if used > 0 && client.open_batch.is_none() {
+                } else if used > 0 {
                     // The fast path takes over, with prefetching.
                     return (used, Stop::Pause);
                 }
@@ -198,9 +214,24 @@ impl Kv {
             if args.is_empty() {
                 continue;
             }
+            if self.stores.len() > 1
+                && whole.is_none()
+                && args.longs().len() == 0
+                && session.is_plain()
+                && let Some(scatter) = Scatter::of(args)
+            {
+                let to = Splitting { conn: client.conn, session, round: &mut client.round };
+                if self.scatter(to, scatter, args) {
+                    continue;
+                }
+            }
             let request = Request::new(args, session.space(), &self.hasher);
             let needs = self.needed_shards(&request, session);
-            if client.open_batch.is_none() && self.has(&needs) {
+            let can_run_remotely = request.can_run_remotely();
+            // A request behind remote ones runs at once only if its reply follows immediately.
+            let is_next = client.round.is_none()
+                || can_run_remotely && !request.may_take_long() && needs == ShardSet::from_iter([self.worker]);
+            if is_next && self.has(&needs) {
                 if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
                     // The list of clients is requested from the other workers.
                     client.pending = Some(PendingRequest::Resp(args.to_owned()));
@@ -212,6 +243,9 @@ impl Kv {
                         self.unfinished.push(client.conn);
                     }
                 }
+                if let Some(round) = &mut client.round {
+                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                }
                 let is_closing = session.is_closing();
                 parser.forget();
                 if is_closing {
@@ -219,13 +253,15 @@ impl Kv {
                 }
                 continue;
             }
-            let can_run_remotely = request.can_run_remotely();
-            if can_run_remotely && args.longs().len() == 0 && whole.is_none() {
-                let redis = Some((session.space(), session.protocol()));
-                if let Some(batch) = self.batch_for(&mut client.open_batch, client.conn, redis, &needs) {
-                    batch.text.extend_from_slice(text);
-                    continue;
-                }
+            if can_run_remotely
+                && args.longs().len() == 0
+                && whole.is_none()
+                && let Some(hash) = request.key_hash()
+                && let Some(batch) = self.batch_for(&needs, &mut client.round)
+            {
+                let from = Requester { conn: client.conn, space: session.space(), protocol: session.protocol() };
+                batch.push_text(from, Form::Redis, hash, text);
+                continue;
             }
             let pending = PendingRequest::Resp(args.to_owned());
             parser.forget();
@@ -256,9 +292,14 @@ impl Kv {
                 }
             };
             used += len;
-            let needs = self.memcached_needs(&request);
-            if client.open_batch.is_none() && self.has(&needs) {
+            let (needs, hash) = self.memcached_needs(&request);
+            let is_next =
+                client.round.is_none() || !request.may_take_long() && needs == ShardSet::from_iter([self.worker]);
+            if is_next && self.has(&needs) {
                 let flow = self.run_text(&request, value);
+                if let Some(round) = &mut client.round {
+                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                }
                 self.follow_flow(client, flow);
                 continue;
             }
@@ -269,10 +310,9 @@ impl Kv {
                 // Its data block arrived as a long value.
                 Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
                 _ => {
-                    if can_run_remotely
-                        && let Some(batch) = self.batch_for(&mut client.open_batch, client.conn, None, &needs)
-                    {
-                        batch.text.extend_from_slice(text);
+                    if can_run_remotely && let Some(batch) = self.batch_for(&needs, &mut client.round) {
+                        let from = Requester { conn: client.conn, space: memcached::SPACE, protocol: Protocol::Resp2 };
+                        batch.push_text(from, Form::Memcached, hash, text);
                         continue;
                     }
                     Data::Short(b"")
@@ -285,7 +325,7 @@ impl Kv {
 
     /// Replies with `error` to a request of `client`, after the replies to its earlier requests.
     fn reply_error(&mut self, client: &mut Client, error: &[u8], closes: bool) {
-        if client.open_batch.is_some() {
+        if client.round.is_some() {
             client.pending = Some(PendingRequest::CommandError(error.to_vec(), closes));
             return;
         }
@@ -325,29 +365,28 @@ impl Kv {
         request.needed_shards(session, &self.hasher, self.stores.len())
     }
 
-    /// Returns the shards that a memcached request needs.
-    pub(in crate::service) fn memcached_needs(&self, request: &memcached::Request<'_>) -> ShardSet {
+    /// Returns the shards that a memcached request needs, and the hash of its last key.
+    pub(in crate::service) fn memcached_needs(&self, request: &memcached::Request<'_>) -> (ShardSet, u64) {
         let count = self.stores.len();
         if count == 1 {
-            return ShardSet::NONE;
+            return (ShardSet::NONE, 0);
         }
         if request.needs_all() {
-            return ShardSet::all(count);
+            return (ShardSet::all(count), 0);
         }
-        let mut needs = ShardSet::NONE;
-        request.each_key(|key| needs.add(shard_of(self.hasher.key(memcached::SPACE, key).hash(), count)));
-        needs
+        let (mut needs, mut hash) = (ShardSet::NONE, 0);
+        request.each_key(|key| {
+            hash = self.hasher.key(memcached::SPACE, key).hash();
+            needs.add(shard_of(hash, count));
+        });
+        (needs, hash)
     }
 
-    /// Returns the worker to which a request for `key` is sent, unless it runs here. It runs here if the shard is
-    /// present and no earlier request is in the open batch to the worker `open`.
+    /// Returns the worker to which a request for `key` is sent, unless it runs here.
     #[inline]
-    fn remote_worker(&self, space: u8, key: &[u8], open: Option<usize>) -> Option<usize> {
-        if self.stores.len() == 1 {
-            return None;
-        }
-        let shard = shard_of(self.hasher.key(space, key).hash(), self.stores.len());
-        (shard != self.worker && (open.is_some() || self.stores[shard].is_none())).then_some(shard)
+    fn remote_owner(&self, key: &Key<'_>) -> Option<usize> {
+        let owner = shard_of(key.hash(), self.stores.len());
+        (owner != self.worker).then_some(owner)
     }
 
     /// Returns true if all shards in `needs` are present.
@@ -451,7 +490,7 @@ impl Kv {
                     memcached::Parser::default()
                         .parse(bytes, &memcached::Limits { long: 0, ..self.server.memcached_limits() })
                 {
-                    (needs, can_run_remotely) = (self.memcached_needs(&request), !request.needs_all());
+                    (needs, can_run_remotely) = (self.memcached_needs(&request).0, !request.needs_all());
                 }
                 (needs, can_run_remotely)
             }
@@ -474,20 +513,25 @@ impl Kv {
         needs: ShardSet,
         can_run_remotely: bool,
     ) {
-        let redis = client.redis();
-        if can_run_remotely && self.batch_for(&mut client.open_batch, client.conn, redis, &needs).is_some() {
+        let mut shards = needs.iter();
+        if can_run_remotely
+            && let (Some(owner), None) = (shards.next(), shards.next())
+            && owner != self.worker
+            && self.has_room_at(owner, client.round.as_deref())
+        {
             // Long values stay in the memory of this worker's shard.
             if let Some(store) = &mut self.stores[self.worker] {
                 pending.longs_mut().for_each(|long| store.lend(long));
             }
-            if let Some(batch) = client.open_batch.and_then(|worker| self.batches[worker].as_mut()) {
-                batch.last = Some(pending);
+            let from = client.requester();
+            if let Some(batch) = self.batch_to(owner, &mut client.round, Piece::Text) {
+                batch.push_stored(from, pending);
             }
             return;
         }
         client.pending = Some(pending);
-        // The open batch precedes.
-        if client.open_batch.is_none() {
+        // The requests of the round precede.
+        if client.round.is_none() {
             client.pending_replies += 1;
             self.shard_borrow.queue(needs, Job::Request(client.conn));
         }

@@ -1,13 +1,17 @@
 //! Connections.
 
 mod dispatch;
+pub mod gather;
 pub mod input;
 pub mod output;
+pub mod scatter;
 
 use crate::commands::{self, Session};
 use crate::memcached;
 use crate::resp::{self, OwnedArgs};
+use crate::service::conn::gather::Round;
 use crate::service::conn::output::{Output, Replies};
+use crate::service::workers::remote_batch::Requester;
 use crate::store::{Long, LongWriter};
 use linerate_bypass::{ConnId, Transport};
 use std::ops::Range;
@@ -32,8 +36,8 @@ pub(super) struct Client {
     pub has_more: bool,
     /// Requests parsed ahead.
     pub ahead: Range<usize>,
-    /// Worker of the open batch with requests of this client.
-    pub open_batch: Option<usize>,
+    /// Requests of which some run on other workers. No other request starts before their replies have been written.
+    pub round: Option<Box<Round>>,
     pub output: Output,
     pub peer_closed: bool,
     /// The client sent an HTTP request, and is disconnected at once.
@@ -133,7 +137,7 @@ impl Client {
             pending_replies: 0,
             has_more: false,
             ahead: 0..0,
-            open_batch: None,
+            round: None,
             output: Output::default(),
             peer_closed: false,
             is_http: false,
@@ -163,6 +167,12 @@ impl Client {
         }
     }
 
+    /// Returns the client as the source of a request to another worker.
+    pub fn requester(&self) -> Requester {
+        let (space, protocol) = self.session().map_or_else(Default::default, |it| (it.space(), it.protocol()));
+        Requester { conn: self.conn, space, protocol }
+    }
+
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.protocol_state {
             ProtocolState::Resp { session, .. } => Some(session),
@@ -185,7 +195,7 @@ impl Client {
 
     /// Returns true if the received data starts with a new request that can start.
     pub fn is_fresh(&self) -> bool {
-        self.is_ready() && self.open_batch.is_none() && self.input.is_empty() && self.incoming.is_none()
+        self.is_ready() && self.input.is_empty() && self.incoming.is_none()
     }
 
     /// Returns the keyspace of the next requests if the fast path may take them.
@@ -201,6 +211,14 @@ impl Client {
     /// Takes the pending request if it can start.
     pub fn take_pending(&mut self) -> Option<PendingRequest> {
         if self.pending_replies > 0 || self.is_closing { None } else { self.pending.take() }
+    }
+
+    /// Completes the batches of an open round, whose replies are expected from now on. Returns false if there is none.
+    pub fn seal_round(&mut self) -> bool {
+        let Some(round) = self.round.as_mut().filter(|round| !round.is_sealed) else { return false };
+        (round.is_sealed, round.missing) = (true, round.parts.len());
+        self.pending_replies += round.parts.len() as u32;
+        true
     }
 
     /// Stops reading requests.

@@ -145,6 +145,24 @@ impl Replies {
         Some(self.mark())
     }
 
+    /// Returns the text from `from` to `to`, or `None` if there are attached values.
+    #[inline]
+    pub fn text_between(&self, from: Mark, to: Mark) -> Option<&[u8]> {
+        if from.values == to.values { self.text.get(from.text..to.text) } else { None }
+    }
+
+    /// Removes the digits behind `from`, and returns their sum.
+    pub fn take_digits(&mut self, from: Mark) -> i64 {
+        let sum = self.sum_of_digits(from, self.mark());
+        self.end = from.text;
+        sum
+    }
+
+    /// Returns the sum of the digits 0 and 1 from `from` to `to`.
+    pub fn sum_of_digits(&self, from: Mark, to: Mark) -> i64 {
+        self.text[from.text..to.text].iter().map(|digit| i64::from(digit & 1)).sum()
+    }
+
     /// Appends the replies of `others` from `from` to `to`. `to` is `None` if they exceeded the limit.
     #[inline]
     pub fn append(&mut self, others: &mut Replies, from: Mark, to: Option<Mark>) {
@@ -174,11 +192,21 @@ impl Replies {
 }
 
 /// Position between replies.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) struct Mark {
     text: usize,
     /// Number of attached values before it.
     values: usize,
+}
+
+impl Mark {
+    /// End of replies that exceeded the limit and were removed.
+    pub const EXCEEDED: Mark = Mark { text: usize::MAX, values: usize::MAX };
+
+    /// Returns the position relative to `from`.
+    pub fn since(self, from: Mark) -> Mark {
+        Mark { text: self.text - from.text, values: self.values - from.values }
+    }
 }
 
 const _: () = assert!(LONG_THRESHOLD <= 10_000);

@@ -1,6 +1,7 @@
 //! State of a connection that the fast path needs: one cache line, whereas the full state is several.
 
 use crate::commands::FastCommand;
+use crate::resp::Protocol;
 use crate::service::conn::Client;
 use linerate_bypass::ConnId;
 
@@ -19,12 +20,24 @@ pub(in crate::service) struct ConnFastState {
     last_input: u64,
     /// Burst in which the connection was served last.
     pub served_in: u64,
+    /// Protocol of the replies.
+    pub protocol: Protocol,
+    /// Keyspace of the only request, whose reply is expected from another worker.
+    waiting: Option<u8>,
 }
 
 impl ConnFastState {
     /// State of an unused slot.
-    pub const IDLE: ConnFastState =
-        ConnFastState { conn: None, space: None, is_quiet: false, last: None, last_input: 0, served_in: 0 };
+    pub const IDLE: ConnFastState = ConnFastState {
+        conn: None,
+        space: None,
+        is_quiet: false,
+        last: None,
+        last_input: 0,
+        served_in: 0,
+        protocol: Protocol::Resp2,
+        waiting: None,
+    };
 
     /// Returns the state for `client`.
     pub fn of(client: &Client) -> Self {
@@ -50,9 +63,35 @@ impl ConnFastState {
         self.last_input
     }
 
-    /// Copies the last command and its time to `client`.
+    /// Takes no further request before the reply to the last one arrives from another worker.
+    #[inline(always)]
+    pub fn wait(&mut self) {
+        self.waiting = self.space.take();
+    }
+
+    /// Returns true if `conn` has the slot and [waits](Self::wait).
+    #[inline(always)]
+    pub fn waits(&self, conn: ConnId) -> bool {
+        self.belongs_to(conn) && self.waiting.is_some()
+    }
+
+    /// Returns true if the connection [waits](Self::wait).
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Ends the [wait](Self::wait).
+    #[inline(always)]
+    pub fn end_wait(&mut self) {
+        self.space = self.waiting.take();
+    }
+
+    /// Copies the last command and its time, and the expected reply, to `client`.
     pub fn sync_to(&mut self, client: &mut Client) {
         client.last_input = client.last_input.max(self.last_input);
+        if self.waiting.take().is_some() {
+            client.pending_replies += 1;
+        }
         if let (Some(last), Some(session)) = (self.last.take(), client.session_mut()) {
             session.note_command(last, self.last_input);
         }
@@ -62,5 +101,8 @@ impl ConnFastState {
     pub fn sync_from(&mut self, client: &Client) {
         self.space = client.fast_path_space();
         self.is_quiet = client.is_quiet();
+        if let Some(session) = client.session() {
+            self.protocol = session.protocol();
+        }
     }
 }

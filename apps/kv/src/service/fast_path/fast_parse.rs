@@ -1,7 +1,9 @@
 //! Fast parser for plain GET and short SET. Everything else falls through to the full parser. Where this parser
 //! succeeds, its result equals that of the full parser and the command table.
 
-use crate::store::LONG_THRESHOLD;
+use crate::resp::Protocol;
+use crate::service::workers::routed::{Operation, Routed};
+use crate::store::{Key, LONG_THRESHOLD};
 use std::ops::Range;
 
 /// Parsed request: positions of the key and value.
@@ -90,6 +92,15 @@ impl FastRequest {
     #[inline(always)]
     pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.bound(0)..self.bound(1)]
+    }
+
+    /// Returns the operation for `data`, from which the request was parsed, with its key.
+    #[inline(always)]
+    pub fn routed<'a>(&self, key: Key<'a>, protocol: Protocol, data: &'a [u8]) -> Routed<'a> {
+        match self.value(data) {
+            Some(value) => Routed { operation: Operation::Set, key, value, protocol },
+            None => Routed { operation: Operation::Get, key, value: &[], protocol },
+        }
     }
 
     /// Returns true for SET.

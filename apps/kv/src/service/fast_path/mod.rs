@@ -8,12 +8,14 @@ mod lookahead;
 use crate::commands::{FastCommand, Session};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
+use crate::service::conn::gather::Piece;
 use crate::service::conn::output::{bulk_len, write_bulk};
 use crate::service::conn::{Client, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
+use crate::service::workers::routed::set;
 use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{Expiry, Key, LocationHint, Store, Str};
+use crate::store::{LocationHint, Str};
 use linerate_bypass::{BURST, ConnId, Transport};
 use std::ops::Range;
 
@@ -34,6 +36,8 @@ pub(super) struct ParsedAhead {
     hash: u64,
     hint: LocationHint,
     space: u8,
+    /// Worker of the key, of which a [`ConnId`] distinguishes 256.
+    owner: u8,
 }
 
 impl Kv {
@@ -106,8 +110,10 @@ impl Kv {
         let mut single = std::mem::take(&mut self.single);
         for (conn, at) in single.drain(..) {
             let at = at as usize;
-            let is_set = self.ahead[at].fast.is_set();
-            if !(if is_set { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
+            let ParsedAhead { fast, owner, .. } = &self.ahead[at];
+            if usize::from(*owner) != self.worker {
+                self.send_single(net, conn, at);
+            } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
                 self.serve_parsed(net, conn, at..at + 1);
             }
         }
@@ -132,8 +138,8 @@ impl Kv {
         self.prefetched = 0;
     }
 
-    /// Parses requests in `space` at the start of `data` that can run here. Returns them and the number of bytes. They
-    /// must be [fetched](Self::prefetch_items) before they are executed.
+    /// Parses requests in `space` at the start of `data`. Returns them and the number of bytes. They must be
+    /// [fetched](Self::prefetch_items) before they are executed.
     #[inline]
     pub(super) fn parse_ahead(&mut self, space: u8, data: &[u8]) -> (Range<usize>, usize) {
         match self.stores[self.worker] {
@@ -146,7 +152,7 @@ impl Kv {
     #[inline(always)]
     fn parse_ahead_local(&mut self, space: u8, data: &[u8]) -> (Range<usize>, usize) {
         let first = self.ahead.len();
-        let shards = self.stores.len();
+        let owner = self.worker as u8;
         let mut used = 0;
         while let Some((fast, key)) = FastRequest::of(&data[used..]) {
             if self.unhashed.is_full() {
@@ -154,13 +160,10 @@ impl Kv {
             }
             // A batched key has no hash yet.
             let mut hash = 0;
-            if shards > 1 || !self.hasher.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
+            if !self.hasher.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
                 hash = self.hasher.key(space, key).hash();
-                if shard_of(hash, shards) != self.worker {
-                    break;
-                }
             }
-            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), space });
+            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), space, owner });
             used += fast.len;
             if used >= data.len() || self.ahead.len() - first >= MAX_AHEAD {
                 break;
@@ -174,10 +177,16 @@ impl Kv {
     pub(super) fn prefetch_items(&mut self, first: usize) {
         self.prefetch_indexes();
         if let Some(store) = &self.stores[self.worker] {
-            self.ahead[first..].iter_mut().for_each(|ahead| {
+            let fetch = |ahead: &mut ParsedAhead| {
                 ahead.hint = store.location_hint(ahead.hash);
                 store.prefetch_item(ahead.hint);
-            });
+            };
+            let (own, ahead) = (self.worker as u8, self.ahead[first..].iter_mut());
+            if self.stores.len() == 1 {
+                ahead.for_each(fetch);
+            } else {
+                ahead.filter(|ahead| ahead.owner == own).for_each(fetch);
+            }
         }
     }
 
@@ -186,8 +195,16 @@ impl Kv {
     fn prefetch_indexes(&mut self) {
         let ahead = &mut self.ahead;
         self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
-        if let Some(store) = &self.stores[self.worker] {
-            ahead[self.prefetched..].iter().for_each(|ahead| store.prefetch_index(ahead.hash));
+        let (own, shards) = (self.worker as u8, self.stores.len());
+        let new = ahead[self.prefetched..].iter_mut();
+        match &self.stores[self.worker] {
+            Some(store) if shards == 1 => new.for_each(|ahead| store.prefetch_index(ahead.hash)),
+            store => new.for_each(|ahead| {
+                ahead.owner = shard_of(ahead.hash, shards) as u8;
+                if let Some(store) = store.as_ref().filter(|_| ahead.owner == own) {
+                    store.prefetch_index(ahead.hash);
+                }
+            }),
         }
         self.prefetched = ahead.len();
     }
@@ -213,12 +230,67 @@ impl Kv {
     /// Executes the requests parsed ahead for `client`. Returns true if all were executed.
     pub(super) fn execute_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
+        if self.stores.len() > 1 {
+            return self.execute_routed(net, client, ahead);
+        }
         let ProtocolState::Resp { session, .. } = &mut client.protocol_state else { return false };
         let Some((used, is_all)) = self.execute(session, net.peek(client.conn), ahead) else { return false };
         self.server.read(used);
         net.consume(client.conn, used);
         self.reply(net, client);
         is_all
+    }
+
+    /// [`execute_ahead`](Self::execute_ahead) with several workers: requests for others are sent.
+    fn execute_routed(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Range<usize>) -> bool {
+        let Client { conn, protocol_state, round, .. } = client;
+        let ProtocolState::Resp { session, .. } = protocol_state else { return false };
+        let data = net.peek(*conn);
+        let (mut used, count) = (0, ahead.len());
+        let mut last = None;
+        let mut done = 0;
+        for at in ahead {
+            let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
+            let bytes = &data[used..];
+            let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
+            let routed = fast.routed(key, session.protocol(), bytes);
+            if usize::from(owner) != self.worker {
+                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
+                batch.push(*conn, &routed);
+            } else {
+                if !self.run_routed(&routed, hint) {
+                    break;
+                }
+                if let Some(round) = round {
+                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                }
+            }
+            used += fast.len;
+            done += 1;
+            last = Some(if fast.is_set() { FastCommand::Set } else { FastCommand::Get });
+        }
+        if let Some(last) = last {
+            session.note_command(last, self.now);
+        }
+        self.server.read(used);
+        net.consume(*conn, used);
+        self.reply(net, client);
+        done == count
+    }
+
+    /// Sends request number `at` of `conn`, its only one, to the worker of its key.
+    #[inline(never)]
+    fn send_single(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) {
+        let ParsedAhead { fast, space, hash, owner, .. } = self.ahead[at];
+        let data = net.peek(conn);
+        let key = self.hasher.key_with_hash(space, fast.key(data), hash);
+        let fast_state = &mut self.fast_states[conn.slot()];
+        fast_state.note_served(if fast.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
+        fast_state.wait();
+        let routed = fast.routed(key, fast_state.protocol, data);
+        self.batch_with_room(owner.into()).push(conn, &routed);
+        self.server.read(fast.len);
+        net.consume(conn, fast.len);
     }
 
     /// Executes request number `at` of `conn` if it is a GET of a short value that the hint leads to. Returns false if
@@ -271,7 +343,7 @@ impl Kv {
     /// Sends a reply that did not fit into a transmit buffer.
     #[cold]
     #[inline(never)]
-    fn reply_to(&mut self, net: &mut impl Transport, conn: ConnId) {
+    pub(super) fn reply_to(&mut self, net: &mut impl Transport, conn: ConnId) {
         self.with_client(net, conn, |kv, net, client| kv.reply(net, client));
     }
 
@@ -329,10 +401,4 @@ impl Kv {
         self.stats.commands += done as u64;
         Some((used, done == ahead.len()))
     }
-}
-
-/// Stores `value` under `key`. Returns false if memory is full, and changes nothing then.
-#[inline(always)]
-fn set(store: &mut Store, key: &Key<'_>, hint: LocationHint, value: &[u8], now: u64) -> bool {
-    store.set_with_hint(key, hint, value, now) || store.set(key, value, Expiry::Never, now).is_ok()
 }

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 pub enum Message {
     /// Batch of requests to run.
     RunBatch(Box<RemoteBatch>),
-    /// Batch that has run.
-    BatchDone(Box<RemoteBatch>),
+    /// Batch that this worker has run.
+    BatchDone(usize, Box<RemoteBatch>),
     /// Request of this worker to borrow the receiver's shard.
     BorrowShard(usize),
     /// Borrowed shard and its number.
@@ -81,7 +81,7 @@ impl Kv {
                 self.shard_borrow.batches.push_back(batch);
                 self.run_batches();
             }
-            Message::BatchDone(batch) => self.finish_batch(net, batch),
+            Message::BatchDone(owner, batch) => self.finish_batch(net, owner, batch),
             Message::BorrowShard(worker) => self.lend(worker),
             Message::ShardLent(shard, store) => self.shard_arrived(net, shard, store),
             Message::ShardReturned(store) => self.shard_arrived(net, self.worker, store),

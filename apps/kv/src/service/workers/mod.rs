@@ -4,5 +4,6 @@ pub mod access;
 pub mod hub;
 pub mod messages;
 pub mod remote_batch;
+pub mod routed;
 pub mod server;
 pub mod shard_borrow;

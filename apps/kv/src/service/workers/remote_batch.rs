@@ -1,111 +1,166 @@
 //! Batches of requests that run on another worker.
 
-use crate::commands::{Request, Session};
-use crate::memcached::{Data, udp};
-use crate::resp::{self, Protocol};
+use crate::resp::Protocol;
 use crate::service::Kv;
-use crate::service::conn::output::{Mark, Replies};
-use crate::service::conn::{Client, PendingRequest, ProtocolState};
-use crate::service::fast_path::GROUP;
+use crate::service::conn::PendingRequest;
+use crate::service::conn::gather::{MAX_REQUESTS, Part, Piece, ReplyList, Round};
+use crate::service::conn::output::Mark;
 use crate::service::udp::DatagramSource;
 use crate::service::workers::messages::Message;
+use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
-use crate::store::LONG_THRESHOLD;
+use crate::sink::Sink;
 use linerate_bypass::{ConnId, Transport};
-use std::ops::Range;
 
-/// Approximate limit of request bytes per batch.
+/// Approximate limit of request bytes per batch, and of each client in it.
 const MAX_TEXT: usize = 16 << 10;
-/// Number of finished batches kept for reuse.
+/// Number of finished batches, and of rounds, kept for reuse.
 const IDLE: usize = 8;
+const IDLE_ROUNDS: usize = 64;
 
 /// Batch of requests for the shard of another worker, from all connections that have some in a turn. It returns with
 /// the replies.
+///
+/// The sender has parsed the requests and hashed their keys. The requests of a client are consecutive.
 #[derive(Default)]
 pub struct RemoteBatch {
     /// Worker that sent the batch.
-    sender: usize,
-    parts: Vec<Part>,
-    /// Requests as received.
+    pub(in crate::service) sender: usize,
+    pub(in crate::service) requests: Vec<RemoteRequest>,
+    /// Bytes of all requests.
     pub(in crate::service) text: Vec<u8>,
-    /// Last request of the last part, stored because it has long values.
-    pub(in crate::service) last: Option<PendingRequest>,
-    replies: Replies,
-    /// Sources of the datagrams in the batch.
-    sources: Vec<DatagramSource>,
+    /// Requests with long values, in order.
+    pub(in crate::service) stored: Vec<PendingRequest>,
+    /// Sources of the datagrams, in order.
+    pub(in crate::service) sources: Vec<DatagramSource>,
+    pub(in crate::service) replies: ReplyList,
 }
 
-/// Source of requests.
+/// Form of a request in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) enum Form {
+    /// Operation on one key. The bytes are the key and the value.
+    Routed(Operation),
+    /// Request of a Redis client, as received.
+    Redis,
+    /// Request of a memcached client, as received.
+    Memcached,
+    /// Request with long values, stored beside the bytes.
+    Stored,
+    /// Datagram of a memcached client.
+    Datagram,
+}
+
+/// Request in a batch.
 #[derive(Debug, Clone, Copy)]
-enum BatchSource {
-    Client(ConnId),
-    /// Datagram, by its index in the batch.
-    Datagram(usize),
+pub(in crate::service) struct RemoteRequest {
+    /// Client, or a number for a datagram.
+    pub conn: ConnId,
+    /// Hash of the first key, or 0.
+    pub hash: u64,
+    /// End of the bytes in the text.
+    pub end: u32,
+    /// Length of the key of a routed request.
+    pub key: u16,
+    pub form: Form,
+    pub space: u8,
+    pub protocol: Protocol,
 }
 
-/// Requests of one connection or datagram.
-struct Part {
-    source: BatchSource,
-    /// Keyspace and protocol of a Redis client, or `None` for a memcached client.
-    redis: Option<(u8, Protocol)>,
-    /// Start of the requests in the text.
-    text: usize,
-    /// End of the replies, or `None` if they exceeded the limit.
-    replied: Option<Mark>,
-    /// Requests parsed ahead.
-    ahead: Range<usize>,
+/// Client of a remote request.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::service) struct Requester {
+    pub conn: ConnId,
+    pub space: u8,
+    pub protocol: Protocol,
 }
 
 impl Kv {
-    /// Returns the batch for a request of `conn` that needs the shards `needs`, if it needs exactly one shard of
-    /// another worker and no earlier request is in the open batch to a different one.
-    #[inline]
-    pub(in crate::service) fn batch_for(
-        &mut self,
-        open: &mut Option<usize>,
-        conn: ConnId,
-        redis: Option<(u8, Protocol)>,
-        needs: &ShardSet,
-    ) -> Option<&mut RemoteBatch> {
-        let mut shards = needs.iter();
-        let (Some(worker), None) = (shards.next(), shards.next()) else { return None };
-        self.batch_to(worker, open, conn, redis)
-    }
-
-    /// [`batch_for`](Self::batch_for) for a request that needs the shard of `worker`.
+    /// Returns the batch for the next request of a client to `owner`, which is another worker, and notes in `round`
+    /// that a reply of this `piece` will return. Returns `None` if the client has enough requests in the batch.
     #[inline]
     pub(in crate::service) fn batch_to(
         &mut self,
-        worker: usize,
-        open: &mut Option<usize>,
-        conn: ConnId,
-        redis: Option<(u8, Protocol)>,
+        owner: usize,
+        round: &mut Option<Box<Round>>,
+        piece: Piece,
     ) -> Option<&mut RemoteBatch> {
-        if worker == self.worker || open.is_some_and(|open| open != worker) {
-            return None;
+        let round = match round {
+            Some(round) => &mut **round,
+            None => self.begin_round(round),
+        };
+        match round.parts.iter().find(|part| part.owner == owner) {
+            Some(part) => {
+                // A batch with requests of an open round is not sent.
+                let batch = self.batches[owner].as_deref_mut().filter(|batch| batch.has_room_behind(part))?;
+                round.expect(owner, piece);
+                Some(batch)
+            }
+            None => {
+                let batch = self.batch_with_room(owner);
+                round.parts.push(Part { owner, requests: batch.requests.len(), text: batch.text.len() });
+                round.expect(owner, piece);
+                Some(batch)
+            }
         }
-        if open.is_none() {
-            self.batch_with_room(worker).begin(BatchSource::Client(conn), redis);
-            *open = Some(worker);
+    }
+
+    /// Returns the batch for a request that needs exactly one shard, of another worker.
+    #[inline]
+    pub(in crate::service) fn batch_for(
+        &mut self,
+        needs: &ShardSet,
+        round: &mut Option<Box<Round>>,
+    ) -> Option<&mut RemoteBatch> {
+        let mut shards = needs.iter();
+        let (Some(owner), None) = (shards.next(), shards.next()) else { return None };
+        if owner == self.worker { None } else { self.batch_to(owner, round, Piece::Text) }
+    }
+
+    /// Returns true if `owner` has room for another request of the client with `round`.
+    pub(in crate::service) fn has_room_at(&self, owner: usize, round: Option<&Round>) -> bool {
+        round
+            .and_then(|round| round.parts.iter().find(|part| part.owner == owner))
+            .is_none_or(|part| self.batches[owner].as_ref().is_some_and(|batch| batch.has_room_behind(part)))
+    }
+
+    /// Begins a round, unless there is one. A request for another worker must follow.
+    pub(in crate::service) fn open_round(&mut self, round: &mut Option<Box<Round>>) {
+        if round.is_none() {
+            self.begin_round(round);
         }
-        // An open batch is not sent.
-        let batch = self.batches[worker].as_deref_mut()?;
-        let begun = batch.parts.last()?.text;
-        batch.has_room(begun).then_some(batch)
+    }
+
+    /// Begins a round. The replies written so far belong to its client.
+    fn begin_round<'a>(&mut self, round: &'a mut Option<Box<Round>>) -> &'a mut Round {
+        let round = round.insert(self.idle_rounds.pop().unwrap_or_default());
+        if !self.replies.is_empty() {
+            round.hold(self.worker, self.replies.mark(), Piece::Text);
+        }
+        round
+    }
+
+    /// Keeps a finished round for reuse.
+    pub(in crate::service) fn end_round(&mut self, mut round: Box<Round>) {
+        if self.idle_rounds.len() < IDLE_ROUNDS {
+            round.clear();
+            self.idle_rounds.push(round);
+        }
     }
 
     /// Adds the requests in `text`, which arrived in a datagram, to a batch for `worker`.
     pub(in crate::service) fn send_for(&mut self, source: DatagramSource, worker: usize, text: &[u8]) {
         let batch = self.batch_with_room(worker);
-        batch.begin(BatchSource::Datagram(batch.sources.len()), None);
+        let conn = ConnId::from_bits(batch.sources.len() as u64);
         batch.sources.push(source);
-        batch.text.extend_from_slice(text);
+        let from = Requester { conn, space: 0, protocol: Protocol::Resp2 };
+        batch.push_text(from, Form::Datagram, 0, text);
     }
 
     /// Returns a batch for `worker` with room for another source.
     #[inline]
-    fn batch_with_room(&mut self, worker: usize) -> &mut RemoteBatch {
-        if self.batches[worker].as_ref().is_some_and(|batch| !batch.has_room(0)) {
+    pub(in crate::service) fn batch_with_room(&mut self, worker: usize) -> &mut RemoteBatch {
+        if self.batches[worker].as_ref().is_some_and(|batch| batch.is_full()) {
             self.send_batch(worker);
         }
         let batch = self.batches[worker].get_or_insert_with(|| self.idle_batches.pop().unwrap_or_default());
@@ -126,159 +181,126 @@ impl Kv {
         }
     }
 
-    /// Runs the received batches while this worker's shard is present.
-    pub(in crate::service) fn run_batches(&mut self) {
-        while self.stores[self.worker].is_some()
-            && let Some(batch) = self.shard_borrow.batches.pop_front()
-        {
-            self.run_batch(batch);
-        }
-    }
-
-    fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
-        let Some(mut remote_session) = self.remote_session.take() else { return };
-        let RemoteBatch { sender, parts, text, last, replies, .. } = &mut *batch;
-        // The pending replies of this worker continue after the batch.
-        std::mem::swap(&mut self.replies, replies);
-        let most = self.settings().output;
-        let mut examined = 0;
-        for at in 0..parts.len() {
-            if at == examined {
-                examined += self.parse_batch_ahead(&mut parts[at..], text);
-            }
-            let (until, last) = match parts.get(at + 1) {
-                Some(next) => (next.text, None),
-                None => (text.len(), last.take()),
-            };
-            let part = &mut parts[at];
-            let text = &text[part.text..until];
-            let before = self.replies.mark();
-            self.replies.set_limit_after(
-                before,
-                if matches!(part.source, BatchSource::Datagram(_)) { udp::MAX_REPLY as u64 } else { most },
-            );
-            match (part.redis, part.source) {
-                (Some((space, protocol)), _) => {
-                    remote_session.act_for(space, protocol);
-                    self.run_for_redis(&mut remote_session, text, part.ahead.clone(), last);
-                }
-                (None, BatchSource::Client(_)) => self.run_for_memcached(text, last),
-                (None, BatchSource::Datagram(_)) => self.run_datagram(text),
-            }
-            part.replied = self.replies.mark_or_rollback(before);
-        }
-        self.clear_ahead();
-        self.remote_session = Some(remote_session);
-        text.clear();
-        text.shrink_to(2 * MAX_TEXT);
-        std::mem::swap(&mut self.replies, replies);
-        let sender = *sender;
-        self.server.outbox.send(sender, Message::BatchDone(batch));
-    }
-
-    /// Parses the first requests of the first parts ahead and prefetches their items. Returns the number of parts
-    /// examined.
-    fn parse_batch_ahead(&mut self, parts: &mut [Part], text: &[u8]) -> usize {
-        self.clear_ahead();
-        let mut examined = 0;
-        while examined < parts.len() && self.ahead.len() < GROUP {
-            let until = parts.get(examined + 1).map_or(text.len(), |next| next.text);
-            let part = &mut parts[examined];
-            if let Some((space, _)) = part.redis {
-                (part.ahead, _) = self.parse_ahead(space, &text[part.text..until]);
-            }
-            examined += 1;
-        }
-        self.prefetch_items(0);
-        examined
-    }
-
-    /// Runs the requests of a Redis client: those in `text`, which start with the parsed `ahead`, and then `last`.
-    fn run_for_redis(
+    /// Passes the replies of a batch, which `owner` has run, to their clients.
+    pub(in crate::service) fn finish_batch(
         &mut self,
-        remote_session: &mut Session,
-        text: &[u8],
-        mut ahead: Range<usize>,
-        last: Option<PendingRequest>,
+        net: &mut impl Transport,
+        owner: usize,
+        mut batch: Box<RemoteBatch>,
     ) {
-        let mut parser = resp::Parser::default();
-        let limits = remote_session.limits(self.settings().bulk as usize, LONG_THRESHOLD);
-        let (space, mut rest) = (remote_session.space(), text);
-        while !rest.is_empty() {
-            let mut done = self.execute(remote_session, rest, ahead).map_or(0, |(done, _)| done);
-            if done == 0 {
-                // The sender has parsed it already, so this succeeds.
-                let Ok(resp::Parsed::Request(len)) = parser.parse(rest, limits) else { break };
-                self.run(&Request::new(parser.args(rest), space, &self.hasher), remote_session);
-                done = len;
-            }
-            rest = &rest[done..];
-            let first = self.ahead.len();
-            (ahead, _) = self.parse_ahead(space, rest);
-            self.prefetch_items(first);
-        }
-        if let Some(PendingRequest::Resp(args)) = last {
-            self.run(&Request::new(args.args(), space, &self.hasher), remote_session);
-        }
-    }
-
-    /// Runs the requests of a memcached client: those in `text`, and then `last`.
-    fn run_for_memcached(&mut self, text: &[u8], last: Option<PendingRequest>) {
-        let mut rest = text;
-        while let Some((len, _)) = self.run_bytes(rest, Data::Short(b"")) {
-            rest = &rest[len..];
-        }
-        if let Some(PendingRequest::Memcached(bytes, value)) = last {
-            self.run_bytes(&bytes, value);
-        }
-    }
-
-    /// Passes the replies of a finished batch to their clients.
-    pub(in crate::service) fn finish_batch(&mut self, net: &mut impl Transport, mut batch: Box<RemoteBatch>) {
+        let mut first = 0;
         let mut from = Mark::default();
-        for part in batch.parts.drain(..) {
-            match part.source {
-                BatchSource::Client(conn) => self.with_client(net, conn, |kv, net, client| {
+        while let Some(request) = batch.requests.get(first) {
+            let conn = request.conn;
+            let is_datagram = request.form == Form::Datagram;
+            let same = |other: &&RemoteRequest| !is_datagram && other.conn == conn && other.form != Form::Datagram;
+            let end = first + 1 + batch.requests[first + 1..].iter().take_while(same).count();
+            let to = Some(batch.replies.ends[end - 1]).filter(|to| *to != Mark::EXCEEDED);
+            (batch.replies.next, batch.replies.from) = (first, from);
+            if is_datagram {
+                self.replies.append(&mut batch.replies.replies, from, to);
+                self.answer_from_elsewhere(net, &batch.sources[conn.to_bits() as usize]);
+            } else if !self.finish_single(net, conn, &batch.replies, to) {
+                self.with_client(net, conn, |kv, net, client| {
                     client.pending_replies -= 1;
-                    kv.replies.append(&mut batch.replies, from, part.replied);
+                    if client.is_closing() {
+                        return;
+                    }
+                    if to.is_none() {
+                        kv.replies.discard();
+                    } else if let Some(round) = &mut client.round {
+                        round.missing -= 1;
+                        if round.missing > 0 {
+                            return round.keep(owner, &mut batch.replies, end);
+                        }
+                        round.write(kv.worker, owner, &mut batch.replies, &mut kv.replies);
+                    } else {
+                        kv.replies.append(&mut batch.replies.replies, from, to);
+                    }
+                    if let Some(round) = client.round.take() {
+                        kv.end_round(round);
+                    }
                     kv.reply(net, client);
                     kv.resume(net, client);
-                }),
-                BatchSource::Datagram(at) => {
-                    self.replies.append(&mut batch.replies, from, part.replied);
-                    self.answer_from_elsewhere(net, &batch.sources[at]);
-                }
+                });
             }
-            from = part.replied.unwrap_or(from);
+            (first, from) = (end, to.unwrap_or(from));
         }
-        batch.replies.clear();
-        batch.sources.clear();
+        // The requests that clients sent meanwhile have been executed.
+        self.clear_ahead();
+        batch.clear();
         if self.idle_batches.len() < IDLE {
             self.idle_batches.push(batch);
         }
     }
+
+    /// Writes the reply to a client with a single request, which the [fast path](Self::send_single) sent. Returns false
+    /// if the state of the client has changed.
+    #[inline]
+    fn finish_single(&mut self, net: &mut impl Transport, conn: ConnId, replies: &ReplyList, to: Option<Mark>) -> bool {
+        let Some(fast_state) = self.fast_states.get_mut(conn.slot()).filter(|state| state.waits(conn)) else {
+            return false;
+        };
+        let Some(text) = to.and_then(|to| replies.replies.text_between(replies.from, to)) else { return false };
+        fast_state.end_wait();
+        let sent = net.write(conn, text);
+        self.server.wrote(sent);
+        if sent < text.len() {
+            self.replies.put(&text[sent..]);
+            self.reply_to(net, conn);
+        }
+        true
+    }
 }
 
 impl RemoteBatch {
-    /// Starts the part of another source.
+    /// Adds an operation on one key.
     #[inline]
-    fn begin(&mut self, source: BatchSource, redis: Option<(u8, Protocol)>) {
-        self.parts.push(Part { source, redis, text: self.text.len(), replied: None, ahead: 0..0 });
+    pub(in crate::service) fn push(&mut self, conn: ConnId, routed: &Routed<'_>) {
+        self.text.extend_from_slice(routed.key.bytes);
+        self.text.extend_from_slice(routed.value);
+        self.requests.push(RemoteRequest {
+            conn,
+            hash: routed.key.hash(),
+            end: self.text.len() as u32,
+            key: routed.key.bytes.len() as u16,
+            form: Form::Routed(routed.operation),
+            space: routed.key.space,
+            protocol: routed.protocol,
+        });
     }
 
-    /// Returns true if there is room behind the requests from `begun` on.
-    #[inline]
-    fn has_room(&self, begun: usize) -> bool {
-        self.text.len() - begun < MAX_TEXT && self.last.is_none()
+    /// Adds a request with the bytes `text`, whose first key has the hash `hash`.
+    pub(in crate::service) fn push_text(&mut self, from: Requester, form: Form, hash: u64, text: &[u8]) {
+        self.text.extend_from_slice(text);
+        let (end, Requester { conn, space, protocol }) = (self.text.len() as u32, from);
+        self.requests.push(RemoteRequest { conn, hash, end, key: 0, form, space, protocol });
     }
-}
 
-impl Client {
-    /// Returns the keyspace and protocol of a Redis client.
-    pub(in crate::service) fn redis(&self) -> Option<(u8, Protocol)> {
-        match &self.protocol_state {
-            ProtocolState::Resp { session, .. } => Some((session.space(), session.protocol())),
-            ProtocolState::Memcached { .. } => None,
-        }
+    /// Adds a request with long values.
+    pub(in crate::service) fn push_stored(&mut self, from: Requester, pending: PendingRequest) {
+        self.stored.push(pending);
+        self.push_text(from, Form::Stored, 0, &[]);
+    }
+
+    /// Returns true if there is room for another request of the client with `part`.
+    #[inline]
+    fn has_room_behind(&self, part: &Part) -> bool {
+        self.text.len() - part.text < MAX_TEXT && self.requests.len() - part.requests < MAX_REQUESTS
+    }
+
+    /// Returns true if the batch has no room for another client.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.text.len() >= MAX_TEXT || self.requests.len() >= MAX_REQUESTS
+    }
+
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.text.clear();
+        self.text.shrink_to(2 * MAX_TEXT);
+        self.stored.clear();
+        self.sources.clear();
+        self.replies.clear();
     }
 }

@@ -1,0 +1,225 @@
+//! Operations on one key whose worker is known, and the requests of other workers.
+
+use crate::commands::{Request, Session};
+use crate::memcached::{Data, udp};
+use crate::resp::{self, OK, OwnedArgs, Protocol, Reply};
+use crate::service::Kv;
+use crate::service::conn::PendingRequest;
+use crate::service::conn::output::Mark;
+use crate::service::fast_path::GROUP;
+use crate::service::workers::messages::Message;
+use crate::service::workers::remote_batch::{Form, RemoteBatch, RemoteRequest};
+use crate::sink::Sink;
+use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store, Str};
+use linerate_bypass::prefetch;
+
+/// Operation on one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) enum Operation {
+    /// `GET`.
+    Get,
+    /// `SET` of a short value without options.
+    Set,
+    /// Element of `MGET`, which is nil for values of other types.
+    Element,
+    /// Key of `EXISTS`. The reply to this and the following ones is a digit.
+    Exists,
+    /// Key of `TOUCH`.
+    Touch,
+    /// Key of `DEL` or `UNLINK`.
+    Remove,
+}
+
+/// Operation on one key, whose hash is known.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::service) struct Routed<'a> {
+    pub operation: Operation,
+    pub key: Key<'a>,
+    /// Value of `SET`.
+    pub value: &'a [u8],
+    pub protocol: Protocol,
+}
+
+impl Routed<'_> {
+    /// Returns the request as a client would send it.
+    fn to_args(self) -> OwnedArgs {
+        match self.operation {
+            Operation::Set => [&b"set"[..], self.key.bytes, self.value].into_iter().collect(),
+            _ => [&b"get"[..], self.key.bytes].into_iter().collect(),
+        }
+    }
+}
+
+/// Stores `value` under `key`. Returns false if memory is full, and changes nothing then.
+#[inline(always)]
+pub(in crate::service) fn set(store: &mut Store, key: &Key<'_>, hint: LocationHint, value: &[u8], now: u64) -> bool {
+    store.set_with_hint(key, hint, value, now) || store.set(key, value, Expiry::Never, now).is_ok()
+}
+
+impl Kv {
+    /// Runs an operation on a key of this worker's shard. Returns false, without any effect, if the shard is absent or
+    /// the request fails, in which case it has to be run in full.
+    #[inline]
+    pub(in crate::service) fn run_routed(&mut self, routed: &Routed<'_>, hint: LocationHint) -> bool {
+        let Some(store) = &mut self.stores[self.worker] else { return false };
+        let Routed { operation, key, value, protocol } = routed;
+        match operation {
+            Operation::Get | Operation::Element => {
+                let found = match store.get_with_hint(key, hint, self.now) {
+                    Some(value) => Ok(Some(Str::Short(value))),
+                    None => store.get(key, self.now),
+                };
+                match found {
+                    Ok(Some(Str::Short(value))) => self.replies.bulk(value),
+                    Ok(Some(value)) => Reply::new(&mut self.replies, *protocol).value(&value),
+                    Err(_) if *operation == Operation::Get => return false,
+                    Ok(None) | Err(_) => {
+                        self.stats.misses += 1;
+                        self.stats.commands += u64::from(*operation == Operation::Get);
+                        Reply::new(&mut self.replies, *protocol).null();
+                        return true;
+                    }
+                }
+                self.stats.hits += 1;
+                self.stats.commands += u64::from(*operation == Operation::Get);
+            }
+            Operation::Set => {
+                if !set(store, key, hint, value, self.now) {
+                    return false;
+                }
+                self.stats.commands += 1;
+                self.replies.put(OK);
+            }
+            Operation::Exists | Operation::Touch | Operation::Remove => {
+                let is_one = match operation {
+                    Operation::Exists => store.exists(key, self.now),
+                    Operation::Touch => store.touch(key, self.now),
+                    _ => store.remove(key, self.now),
+                };
+                self.replies.put(if is_one { b"1" } else { b"0" });
+            }
+        }
+        true
+    }
+
+    /// Runs the received batches while this worker's shard is present.
+    pub(in crate::service) fn run_batches(&mut self) {
+        while self.stores[self.worker].is_some()
+            && let Some(batch) = self.shard_borrow.batches.pop_front()
+        {
+            self.run_batch(batch);
+        }
+    }
+
+    fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
+        let Some(mut session) = self.remote_session.take() else { return };
+        let RemoteBatch { requests, text, stored, replies, .. } = &mut *batch;
+        text.chunks(64).take(GROUP).for_each(|line| prefetch(&line[0]));
+        // The pending replies of this worker continue after the batch.
+        std::mem::swap(&mut self.replies, &mut replies.replies);
+        let most = self.settings().output;
+        let mut stored = stored.drain(..);
+        let mut first_of_client = 0;
+        let (mut before, mut start) = (Mark::default(), 0);
+        for (group, of_group) in requests.chunks(GROUP).enumerate() {
+            let hints = self.prefetch_group(of_group);
+            for (at, (request, hint)) in of_group.iter().zip(hints).enumerate() {
+                let at = group * GROUP + at;
+                let is_datagram = request.form == Form::Datagram;
+                let is_same = |before: &RemoteRequest| before.conn == request.conn && before.form != Form::Datagram;
+                if is_datagram || at.checked_sub(1).is_none_or(|before| !is_same(&requests[before])) {
+                    before = self.end_client(&mut replies.ends, first_of_client, before);
+                    first_of_client = at;
+                    self.replies.set_limit_after(before, if is_datagram { udp::MAX_REPLY as u64 } else { most });
+                }
+                let bytes = &text[start..request.end as usize];
+                start = request.end as usize;
+                self.run_remote(request, bytes, hint, &mut stored, &mut session);
+                replies.ends.push(self.replies.mark());
+            }
+        }
+        drop(stored);
+        self.end_client(&mut replies.ends, first_of_client, before);
+        self.remote_session = Some(session);
+        std::mem::swap(&mut self.replies, &mut replies.replies);
+        let sender = batch.sender;
+        self.server.outbox.send(sender, Message::BatchDone(self.worker, batch));
+    }
+
+    /// Ends the replies to a client, which start at `before` and have the ends from number `first` on. Removes them if
+    /// they exceed the limit. Returns the position of the next reply.
+    #[inline]
+    fn end_client(&mut self, ends: &mut [Mark], first: usize, before: Mark) -> Mark {
+        match self.replies.mark_or_rollback(before) {
+            Some(end) => end,
+            None => {
+                ends[first..].fill(Mark::EXCEEDED);
+                before
+            }
+        }
+    }
+
+    /// Prefetches the items of up to [`GROUP`] requests: all index lines before the first item.
+    #[inline]
+    fn prefetch_group(&self, requests: &[RemoteRequest]) -> [LocationHint; GROUP] {
+        let mut hints = [LocationHint::default(); GROUP];
+        let Some(store) = &self.stores[self.worker] else { return hints };
+        requests.iter().for_each(|request| store.prefetch_index(request.hash));
+        for (hint, request) in hints.iter_mut().zip(requests) {
+            *hint = store.location_hint(request.hash);
+            store.prefetch_item(*hint);
+        }
+        hints
+    }
+
+    #[inline]
+    fn run_remote(
+        &mut self,
+        request: &RemoteRequest,
+        bytes: &[u8],
+        hint: LocationHint,
+        stored: &mut impl Iterator<Item = PendingRequest>,
+        session: &mut Session,
+    ) {
+        let RemoteRequest { hash, key, form, space, protocol, .. } = *request;
+        match form {
+            Form::Routed(operation) => {
+                let (key, value) = bytes.split_at(usize::from(key));
+                let key = self.hasher.key_with_hash(space, key, hash);
+                let routed = Routed { operation, key, value, protocol };
+                if !self.run_routed(&routed, hint) {
+                    self.run_in_full(&routed, session);
+                }
+            }
+            Form::Redis => {
+                session.act_for(space, protocol);
+                let mut parser = std::mem::take(&mut self.remote_parser);
+                // The sender has parsed it already, with its limits, so this succeeds.
+                let limits = session.limits(usize::MAX, LONG_THRESHOLD);
+                if let Ok(resp::Parsed::Request(_)) = parser.parse(bytes, limits) {
+                    let request = Request::with_hash(parser.args(bytes), space, &self.hasher, hash);
+                    self.run(&request, session);
+                }
+                self.remote_parser = parser;
+            }
+            Form::Memcached => _ = self.run_bytes(bytes, Data::Short(b"")),
+            Form::Stored => match stored.next() {
+                Some(PendingRequest::Resp(args)) => {
+                    session.act_for(space, protocol);
+                    self.run(&Request::new(args.args(), space, &self.hasher), session);
+                }
+                Some(PendingRequest::Memcached(bytes, value)) => _ = self.run_bytes(&bytes, value),
+                Some(PendingRequest::CommandError(..)) | None => {}
+            },
+            Form::Datagram => self.run_datagram(bytes),
+        }
+    }
+
+    /// Runs an operation that fails, for its error reply.
+    #[cold]
+    fn run_in_full(&mut self, routed: &Routed<'_>, session: &mut Session) {
+        session.act_for(routed.key.space, routed.protocol);
+        let args = routed.to_args();
+        self.run(&Request::new(args.args(), routed.key.space, &self.hasher), session);
+    }
+}
