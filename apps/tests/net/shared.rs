@@ -4,7 +4,7 @@ use super::client::{connect, exchange, random};
 use super::links::assert_no_errors;
 use super::program::linerate;
 use super::refusals::assert_refused;
-use super::wire::{ADDRESSES, Wire, linerate_in, servers, wait_for_hugepages};
+use super::wire::{ADDRESSES, Wire, linerate_in, servers};
 use linerate_harness::program::{Program, ip};
 use linerate_harness::rerun::{beside_others, in_namespaces};
 use std::io::{Read, Write};
@@ -30,7 +30,6 @@ fn assert_alive(stream: &mut TcpStream) {
 }
 
 fn serve(namespace: &str, more: &str) -> Command {
-    wait_for_hugepages();
     linerate_in(namespace, &format!("echo serve --via af_xdp:lr1,share {ADDRESSES} {more}"))
 }
 
@@ -81,7 +80,6 @@ fn load_uses_a_shared_interface() {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for (own, peer) in [("10.9.0.2/24", "10.9.0.1:7"), ("fd09::2/64", "[fd09::1]:7")] {
-            wait_for_hugepages();
             let load = "--connections 8 --duration 300ms --idle backoff --json";
             let load = format!("echo load --via af_xdp:lr1,share --ip {own} --connect {peer} {load}");
             assert_no_errors(&Program::start(linerate_in(namespace, &load)).wait());

@@ -54,15 +54,17 @@ fn ip_batch(commands: &[&str]) {
 
 /// Waits until a quarter of the reserved hugepages is free. The kernel releases the pages of an AF_XDP socket some time
 /// after the end of its process, so that programs in a row could find none.
-pub fn wait_for_hugepages() {
+fn wait_for_hugepages() {
     wait_for("hugepages of ended programs", || {
         let pool = Host::default().pool(PageSize::MB_2).unwrap();
         pool.free >= pool.reserved / 4
     });
 }
 
-/// Returns the command of `linerate` with the words of `args` in the network namespace `namespace`.
+/// Returns the command of `linerate` with the words of `args` in the network namespace `namespace`, once hugepages are
+/// free.
 pub fn linerate_in(namespace: &str, args: &str) -> Command {
+    wait_for_hugepages();
     let mut command = command_in(namespace, env!("CARGO_BIN_EXE_linerate"));
     command.args(args.split_whitespace());
     command
@@ -95,7 +97,6 @@ impl Wire {
 
     /// Starts a server on the connected wire. `service` is a name followed by further arguments.
     pub fn serve(self, service: &str, namespace: &str) -> Program {
-        wait_for_hugepages();
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
             Wire::AfXdp => Program::serve(linerate_in(
@@ -103,6 +104,7 @@ impl Wire {
                 &format!("{service} serve --via af_xdp:lr1 {ADDRESSES} {NO_DAD} {more}"),
             )),
             Wire::Tap => {
+                wait_for_hugepages();
                 let program =
                     Program::serve(linerate(&format!("{service} serve --via tap:lr0 {ADDRESSES} {NO_DAD} {more}")));
                 address("lr0");
@@ -113,7 +115,6 @@ impl Wire {
 
     /// Starts a load on the connected wire. `service` is a name followed by further arguments.
     pub fn load(self, service: &str, namespace: &str) -> Program {
-        wait_for_hugepages();
         let (service, more) = service.split_once(' ').unwrap_or((service, ""));
         match self {
             Wire::AfXdp => Program::start(linerate_in(
@@ -121,6 +122,7 @@ impl Wire {
                 &format!("{service} load --via af_xdp:lr1 {LOAD_ARGS} {NO_DAD} {more}"),
             )),
             Wire::Tap => {
+                wait_for_hugepages();
                 wait_for("removal of the previous interface", || !Path::new("/sys/class/net/lr0").exists());
                 let load =
                     Program::start(linerate(&format!("{service} load --via tap:lr0 {LOAD_ARGS} {NO_DAD} {more}")));

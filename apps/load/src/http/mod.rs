@@ -13,7 +13,7 @@ use response::{KnownHead, ResponseReader};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// GET requests of one path, with up to `depth` outstanding on each connection (pipelining, if more than one). The times
+/// GET requests of one path, with up to `depth` outstanding on each connection (pipelined, if more than one). The times
 /// are those of [`EchoLoad`](crate::EchoLoad): from the event that sends the request to the one that completes the
 /// response, or in an open loop from the time at which the request is due.
 ///
@@ -46,8 +46,8 @@ pub struct HttpStream {
 }
 
 impl HttpLoad {
-    /// Creates a load of requests for `path` of the server `host`, with `depth` outstanding on each connection, or up to
-    /// `depth` in an `open` loop.
+    /// Creates a load of requests for `path` of the server `host`, with `depth` outstanding on each connection, or up
+    /// to `depth` in an `open` loop.
     ///
     /// # Panics
     /// If `depth` is 0.

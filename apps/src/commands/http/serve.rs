@@ -48,8 +48,8 @@ pub struct HttpServeArgs {
     )]
     max_clients: u32,
 
-    /// Close a connection to which nothing has been sent for this time: the client is idle, sends its request slowly, or
-    /// does not receive the response
+    /// Close a connection to which nothing has been sent for this time: the client is idle, sends its request slowly,
+    /// or does not receive the response
     #[arg(
         long,
         value_name = "TIME",
