@@ -271,3 +271,25 @@ fn memcached_pipeline_for_all_workers_takes_one_turn_of_each() {
     assert_eq!(server.call(client, b"get key1\r\nversion\r\nget key2\r\nquit\r\n").matches("END\r\n").count(), 2);
     assert!(server.end(client).is_closed);
 }
+
+#[test]
+fn requests_that_borrow_shards_never_wait_for_each_other() {
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let workers = 2 + random.usize(..3);
+        let mut server = TestServer::new(workers);
+        let clients: Vec<_> = (0..2 * workers).map(|n| server.connect(n % workers)).collect();
+        let mut sent = vec![0; clients.len()];
+        for _ in 0..40 {
+            let n = random.usize(..clients.len());
+            let (a, b) = (random.u32(..12), random.u32(..12));
+            server.send(clients[n], &line(&format!("mset k{a} x k{b} x")));
+            sent[n] += 1;
+            (0..random.usize(..4)).for_each(|_| server.turn_of(random.usize(..workers)));
+        }
+        server.settle();
+        for (client, requests) in clients.into_iter().zip(sent) {
+            assert_eq!(server.received(client), b"+OK\r\n".repeat(requests), "seed {seed}");
+        }
+    }
+}

@@ -92,6 +92,7 @@ impl Kv {
     /// Borrows the shards of the first queued work, and does the work once all are present.
     pub(in crate::service) fn borrow(&mut self, net: &mut impl Transport) {
         while let Some(need) = self.shard_borrow.requests.front_mut() {
+            let mut is_waiting = false;
             for shard in need.shards.iter() {
                 if shard == self.worker {
                     need.keeps_own = self.stores[shard].is_some();
@@ -100,8 +101,13 @@ impl Kv {
                     self.server.outbox.send(shard, Message::BorrowShard(self.worker));
                 }
                 if self.stores[shard].is_none() {
-                    return;
+                    is_waiting = true;
+                    break;
                 }
+            }
+            if is_waiting {
+                // Until its turn has come, the own shard is lent to the workers that wait for it.
+                break;
             }
             let Some(need) = self.shard_borrow.requests.pop_front() else { return };
             self.do_job(net, need.job);
