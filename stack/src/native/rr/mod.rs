@@ -13,6 +13,7 @@ mod peer_turn;
 
 use crate::ethernet::ETHERNET_HEADER;
 use crate::native::mbufs_held::MbufsHeld;
+use crate::native::tcb::slots::Slots;
 use crate::native::tcb::{NO_BUFFERS, State, Tcb};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Packet};
@@ -56,8 +57,7 @@ pub(crate) struct RrState<P> {
 
 /// Request-response state of all connections of a worker.
 pub(crate) struct RrPool<P> {
-    states: Vec<RrState<P>>,
-    spare: Vec<u32>,
+    states: Slots<RrState<P>>,
     /// Number of connections in the local turn.
     local_turns: usize,
     /// Connections with a request since the last flush, and whether they were reported to their services.
@@ -77,7 +77,7 @@ impl Tcb {
 
 impl<P> RrPool<P> {
     pub fn new() -> Self {
-        RrPool { states: Vec::new(), spare: Vec::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
+        RrPool { states: Slots::new(), local_turns: 0, readable: Vec::new(), readable_reported: false }
     }
 
     /// Returns the state of `tcb`, if it is in request-response mode.
@@ -85,13 +85,13 @@ impl<P> RrPool<P> {
     pub fn of(&self, tcb: &Tcb) -> Option<&RrState<P>> {
         // For an index without the bit, and for `NO_BUFFERS`, XOR yields at least 2³¹ - 1, beyond the end of any
         // vector.
-        self.states.get((tcb.buffers ^ RR_BIT) as usize)
+        self.states.get(tcb.buffers ^ RR_BIT)
     }
 
     /// Returns the state of `tcb`, if it is in request-response mode.
     #[inline(always)]
     fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut RrState<P>> {
-        self.states.get_mut((tcb.buffers ^ RR_BIT) as usize)
+        self.states.get_mut(tcb.buffers ^ RR_BIT)
     }
 
     /// Attaches a state to `tcb`, which has no buffers. `sent` was just sent.
@@ -105,17 +105,7 @@ impl<P> RrPool<P> {
             link: [0; ETHERNET_HEADER],
             link_epoch: 0,
         };
-        let index = match self.spare.pop() {
-            Some(index) => {
-                self.states[index as usize] = rr;
-                index
-            }
-            None => {
-                self.states.push(rr);
-                self.states.len() as u32 - 1
-            }
-        };
-        tcb.buffers = index | RR_BIT;
+        tcb.buffers = self.states.insert(rr) | RR_BIT;
     }
 
     /// Detaches the state of `tcb`. Returns its turn, and the time at which the last response was sent.
@@ -124,14 +114,14 @@ impl<P> RrPool<P> {
         let nothing = Turn::Peer(Bytes::default());
         let was = (std::mem::replace(&mut rr.turn, nothing), rr.sent_at);
         self.local_turns -= usize::from(matches!(was.0, Turn::Local(_)));
-        self.spare.push(tcb.buffers ^ RR_BIT);
+        self.states.release(tcb.buffers ^ RR_BIT);
         tcb.buffers = NO_BUFFERS;
         Some(was)
     }
 
     /// Returns the number of connections in request-response mode.
     pub fn len(&self) -> usize {
-        self.states.len() - self.spare.len()
+        self.states.in_use()
     }
 
     /// Returns the unacknowledged packets: one per connection in the peer's turn.
@@ -196,6 +186,6 @@ impl<P: Packet> RrPool<P> {
     /// Panics unless `owned` states are in use, `local_turns` of them in the local turn.
     pub fn assert_owned(&self, owned: usize, local_turns: usize) {
         assert_eq!(local_turns, self.local_turns, "local turns, and their counter");
-        assert_eq!(owned + self.spare.len(), self.states.len(), "states owned or spare");
+        assert_eq!(owned, self.states.in_use(), "states owned or spare");
     }
 }

@@ -9,6 +9,7 @@ use crate::native::recovery::{Flight, FlightConfig};
 use crate::native::segment::seq::Seq;
 use crate::native::send::pacing::Pace;
 use crate::native::send::send_queue::SendQueue;
+use crate::native::tcb::slots::Slots;
 use crate::native::tcb::{Flags, NO_BUFFERS, Tcb};
 use linerate_bypass::Packet;
 use linerate_bypass::time::Instant;
@@ -116,15 +117,14 @@ impl<P: Packet> ConnBuffers<P> {
 
 /// Buffers of a worker. Their number is the peak number of connections with buffers.
 pub(crate) struct ConnBufferPool<P> {
-    buffers: Vec<ConnBuffers<P>>,
-    spare: Vec<u32>,
+    buffers: Slots<ConnBuffers<P>>,
     /// True if congestion control responds to each ECN mark itself.
     handles_ecn_echo: bool,
 }
 
 impl<P: Packet> ConnBufferPool<P> {
     pub fn new(handles_ecn_echo: bool) -> Self {
-        ConnBufferPool { buffers: Vec::new(), spare: Vec::new(), handles_ecn_echo }
+        ConnBufferPool { buffers: Slots::new(), handles_ecn_echo }
     }
 
     /// Returns the buffers of `tcb`, and attaches buffers if there are none.
@@ -133,18 +133,14 @@ impl<P: Packet> ConnBufferPool<P> {
         if !tcb.has_buffers() {
             self.attach_new(tcb);
         }
-        &mut self.buffers[tcb.buffers as usize]
+        self.buffers.get_mut(tcb.buffers).expect("buffers were attached")
     }
 
     #[cold]
     #[inline(never)]
     fn attach_new(&mut self, tcb: &mut Tcb) {
-        let index = self.spare.pop().unwrap_or_else(|| {
-            self.buffers.push(ConnBuffers::new());
-            self.buffers.len() as u32 - 1
-        });
-        tcb.buffers = index;
-        let buffers = &mut self.buffers[index as usize];
+        tcb.buffers = self.buffers.reuse_or_insert(ConnBuffers::new);
+        let buffers = self.buffers.get_mut(tcb.buffers).expect("the index is in use");
         let sack = tcb.flags.has(Flags::SACK);
         buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.handles_ecn_echo });
         buffers.probe = None;
@@ -157,33 +153,33 @@ impl<P: Packet> ConnBufferPool<P> {
     /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of(&self, tcb: &Tcb) -> Option<&ConnBuffers<P>> {
-        self.buffers.get(tcb.buffers as usize)
+        self.buffers.get(tcb.buffers)
     }
 
     /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut ConnBuffers<P>> {
-        self.buffers.get_mut(tcb.buffers as usize)
+        self.buffers.get_mut(tcb.buffers)
     }
 
     /// Returns the number of connections that have buffers.
     pub fn attached(&self) -> usize {
-        self.buffers.len() - self.spare.len()
+        self.buffers.in_use()
     }
 
     /// Panics unless all buffers are either spare and empty, or in `owned`.
     pub fn assert_owned(&self, owned: &HashSet<u32>) {
-        assert_eq!(owned.len() + self.spare.len(), self.buffers.len(), "buffers owned or spare");
-        for index in &self.spare {
-            assert!(!owned.contains(index), "buffers {index} are in use and spare");
-            assert_eq!(self.buffers[*index as usize].mbufs_held(), 0, "spare buffers {index} hold packets");
+        assert_eq!(owned.len(), self.buffers.in_use(), "buffers owned or spare");
+        for (index, buffers) in self.buffers.spare() {
+            assert!(!owned.contains(&index), "buffers {index} are in use and spare");
+            assert_eq!(buffers.mbufs_held(), 0, "spare buffers {index} hold packets");
         }
     }
 
     /// Detaches the buffers of `tcb` and drops their data. Returns the memory released, if any.
     #[inline(always)]
     pub fn detach(&mut self, tcb: &mut Tcb) -> Option<MbufsHeld> {
-        let buffers = self.buffers.get_mut(tcb.buffers as usize)?;
+        let buffers = self.buffers.get_mut(tcb.buffers)?;
         let mut held = None;
         if !buffers.received.is_empty() || !buffers.queue.is_empty() || !buffers.reassembly.is_empty() {
             held = Some(buffers.clear());
@@ -195,7 +191,7 @@ impl<P: Packet> ConnBufferPool<P> {
         // The duplicate range was part of the buffers.
         tcb.flags.clear(Flags::DSACK);
         buffers.flight.abandon();
-        self.spare.push(tcb.buffers);
+        self.buffers.release(tcb.buffers);
         tcb.buffers = NO_BUFFERS;
         held
     }

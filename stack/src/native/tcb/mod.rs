@@ -2,6 +2,7 @@
 
 pub(crate) mod cold;
 pub(crate) mod conn_buffers;
+pub(crate) mod slots;
 mod tcp_info;
 
 use crate::demux::demux_fast::field;
