@@ -6,6 +6,7 @@ use crate::timers::Timers;
 use crate::wake::{RemoteWakes, TaskKey, TaskWaker, Woken};
 use linerate_bypass::AppSender;
 use linerate_bypass::time::{Duration, Instant};
+use slotmap::SlotMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -27,34 +28,11 @@ struct Task {
     state: Arc<TaskWaker>,
 }
 
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    /// `None` in a free slot, and while the task is polled.
+struct TaskEntry {
+    /// `None` while the task is polled.
     task: Option<Task>,
     /// True if the task was aborted while it was polled.
     is_aborted: bool,
-}
-
-#[derive(Default)]
-struct Tasks {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-impl Tasks {
-    fn slot(&mut self, key: TaskKey) -> Option<&mut Slot> {
-        self.slots.get_mut(key.slot as usize).filter(|slot| slot.generation == key.generation)
-    }
-
-    fn release(&mut self, key: TaskKey) -> Option<Task> {
-        let slot = self.slot(key)?;
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.is_aborted = false;
-        let task = slot.task.take();
-        self.free.push(key.slot);
-        task
-    }
 }
 
 /// Tasks of one worker with everything that they wait for.
@@ -62,7 +40,7 @@ pub(crate) struct Executor {
     pub remote: Arc<RemoteWakes>,
     pub timers: RefCell<Timers>,
     pub registry: Registry,
-    tasks: RefCell<Tasks>,
+    tasks: RefCell<SlotMap<TaskKey, TaskEntry>>,
     ready: RefCell<VecDeque<TaskKey>>,
     /// Tasks that woke themselves, to run in the next turn.
     yielded: RefCell<VecDeque<TaskKey>>,
@@ -125,15 +103,10 @@ impl Executor {
 
     /// Adds a task, which is polled after the current one.
     pub fn spawn(&self, future: TaskFuture) -> TaskKey {
-        let mut tasks = self.tasks.borrow_mut();
-        let slot = tasks.free.pop().unwrap_or_else(|| {
-            tasks.slots.push(Slot::default());
-            u32::try_from(tasks.slots.len() - 1).expect("fewer than 2^32 tasks")
+        let key = self.tasks.borrow_mut().insert_with_key(|key| {
+            let state = Arc::new(TaskWaker::scheduled(key, self.remote.clone()));
+            TaskEntry { task: Some(Task { future, waker: Waker::from(state.clone()), state }), is_aborted: false }
         });
-        let entry = &mut tasks.slots[slot as usize];
-        let key = TaskKey { slot, generation: entry.generation };
-        let state = Arc::new(TaskWaker::scheduled(key, self.remote.clone()));
-        entry.task = Some(Task { future, waker: Waker::from(state.clone()), state });
         self.ready.borrow_mut().push_back(key);
         key
     }
@@ -142,13 +115,12 @@ impl Executor {
     pub fn abort(&self, key: TaskKey) {
         let task = {
             let mut tasks = self.tasks.borrow_mut();
-            match tasks.slot(key) {
-                Some(slot) if slot.task.is_some() => tasks.release(key),
-                Some(slot) => {
-                    slot.is_aborted = true;
+            match tasks.get_mut(key) {
+                Some(entry) if entry.task.is_none() => {
+                    entry.is_aborted = true;
                     None
                 }
-                None => None,
+                _ => tasks.remove(key),
             }
         };
         self.drop_task(task);
@@ -218,7 +190,7 @@ impl Executor {
     }
 
     fn poll(&self, key: TaskKey) {
-        let task = self.tasks.borrow_mut().slot(key).and_then(|slot| slot.task.take());
+        let task = self.tasks.borrow_mut().get_mut(key).and_then(|entry| entry.task.take());
         let Some(mut task) = task else { return };
         task.state.start_poll();
         self.operations.set(OPERATIONS_PER_POLL);
@@ -229,13 +201,13 @@ impl Executor {
         self.is_unwinding.set(polled.is_err());
         let ended = {
             let mut tasks = self.tasks.borrow_mut();
-            match tasks.slot(key) {
-                Some(slot) if matches!(polled, Ok(Poll::Pending)) && !slot.is_aborted => {
-                    slot.task = Some(task);
+            match tasks.get_mut(key) {
+                Some(entry) if matches!(polled, Ok(Poll::Pending)) && !entry.is_aborted => {
+                    entry.task = Some(task);
                     None
                 }
                 _ => {
-                    tasks.release(key);
+                    tasks.remove(key);
                     Some(task)
                 }
             }
@@ -245,7 +217,7 @@ impl Executor {
     }
 
     /// Drops a task that has ended. A panic of a destructor, which the panic hook reports, ends nothing else.
-    fn drop_task(&self, task: Option<Task>) {
+    fn drop_task<T>(&self, task: Option<T>) {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
     }
 }
@@ -253,8 +225,8 @@ impl Executor {
 impl Drop for Executor {
     /// Drops the tasks while the rest of the executor exists.
     fn drop(&mut self) {
-        let slots = std::mem::take(&mut self.tasks.get_mut().slots);
-        drop(slots);
+        let tasks = std::mem::take(self.tasks.get_mut());
+        drop(tasks);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::tcp::{ListenerState, TcpStream};
 use crate::udp::SocketState;
 use crate::waiter::Waiter;
 use linerate_bypass::{ConnectError, Stop};
+use slotmap::{DefaultKey, SlotMap};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -118,9 +119,8 @@ fn in_use(protocol: &str, address: SocketAddr) -> io::Error {
 pub(crate) struct DrainState {
     stop: RefCell<Option<Stop>>,
     is_draining: Cell<bool>,
-    /// Wakers of the tasks that wait; `None` in free slots.
-    waiting: RefCell<Vec<Option<Waker>>>,
-    free: RefCell<Vec<usize>>,
+    /// Wakers of the tasks that wait.
+    waiting: RefCell<SlotMap<DefaultKey, Waker>>,
 }
 
 impl DrainState {
@@ -142,27 +142,27 @@ impl DrainState {
     pub fn begin_turn(&self) {
         if self.is_requested() {
             self.is_draining.set(true);
-            let waiting: Vec<Waker> = self.waiting.borrow().iter().flatten().cloned().collect();
+            let waiting: Vec<Waker> = self.waiting.borrow().values().cloned().collect();
             waiting.into_iter().for_each(Waker::wake);
         }
     }
 
-    /// Registers `waker` in `slot`, or in a new slot. Returns the slot.
-    pub fn wait(&self, slot: Option<usize>, waker: &Waker) -> usize {
+    /// Registers `waker` in place of the waker `key`, or anew. Returns its key.
+    pub fn wait(&self, key: Option<DefaultKey>, waker: &Waker) -> DefaultKey {
         let mut waiting = self.waiting.borrow_mut();
-        let slot = slot.or_else(|| self.free.borrow_mut().pop()).unwrap_or_else(|| {
-            waiting.push(None);
-            waiting.len() - 1
-        });
-        let kept = waiting[slot].take().filter(|kept| kept.will_wake(waker));
-        waiting[slot] = Some(kept.unwrap_or_else(|| waker.clone()));
-        slot
+        let Some((key, kept)) = key.and_then(|key| Some((key, waiting.get_mut(key)?))) else {
+            return waiting.insert(waker.clone());
+        };
+        let replaced = (!kept.will_wake(waker)).then(|| std::mem::replace(kept, waker.clone()));
+        drop(waiting);
+        // Dropping a waker may run code of the application.
+        drop(replaced);
+        key
     }
 
-    /// Frees a slot.
-    pub fn leave(&self, slot: usize) {
-        let waker = self.waiting.borrow_mut()[slot].take();
-        self.free.borrow_mut().push(slot);
+    /// Removes a waker.
+    pub fn leave(&self, key: DefaultKey) {
+        let waker = self.waiting.borrow_mut().remove(key);
         // Dropping a waker may run code of the application.
         drop(waker);
     }

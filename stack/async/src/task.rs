@@ -3,6 +3,7 @@
 use crate::context;
 use crate::wake::TaskKey;
 use linerate_bypass::Stop;
+use slotmap::DefaultKey;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -52,14 +53,14 @@ pub async fn yield_now() {
 /// # Panics
 /// Outside of a task.
 pub fn draining() -> Draining {
-    Draining { slot: None, executor: crate::executor::current_id() }
+    Draining { waiter: None, executor: crate::executor::current_id() }
 }
 
 /// Future of [`draining`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Draining {
-    slot: Option<usize>,
+    waiter: Option<DefaultKey>,
     executor: usize,
 }
 
@@ -73,7 +74,7 @@ impl Future for Draining {
             if drain.is_draining() {
                 return Poll::Ready(());
             }
-            self.slot = Some(drain.wait(self.slot, cx.waker()));
+            self.waiter = Some(drain.wait(self.waiter, cx.waker()));
             Poll::Pending
         })
     }
@@ -81,10 +82,10 @@ impl Future for Draining {
 
 impl Drop for Draining {
     fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
+        let Some(waiter) = self.waiter else { return };
         context::try_executor(|executor| {
             if executor.id() == self.executor {
-                executor.registry.drain.leave(slot);
+                executor.registry.drain.leave(waiter);
             }
         });
     }

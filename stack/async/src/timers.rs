@@ -1,22 +1,14 @@
 //! Timers of tasks.
 
 use linerate_bypass::time::Instant;
+use slotmap::{SlotMap, new_key_type};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::task::Waker;
 
-/// Identifier of a timer: its slot, and the generation of the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TimerKey {
-    slot: u32,
-    generation: u32,
-}
-
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    /// `None` in a free slot.
-    waker: Option<Waker>,
+new_key_type! {
+    /// Identifier of a timer.
+    pub(crate) struct TimerKey;
 }
 
 /// Timers of one worker, ordered by deadline. Setting and removing timers allocates nothing once the tables have grown.
@@ -24,37 +16,27 @@ struct Slot {
 pub(crate) struct Timers {
     /// Entries of all timers, and of removed timers until these outnumber the others.
     heap: BinaryHeap<Reverse<(Instant, TimerKey)>>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    wakers: SlotMap<TimerKey, Waker>,
 }
 
 impl Timers {
     /// Adds a timer that wakes `waker` at `deadline`.
     pub fn insert(&mut self, deadline: Instant, waker: Waker) -> TimerKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 timers")
-        });
-        let entry = &mut self.slots[slot as usize];
-        entry.waker = Some(waker);
-        let key = TimerKey { slot, generation: entry.generation };
+        let key = self.wakers.insert(waker);
         self.heap.push(Reverse((deadline, key)));
         key
     }
 
     /// Returns the waker of a timer that has neither expired nor been removed.
     pub fn waker(&mut self, key: TimerKey) -> Option<&mut Waker> {
-        let slot = self.slots.get_mut(key.slot as usize)?;
-        if slot.generation == key.generation { slot.waker.as_mut() } else { None }
+        self.wakers.get_mut(key)
     }
 
     /// Removes a timer and returns its waker.
     pub fn remove(&mut self, key: TimerKey) -> Option<Waker> {
-        let waker = self.release(key)?;
-        let live = self.slots.len() - self.free.len();
-        if self.heap.len() > 2 * live + 64 {
-            let slots = &self.slots;
-            self.heap.retain(|Reverse((_, key))| slots[key.slot as usize].generation == key.generation);
+        let waker = self.wakers.remove(key)?;
+        if self.heap.len() > 2 * self.wakers.len() + 64 {
+            self.heap.retain(|Reverse((_, key))| self.wakers.contains_key(*key));
         }
         self.discard_removed();
         Some(waker)
@@ -67,7 +49,7 @@ impl Timers {
             return None;
         }
         self.heap.pop();
-        let waker = self.release(key);
+        let waker = self.wakers.remove(key);
         self.discard_removed();
         waker
     }
@@ -78,20 +60,10 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    fn release(&mut self, key: TimerKey) -> Option<Waker> {
-        let slot = &mut self.slots[key.slot as usize];
-        if slot.generation != key.generation {
-            return None;
-        }
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(key.slot);
-        slot.waker.take()
-    }
-
     /// Drops the entries of removed timers at the front, so that the first entry is that of a timer.
     fn discard_removed(&mut self) {
         while let Some(&Reverse((_, key))) = self.heap.peek()
-            && self.slots[key.slot as usize].generation != key.generation
+            && !self.wakers.contains_key(key)
         {
             self.heap.pop();
         }
@@ -142,7 +114,7 @@ mod tests {
         for nanos in 0..100_000 {
             let key = timers.insert(at(1_000_000 + nanos), Waker::noop().clone());
             timers.remove(key);
-            assert!(timers.heap.len() <= 68 && timers.slots.len() <= 2);
+            assert!(timers.heap.len() <= 68 && timers.wakers.capacity() <= 8);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::context;
 use crossbeam_queue::SegQueue;
 use linerate_bypass::AppSender;
+use slotmap::new_key_type;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
@@ -11,11 +12,9 @@ use std::task::Wake;
 #[derive(Debug)]
 pub struct Woken(());
 
-/// Identifier of a task: its slot, and the generation of the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskKey {
-    pub slot: u32,
-    pub generation: u32,
+new_key_type! {
+    /// Identifier of a task.
+    pub(crate) struct TaskKey;
 }
 
 /// Tasks that other threads have woken. A task is listed at most once, so the list is no longer than the tasks are
