@@ -32,7 +32,7 @@ pub fn demo_linerate() -> PathBuf {
 }
 
 /// Packages that build without DPDK, root or a network.
-pub const PORTABLE: &str = "--workspace --exclude dpdk-sys --no-default-features";
+pub const PORTABLE: &str = "--workspace --exclude linerate-dpdk-sys --no-default-features";
 
 /// Returns the features of `linerate-apps` that the machine can build.
 pub fn apps(machine: &Machine) -> String {
@@ -48,7 +48,7 @@ pub fn apps(machine: &Machine) -> String {
 
 /// Returns the selection of all packages and features that the machine can build.
 pub fn everything(machine: &Machine) -> String {
-    let excluded = if machine.dpdk() { "" } else { " --exclude dpdk-sys" };
+    let excluded = if machine.dpdk() { "" } else { " --exclude linerate-dpdk-sys" };
     let mut words = format!("--workspace{excluded} {}", apps(machine));
     if machine.dpdk() {
         words += " --features linerate-bypass/dpdk";
@@ -82,12 +82,15 @@ mod tests {
         assert!(all.contains("linerate-apps/dpdk") && all.contains("linerate-bypass/dpdk"), "{all}");
         assert!(all.contains("linerate-apps/rdma") && all.contains("linerate-rdma/native"), "{all}");
         let without_dpdk = everything(&Machine::with_missing(&["libdpdk-dev"]));
-        assert!(without_dpdk.contains("--exclude dpdk-sys") && !without_dpdk.contains("/dpdk "), "{without_dpdk}");
+        assert!(
+            without_dpdk.contains("--exclude linerate-dpdk-sys") && !without_dpdk.contains("/dpdk "),
+            "{without_dpdk}"
+        );
         assert!(without_dpdk.contains("linerate-apps/rdma"), "{without_dpdk}");
         let neither = everything(&Machine::with_missing(&["libclang-dev"]));
         assert_eq!(
             neither,
-            "--workspace --exclude dpdk-sys --no-default-features --features linerate-apps/smoltcp-engine"
+            "--workspace --exclude linerate-dpdk-sys --no-default-features --features linerate-apps/smoltcp-engine"
         );
     }
 }

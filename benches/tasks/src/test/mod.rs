@@ -5,6 +5,7 @@ mod fuzz;
 mod instrumented;
 mod packaged;
 mod plan;
+mod published;
 mod summary;
 
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! Steps of `./run test`, given the capabilities of the machine.
 
-use super::{checks, fuzz, instrumented, packaged};
+use super::{checks, fuzz, instrumented, packaged, published};
 use crate::cargo::{PORTABLE, cargo, command, everything, target};
 use crate::error::Error;
 use crate::lab::{self, Build};
@@ -98,6 +98,8 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("package", packaged::step(machine)),
         step("ports on Debian 13", packaged::debian_13(machine)),
         step("dashboard", Run(cargo(&format!("test {everything} --test deploying -- --ignored")))),
+        step("published crates", published::packages(machine)),
+        step("API since the last version", Call(published::api)),
         step("crate outside of the workspace", Run(cargo("test -p linerate --test outside -- --ignored"))),
         step("clippy of the book", Run(cargo(&format!("clippy --profile test {book} --all-targets -- -D warnings")))),
         step("book", Run(cargo(&format!("test {book} --no-fail-fast")))),
@@ -172,7 +174,7 @@ mod tests {
     fn all_adds_steps() {
         let machine = Machine::with_missing(&[]);
         let all = names(&machine, true);
-        assert_eq!(all.len(), 25);
+        assert_eq!(all.len(), 27);
         let common = names(&machine, false);
         assert!(common.iter().filter(|name| !name.starts_with("lab")).all(|name| all.contains(name)));
     }
@@ -180,7 +182,9 @@ mod tests {
     #[test]
     fn bindings_are_left_out_without_dpdk() {
         let without = lines(&Machine::with_missing(&["libdpdk-dev"]), true);
-        assert!(without.iter().all(|line| !line.contains("--workspace") || line.contains("--exclude dpdk-sys")));
+        assert!(
+            without.iter().all(|line| !line.contains("--workspace") || line.contains("--exclude linerate-dpdk-sys"))
+        );
         assert!(without.iter().all(|line| !line.contains("/dpdk")));
     }
 
