@@ -305,4 +305,10 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// # Safety
     /// The identifier is live.
     unsafe fn cm_disconnect(&self, id: Handle) -> io::Result<()>;
+
+    /// Returns local port and GID of an identifier that is bound to this device (`rdma_cm_id`, `ibaddr.sgid`).
+    ///
+    /// # Safety
+    /// The identifier is live.
+    unsafe fn cm_source(&self, id: Handle) -> io::Result<(u8, [u8; 16])>;
 }

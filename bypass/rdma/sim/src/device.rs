@@ -7,7 +7,7 @@ use super::world::{World, errno};
 use linerate_rdma_provider::{
     AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, QpCap, TransportKind,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::RawFd;
@@ -15,8 +15,13 @@ use std::os::fd::RawFd;
 /// Configuration of a simulated device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// Address of its only port.
+    /// Address of port 1.
     pub address: IpAddr,
+    /// Addresses of further ports, from port 2 on.
+    pub more_addresses: Vec<IpAddr>,
+    /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses above
+    /// are those of IPoIB interfaces.
+    pub link: LinkLayer,
     /// Limits.
     pub limits: DeviceLimits,
     /// Maximum inline size in bytes.
@@ -32,6 +37,16 @@ pub struct DeviceConfig {
     /// last-WQE-reached event. If the queue pair is destroyed or reset before, the buffer is lost without a
     /// completion and its place is free.
     pub holds_shared: bool,
+    /// Announced type 2 memory windows can be allocated. Some drivers announce those of the device but lack the call.
+    pub allocates_windows: bool,
+    /// The number of a destroyed queue pair is used again at once, last in, first out.
+    pub recycles_numbers: bool,
+    /// A failing device flushes the requests of its queue pairs. Removed hardware does not.
+    pub flushes_on_fatal: bool,
+    /// A reset queue pair keeps its posted buffers as empty ones, as that of Soft-RoCE does.
+    pub keeps_reset_buffers: bool,
+    /// Steps until the device sees a posted buffer. A message that arrives before is answered by receiver-not-ready.
+    pub post_delay: u64,
     /// A failed queue pair generates the last-WQE-reached event. Soft-RoCE does since Linux 6.5.
     pub reports_last_wqe: bool,
 }
@@ -65,14 +80,33 @@ impl DeviceConfig {
         };
         DeviceConfig {
             address,
+            more_addresses: Vec::new(),
+            link: LinkLayer::Ethernet,
             limits,
             inline: 256,
             message: 1 << 30,
             mtu: Mtu::Mtu1024,
             keeps_completions: false,
             holds_shared: false,
+            allocates_windows: true,
+            recycles_numbers: false,
+            flushes_on_fatal: true,
+            keeps_reset_buffers: false,
+            post_delay: 0,
             reports_last_wqe: true,
         }
+    }
+
+    /// Adds a port with this address.
+    pub fn with_port(mut self, address: IpAddr) -> Self {
+        self.more_addresses.push(address);
+        self.limits.ports += 1;
+        self
+    }
+
+    /// Returns the configuration of an InfiniBand device, whose port has an IPoIB interface with this address.
+    pub fn infiniband(address: IpAddr) -> Self {
+        DeviceConfig { link: LinkLayer::InfiniBand, ..DeviceConfig::roce(address) }
     }
 
     /// Returns the configuration of an iWARP device: no windows, no atomic operations, one element per READ.
@@ -129,7 +163,10 @@ pub(super) enum Health {
 pub(super) struct Device {
     pub config: DeviceConfig,
     pub health: Health,
-    pub is_port_up: bool,
+    /// Ports that carry no packets.
+    pub down: BTreeSet<u8>,
+    /// Numbers of destroyed queue pairs, to be used again.
+    pub free_numbers: Vec<u32>,
     pub events: Waker<AsyncEvent>,
     /// Regions and windows by the upper 24 bits of their keys.
     pub keys: BTreeMap<u32, Handle>,
@@ -146,7 +183,8 @@ impl Device {
         Device {
             config,
             health: Health::Well,
-            is_port_up: true,
+            down: BTreeSet::new(),
+            free_numbers: Vec::new(),
             events: Waker::new(),
             keys: BTreeMap::new(),
             next_index,
@@ -160,9 +198,41 @@ impl Device {
         self.config.limits.transport == TransportKind::Iwarp
     }
 
-    /// Returns true if its packets are carried.
-    pub fn carries(&self) -> bool {
-        self.is_port_up && self.health == Health::Well
+    /// Returns true if packets of a port are carried.
+    pub fn carries(&self, port: u8) -> bool {
+        !self.down.contains(&port) && self.health == Health::Well
+    }
+
+    /// Returns the addresses of all ports.
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        std::iter::once(self.config.address).chain(self.config.more_addresses.iter().copied())
+    }
+
+    /// Returns the address of a port.
+    pub fn address(&self, port: u8) -> IpAddr {
+        self.addresses().nth(usize::from(port) - 1).unwrap_or(self.config.address)
+    }
+
+    pub fn set_address(&mut self, port: u8, address: IpAddr) {
+        match port {
+            1 => self.config.address = address,
+            _ => self.config.more_addresses[usize::from(port) - 2] = address,
+        }
+    }
+
+    /// Returns the port with this address.
+    pub fn port_of(&self, address: IpAddr) -> Option<u8> {
+        Some(self.addresses().position(|own| own == address)? as u8 + 1)
+    }
+
+    /// Returns the port that reaches an address: that of the same /24, or port 1.
+    pub fn port_to(&self, remote: IpAddr) -> u8 {
+        let is_near = |own: IpAddr| raw_gid(own)[..15] == raw_gid(remote)[..15];
+        self.addresses().position(is_near).map_or(1, |index| index as u8 + 1)
+    }
+
+    pub fn has_port(&self, port: u8) -> bool {
+        (1..=self.config.limits.ports).contains(&port)
     }
 
     /// Returns a key index that was never used before, so that stale keys are detected.
@@ -172,41 +242,47 @@ impl Device {
         self.next_index
     }
 
-    pub fn gid(&self) -> [u8; 16] {
-        raw_gid(self.config.address)
+    /// Returns the GID that connections of a port use.
+    pub fn gid(&self, port: u8) -> [u8; 16] {
+        if self.is_infiniband() { self.link_local(port) } else { raw_gid(self.address(port)) }
     }
 
-    fn link_local(&self) -> [u8; 16] {
-        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, self.node).octets()
+    fn is_infiniband(&self) -> bool {
+        self.config.link == LinkLayer::InfiniBand
     }
 
-    /// Returns true if the device owns the GID.
-    pub fn has_gid(&self, raw: [u8; 16]) -> bool {
-        raw == self.gid() || raw == self.link_local()
+    fn link_local(&self, port: u8) -> [u8; 16] {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, u16::from(port) - 1, self.node).octets()
     }
 
-    /// Returns the GID table, as Linux fills it for RoCE: each address in both versions.
-    pub fn gids(&self) -> Vec<Gid> {
-        let link_local = self.link_local();
-        let kinds: &[_] = if self.is_iwarp() { &[GidKind::InfiniBand] } else { &[GidKind::RoceV1, GidKind::RoceV2] };
-        let raws: &[_] = if self.is_iwarp() { &[link_local] } else { &[link_local, self.gid()] };
+    /// Returns true if a port has the GID.
+    pub fn has_gid(&self, port: u8, raw: [u8; 16]) -> bool {
+        raw == self.gid(port) || raw == self.link_local(port)
+    }
+
+    /// Returns the GID table of a port, as Linux fills it: for RoCE, each address in both versions.
+    pub fn gids(&self, port: u8) -> Vec<Gid> {
+        let link_local = self.link_local(port);
+        let is_roce = !self.is_iwarp() && !self.is_infiniband();
+        let kinds: &[_] = if is_roce { &[GidKind::RoceV1, GidKind::RoceV2] } else { &[GidKind::InfiniBand] };
+        let raws: &[_] = if is_roce { &[link_local, self.gid(port)] } else { &[link_local] };
         let all = raws.iter().flat_map(|&raw| kinds.iter().map(move |&kind| (raw, kind)));
         all.enumerate()
-            .map(|(index, (raw, kind))| Gid { port: 1, index: index as u8, raw, kind, interface: 1 })
+            .map(|(index, (raw, kind))| Gid { port, index: index as u8, raw, kind, interface: port.into() })
             .collect()
     }
 
     pub fn port(&self, port: u8) -> io::Result<Port> {
-        if port != 1 {
+        if !self.has_port(port) {
             return Err(errno(libc::EINVAL));
         }
         Ok(Port {
-            state: if self.is_port_up { PortState::Active } else { PortState::Down },
+            state: if self.down.contains(&port) { PortState::Down } else { PortState::Active },
             max_mtu: self.config.mtu,
             mtu: self.config.mtu,
             message: self.config.message,
-            lid: 0,
-            link: LinkLayer::Ethernet,
+            lid: if self.is_infiniband() { self.node & 0x3fff | u16::from(port) << 14 } else { 0 },
+            link: self.config.link,
             speed: Some(100_000_000_000),
         })
     }

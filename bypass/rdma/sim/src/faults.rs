@@ -108,20 +108,36 @@ impl Fabric {
         self.world().vanish(sim.index, is_announced);
     }
 
-    /// Takes the port down until [`port_up`](Self::port_up). Requests wait as long as their queue pairs retry.
+    /// Takes port 1 down until [`port_up`](Self::port_up). Requests wait as long as their queue pairs retry.
     pub fn port_down(&self, sim: &SimDevice) {
-        let mut world = self.world();
-        let device = &mut world.devices[sim.index];
-        device.is_port_up = false;
-        device.events.push(AsyncEvent::PortError(1));
+        self.take_down(sim, 1);
     }
 
-    /// Takes the port up again.
+    /// Takes port 1 up again.
     pub fn port_up(&self, sim: &SimDevice) {
+        self.take_up(sim, 1);
+    }
+
+    /// Takes a port down, like [`port_down`](Self::port_down).
+    pub fn take_down(&self, sim: &SimDevice, port: u8) {
         let mut world = self.world();
         let device = &mut world.devices[sim.index];
-        device.is_port_up = true;
-        device.events.push(AsyncEvent::PortActive(1));
+        device.down.insert(port);
+        device.events.push(AsyncEvent::PortError(port));
+    }
+
+    /// Takes a port up again.
+    pub fn take_up(&self, sim: &SimDevice, port: u8) {
+        let mut world = self.world();
+        let device = &mut world.devices[sim.index];
+        device.down.remove(&port);
+        device.events.push(AsyncEvent::PortActive(port));
+    }
+
+    /// Reports a change of a port's GID table that leaves the GIDs of connections in it, such as an address added to
+    /// its interface.
+    pub fn gid_event(&self, sim: &SimDevice, port: u8) {
+        self.world().devices[sim.index].events.push(AsyncEvent::GidChange(port));
     }
 
     /// Makes a queue pair fail.
@@ -132,7 +148,8 @@ impl Fabric {
         }
     }
 
-    /// Makes a device fail or removes it: its queue pairs enter `Error`, its identifiers receive
+    /// Makes a device fail or removes it: its queue pairs enter `Error`, without completions unless it
+    /// [flushes](super::DeviceConfig::flushes_on_fatal); its identifiers receive
     /// [`CmEventKind::Removed`], and every call fails with `EIO`, except that objects can be destroyed, and
     /// completions and events taken.
     pub fn fatal(&self, sim: &SimDevice) {
@@ -148,14 +165,20 @@ impl Fabric {
         world.devices[device].health = Health::Fatal;
     }
 
-    /// Changes the port's address. Peers that use the old one receive no response; identifiers receive
+    /// Changes the address of port 1. Peers that use the old one receive no response; identifiers of the port receive
     /// [`CmEventKind::AddressChanged`].
     pub fn gids_changed(&self, sim: &SimDevice, address: IpAddr) {
+        self.change_address(sim, 1, address);
+    }
+
+    /// Changes the address of a port, like [`gids_changed`](Self::gids_changed).
+    pub fn change_address(&self, sim: &SimDevice, port: u8, address: IpAddr) {
         let mut world = self.world();
+        let ids: Vec<_> = world.cm_ids.of(sim.index).into_iter().filter(|&id| world.port_of(id) == port).collect();
         let device = &mut world.devices[sim.index];
-        device.config.address = address;
-        device.events.push(AsyncEvent::GidChange(1));
-        for id in world.cm_ids.of(sim.index) {
+        device.set_address(port, address);
+        device.events.push(AsyncEvent::GidChange(port));
+        for id in ids {
             if world.cm_ids[id].is_on_device() {
                 world.act(id, Action::Event { kind: CmEventKind::AddressChanged, status: 0 });
             }

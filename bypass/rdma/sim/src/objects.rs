@@ -130,7 +130,8 @@ impl World {
         self.enter(device, Call::AllocWindow)?;
         self.handles.check(&self.pds, device, pd)?;
         let limits = &self.devices[device].config.limits;
-        require(limits.mw_type_2, libc::EOPNOTSUPP)?;
+        let is_possible = limits.mw_type_2 && self.devices[device].config.allocates_windows;
+        require(is_possible, libc::EOPNOTSUPP)?;
         require(self.mws.count(Some(device)) < limits.mws as usize, libc::ENOMEM)?;
         let tag = self.random.u32(0..256);
         let handle = self.handles.add(&mut self.mws, device, Mw { pd, index: 0, key: 0, bound: None });
@@ -151,7 +152,7 @@ impl World {
     pub fn create_ah(&mut self, device: usize, pd: Handle, path: &AhAttr) -> io::Result<Handle> {
         self.enter(device, Call::CreateAddress)?;
         self.handles.check(&self.pds, device, pd)?;
-        require(path.port == 1, libc::EINVAL)?;
+        require(self.devices[device].has_port(path.port), libc::EINVAL)?;
         Ok(self.handles.add(&mut self.addresses, device, Address { pd, path: *path }))
     }
 

@@ -55,8 +55,9 @@ unsafe impl Provider for SimDevice {
 
     fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
         self.live(|world| {
-            require(port == 1, libc::EINVAL)?;
-            Ok(world.devices[self.index].gids())
+            let device = &world.devices[self.index];
+            require(device.has_port(port), libc::EINVAL)?;
+            Ok(device.gids(port))
         })
     }
 
@@ -104,6 +105,7 @@ unsafe impl Provider for SimDevice {
         fn cm_accept(id: Handle, parameters: &CmConnParam) -> ();
         fn cm_reject(id: Handle, private_data: &[u8]) -> ();
         fn cm_disconnect(id: Handle) -> ();
+        fn cm_source(id: Handle) -> (u8, [u8; 16]);
     }
 
     calls! { destroy:

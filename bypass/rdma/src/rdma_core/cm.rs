@@ -64,3 +64,12 @@ pub(super) unsafe fn addresses(id: Handle) -> Option<(SocketAddr, SocketAddr)> {
     // SAFETY: every member of the unions is plain numbers, and the whole was zeroed before one was written.
     unsafe { Some((address(&route.src_addr_union.src_storage)?, address(&route.dst_addr_union.dst_storage)?)) }
 }
+
+/// # Safety
+/// As for [`Provider::cm_source`](crate::provider::Provider::cm_source).
+pub(super) unsafe fn source(id: Handle) -> (u8, [u8; 16]) {
+    // SAFETY: the identifier is live; port and route are written only when the same caller takes an event.
+    let id = unsafe { &*object::<sys::rdma_cm_id>(id) };
+    // SAFETY: every member of the unions is plain numbers, and the whole was zeroed before one was written.
+    (id.port_num, unsafe { id.route.addr.addr.ibaddr.sgid.raw })
+}

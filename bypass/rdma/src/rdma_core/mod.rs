@@ -293,4 +293,9 @@ unsafe impl Provider for RdmaCore {
         // SAFETY: the identifier is live.
         done(unsafe { sys::rdma_disconnect(object(id)) })
     }
+
+    unsafe fn cm_source(&self, id: Handle) -> io::Result<(u8, [u8; 16])> {
+        // SAFETY: the caller upholds the same contract.
+        Ok(unsafe { cm::source(id) })
+    }
 }

@@ -3,7 +3,7 @@
 mod steps;
 
 use super::completion::Waker;
-use super::device::Health;
+use super::device::{Health, raw_gid};
 use super::fabric::RETRY_STEPS;
 use super::faults::Call;
 use super::world::{World, errno, require};
@@ -221,8 +221,8 @@ impl World {
     ) -> io::Result<SocketAddr> {
         self.enter_id(device, Call::CmListen, id)?;
         require(self.cm_ids[id].state == CmState::New, libc::EINVAL)?;
-        let ours = self.devices[device].config.address;
-        require(address.ip().is_unspecified() || address.ip() == ours, libc::EADDRNOTAVAIL)?;
+        let is_ours = self.devices[device].port_of(address.ip()).is_some();
+        require(address.ip().is_unspecified() || is_ours, libc::EADDRNOTAVAIL)?;
         if address.port() == 0 {
             address.set_port(self.free_port());
         }
@@ -374,6 +374,7 @@ impl World {
         let object = &self.cm_ids[id];
         require(object.is_on_device, libc::EINVAL)?;
         let is_iwarp = self.devices[device].is_iwarp();
+        let port = self.port_of(id);
         let (initiator_depth, responder_resources) = object.reads();
         let transition = match state {
             QpState::Init => {
@@ -388,7 +389,7 @@ impl World {
                 let remote_read = is_remote && responder_resources > 0;
                 let access =
                     Access { remote_write: is_remote, remote_read, remote_atomic: remote_read, ..Access::default() };
-                Transition::Init { port: 1, partition: 0, access }
+                Transition::Init { port, partition: 0, access }
             }
             // The kernel does this when connecting.
             QpState::Rts if is_iwarp => {
@@ -397,14 +398,14 @@ impl World {
             QpState::Rtr if !is_iwarp && object.is_answerable() => {
                 let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
                 let remote = object.remote.ok_or_else(|| errno(libc::EINVAL))?;
-                let source = self.source_of(device);
+                let source = self.source_of(device, port);
                 Transition::Rtr {
                     mtu: self.path_mtu(device, remote),
                     qp: theirs.qp,
                     psn: object.their_first_packet,
                     responder_resources,
                     min_rnr_timer: 0,
-                    path: AhAttr { gid: super::device::raw_gid(remote.ip()), lid: 0, source, port: 1, hop_limit: 64 },
+                    path: AhAttr { gid: self.gid_at(remote), lid: 0, source, port, hop_limit: 64 },
                 }
             }
             QpState::Rts if object.is_answerable() => {
@@ -423,6 +424,27 @@ impl World {
             _ => return Err(errno(libc::EINVAL)),
         };
         self.modify_qp(device, qp, &transition)
+    }
+
+    /// Returns the port of an identifier.
+    pub fn port_of(&self, id: Handle) -> u8 {
+        let device = &self.devices[self.cm_ids.device(id)];
+        self.cm_ids[id].local.and_then(|local| device.port_of(local.ip())).unwrap_or(1)
+    }
+
+    /// Returns port and GID of an identifier that is bound to its device.
+    pub fn cm_source(&self, device: usize, id: Handle) -> io::Result<(u8, [u8; 16])> {
+        self.handles.check(&self.cm_ids, device, id)?;
+        require(self.cm_ids[id].is_on_device, libc::EINVAL)?;
+        let port = self.port_of(id);
+        Ok((port, self.devices[device].gid(port)))
+    }
+
+    /// Returns the GID of a port by its address.
+    fn gid_at(&self, remote: SocketAddr) -> [u8; 16] {
+        let there = self.device_at(remote).map(|there| &self.devices[there]);
+        let gid = there.and_then(|there| there.port_of(remote.ip()).map(|port| there.gid(port)));
+        gid.unwrap_or_else(|| raw_gid(remote.ip()))
     }
 
     /// Returns the smaller MTU of both ends.

@@ -1,7 +1,7 @@
 //! Steps of connection manager identifiers.
 
 use super::{Action, CONSUMER, CmId, CmState, INVALID_SERVICE};
-use crate::device::{Health, raw_gid};
+use crate::device::Health;
 use crate::qp::{Receiving, Sending};
 use crate::world::World;
 use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData, QpState};
@@ -15,7 +15,7 @@ impl World {
     pub(super) fn device_at(&self, address: SocketAddr) -> Option<usize> {
         self.devices
             .iter()
-            .rposition(|device| device.health != Health::Vanished && device.config.address == address.ip())
+            .rposition(|device| device.health != Health::Vanished && device.port_of(address.ip()).is_some())
     }
 
     fn deliver_event(&mut self, id: Handle, kind: CmEventKind, status: i32, private_data: PrivateData) {
@@ -45,7 +45,7 @@ impl World {
 
     /// Performs the next action of an identifier.
     pub fn connect_step(&mut self, id: Handle) {
-        let carries = self.devices[self.cm_ids.device(id)].carries();
+        let carries = self.devices[self.cm_ids.device(id)].carries(self.port_of(id));
         let object = &mut self.cm_ids[id];
         let next = object.next(carries).and_then(|(index, _)| object.actions.remove(index));
         let Some((_, action)) = next else { return };
@@ -112,14 +112,14 @@ impl World {
 
     fn resolve(&mut self, id: Handle) {
         let device = self.cm_ids.device(id);
-        let address = self.devices[device].config.address;
-        let found = self.cm_ids[id].remote.and_then(|remote| self.device_at(remote));
-        if found.is_none() || !self.devices[device].carries() {
+        let found = self.cm_ids[id].remote.filter(|&remote| self.device_at(remote).is_some());
+        let port = found.map(|remote| self.devices[device].port_to(remote.ip()));
+        let Some(port) = port.filter(|&port| self.devices[device].carries(port)) else {
             // As without an ARP reply.
             self.cm_ids[id].state = CmState::Failed;
             return self.deliver_event(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
-        }
-        let local = SocketAddr::new(address, self.free_port());
+        };
+        let local = SocketAddr::new(self.devices[device].address(port), self.free_port());
         let is_elsewhere = self.devices[device].is_elsewhere;
         let object = &mut self.cm_ids[id];
         object.local = Some(local);
@@ -133,8 +133,11 @@ impl World {
         let device = self.cm_ids.device(id);
         let none = PrivateData::default();
         let Some(remote) = self.cm_ids[id].remote else { return };
-        let there = self.device_at(remote).filter(|&there| self.devices[there].carries());
-        let Some(there) = there.filter(|_| self.devices[device].carries()) else {
+        let carries = |there: usize| {
+            self.devices[there].port_of(remote.ip()).is_some_and(|port| self.devices[there].carries(port))
+        };
+        let there = self.device_at(remote).filter(|&there| carries(there));
+        let Some(there) = there.filter(|_| self.devices[device].carries(self.port_of(id))) else {
             self.cm_ids[id].state = CmState::Failed;
             return self.deliver_event(id, CmEventKind::Unreachable, -libc::ETIMEDOUT, none);
         };
@@ -153,9 +156,8 @@ impl World {
         }
         let channel = self.cm_ids[listener].channel;
         let child = self.new_id(there, channel);
-        let (requester, port) = (&self.cm_ids[id], remote.port());
+        let requester = &self.cm_ids[id];
         let (ours, local, psn) = (requester.ours, requester.local, requester.psn);
-        let address = SocketAddr::new(self.devices[there].config.address, port);
         let is_elsewhere = self.devices[there].is_elsewhere;
         let object = &mut self.cm_ids[child];
         object.state = CmState::Requested;
@@ -163,7 +165,7 @@ impl World {
         object.peer = Some(id);
         object.theirs = ours;
         object.their_first_packet = psn;
-        (object.local, object.remote) = (Some(address), local);
+        (object.local, object.remote) = (Some(remote), local);
         object.is_on_device = !is_elsewhere;
         let their_first_packet = object.psn;
         let requester = &mut self.cm_ids[id];
@@ -187,16 +189,16 @@ impl World {
         let (initiator_depth, responder_resources) = object.reads();
         let (psn, their_first_packet) = (object.psn, object.their_first_packet);
         let (is_active, mtu) = (object.is_active, self.path_mtu(self.cm_ids.device(id), remote));
+        let (gid, port) = (self.gid_at(remote), self.port_of(id));
         let Some(&qp) = self.numbers.get(&ours.qp) else { return };
         let qp = &mut self.qps[qp];
         if qp.state != QpState::Init {
             return;
         }
-        let gid = raw_gid(remote.ip());
         qp.receiving = Some(Receiving { mtu, qp: theirs.qp, psn: their_first_packet, responder_resources, gid });
         // TCP, too, retries for a limited time only.
         qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
-        qp.state = QpState::Rts;
+        (qp.state, qp.port) = (QpState::Rts, port);
         qp.awaits_first_message = !is_active;
     }
 

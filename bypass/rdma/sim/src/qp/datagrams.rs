@@ -42,12 +42,14 @@ impl World {
 
     /// Performs a transition that only UD queue pairs have.
     pub fn modify_datagrams(&mut self, qp: Handle, transition: &Transition) -> io::Result<()> {
+        let device = self.qps.device(qp);
+        let has_port = |port| self.devices[device].has_port(port);
         let object = &mut self.qps[qp];
         match *transition {
             Transition::InitUd { port, partition, key } => {
                 require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
-                require(port == 1 && partition == 0, libc::EINVAL)?;
-                object.state = QpState::Init;
+                require(has_port(port) && partition == 0, libc::EINVAL)?;
+                (object.state, object.port) = (QpState::Init, port);
                 object.datagrams = Some(key);
             }
             Transition::RtrUd => {
@@ -77,7 +79,7 @@ impl World {
     fn send_datagram(&mut self, handle: Handle, request: &Request) -> WcStatus {
         let Operation::Datagram { address, qp, key } = request.operation else { return WcStatus::LocalQp };
         let (device, sender) = (self.qps.device(handle), &self.qps[handle]);
-        let (pd, source, own_key) = (sender.pd, sender.number, sender.datagrams.unwrap_or(0));
+        let (pd, port, source, own_key) = (sender.pd, sender.port, sender.number, sender.datagrams.unwrap_or(0));
         let Some(address) = self.addresses.get(address).filter(|address| address.pd == pd) else {
             return WcStatus::LocalQp;
         };
@@ -97,7 +99,7 @@ impl World {
         };
         let faults = self.datagram_faults;
         let is_lost = faults.lost_percent > 0 && self.random.u32(0..100) < faults.lost_percent;
-        if is_lost || !self.devices[device].carries() {
+        if is_lost || !self.devices[device].carries(port) {
             self.datagram_counts.lost += 1;
             return WcStatus::Success;
         }
@@ -124,13 +126,15 @@ impl World {
         let datagram = self.air.remove(index);
         let peer = self.numbers.get(&datagram.qp).copied().filter(|&peer| {
             let there = &self.devices[self.qps.device(peer)];
-            self.qps[peer].datagrams.is_some() && self.qps[peer].receives() && there.has_gid(datagram.gid)
+            self.qps[peer].datagrams.is_some()
+                && self.qps[peer].receives()
+                && there.has_gid(self.qps[peer].port, datagram.gid)
         });
         let Some(peer) = peer else {
             self.datagram_counts.unknown += 1;
             return;
         };
-        if !self.devices[self.qps.device(peer)].carries() {
+        if !self.devices[self.qps.device(peer)].carries(self.qps[peer].port) {
             self.datagram_counts.lost += 1;
         } else if self.qps[peer].datagrams != Some(datagram.key) {
             self.datagram_counts.wrong_key += 1;

@@ -208,10 +208,15 @@ impl World {
     }
 
     pub fn take_buffer(&mut self, peer: Handle) -> Option<(Buffer, QueueSlot)> {
+        let now = self.now;
         let Some(handle) = self.qps[peer].config.srq else {
-            return Some((self.qps[peer].receives.pop_front()?, QueueSlot::Receive(peer)));
+            let receives = &mut self.qps[peer].receives;
+            let buffer = receives.front().is_some_and(|buffer| buffer.from <= now).then(|| receives.pop_front())??;
+            return Some((buffer, QueueSlot::Receive(peer)));
         };
-        Some((self.srq[handle].buffers.pop_front()?, QueueSlot::Shared(handle, peer)))
+        let buffers = &mut self.srq[handle].buffers;
+        let buffer = buffers.front().is_some_and(|buffer| buffer.from <= now).then(|| buffers.pop_front())??;
+        Some((buffer, QueueSlot::Shared(handle, peer)))
     }
 
     /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one

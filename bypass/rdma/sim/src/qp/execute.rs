@@ -1,6 +1,7 @@
 //! Pending events of a fabric, and the choice among them.
 
 use super::{Answer, Pair};
+use crate::device::Health;
 use crate::fabric::{Mode, RETRY_STEPS};
 use crate::world::World;
 use linerate_rdma_provider::{Handle, QpState, WcStatus};
@@ -89,9 +90,13 @@ impl World {
         let active: Vec<_> = self.active.iter().copied().map(Handle).collect();
         for handle in active {
             if self.qps.get(handle).is_some() {
+                if self.is_frozen(handle) {
+                    self.active.remove(&handle.0);
+                    continue;
+                }
                 self.pending_of_qp(handle, &mut pending);
             } else if let Some(id) = self.cm_ids.get(handle) {
-                let carries = self.devices[self.cm_ids.device(handle)].carries();
+                let carries = self.devices[self.cm_ids.device(handle)].carries(self.port_of(handle));
                 match id.next(carries) {
                     Some((_, due)) => pending.at(due, self.now, Action::Connect(handle)),
                     None if id.is_idle() => _ = self.active.remove(&handle.0),
@@ -105,6 +110,12 @@ impl World {
             pending.at(due, self.now, Action::Arrive(index));
         }
         pending
+    }
+
+    /// Returns true if the queue pair is of a failed device that completes nothing.
+    fn is_frozen(&self, qp: Handle) -> bool {
+        let device = &self.devices[self.qps.device(qp)];
+        device.health == Health::Fatal && !device.config.flushes_on_fatal
     }
 
     fn pending_of_qp(&mut self, handle: Handle, pending: &mut Pending) {
@@ -127,7 +138,7 @@ impl World {
                 let answer = qp.sends[0].answer;
                 let can_launch = self.can_launch(qp);
                 let can_answer = match answer {
-                    Some(Answer::Done(_) | Answer::Was(_)) => self.devices[self.qps.device(handle)].carries(),
+                    Some(Answer::Done(_) | Answer::Was(_)) => self.devices[self.qps.device(handle)].carries(qp.port),
                     Some(Answer::ReadDue) => self.reachable(handle).is_some(),
                     None => false,
                 };
@@ -182,9 +193,9 @@ impl World {
         let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
         let (qp, other) = (&self.qps[handle], &self.qps[peer]);
         let (sending, receiving) = (qp.sending?, other.receiving?);
-        let is_connected_to_us = receiving.qp == qp.number && ours.has_gid(receiving.gid);
+        let is_connected_to_us = receiving.qp == qp.number && ours.has_gid(qp.port, receiving.gid);
         let takes = other.receives() && is_connected_to_us && receiving.psn == sending.psn;
-        (ours.carries() && theirs.carries() && takes).then_some(peer)
+        (ours.carries(qp.port) && theirs.carries(other.port) && takes).then_some(peer)
     }
 
     fn peer_has_buffer(&self, handle: Handle) -> bool {

@@ -5,7 +5,6 @@ mod deliver;
 mod execute;
 
 use crate::completion::QueueSlot;
-use crate::device::raw_gid;
 use crate::faults::Call;
 use crate::memory::read_inline;
 use crate::world::{World, require};
@@ -21,6 +20,8 @@ use std::io;
 pub(super) struct Buffer {
     pub id: u64,
     pub sges: Vec<Sge>,
+    /// Time from which the device sees it.
+    pub from: u64,
 }
 
 /// Posted request without a completion.
@@ -108,6 +109,8 @@ pub(super) struct Pair {
     pub pd: Handle,
     pub config: QpInitAttr,
     pub number: u32,
+    /// Port, from `Init` on.
+    pub port: u8,
     pub state: QpState,
     /// Rights of the peer.
     pub access: Access,
@@ -169,12 +172,16 @@ impl World {
         let cap = self.devices[device].grant(&config.cap, config.srq.is_some())?;
         let limit = self.devices[device].config.limits.qps;
         require(self.qps.count(Some(device)) < limit as usize, libc::ENOMEM)?;
-        let number = self.next_number;
-        self.next_number += 1 + self.random.u32(0..4);
+        let number = self.devices[device].free_numbers.pop().unwrap_or_else(|| {
+            let number = self.next_number;
+            self.next_number += 1 + self.random.u32(0..4);
+            number
+        });
         let qp = Pair {
             pd,
             config: QpInitAttr { cap, ..*config },
             number,
+            port: 1,
             state: QpState::Reset,
             access: Access::default(),
             receiving: None,
@@ -197,7 +204,7 @@ impl World {
         };
         let handle = self.handles.add(&mut self.qps, device, qp);
         self.numbers.insert(number, handle);
-        self.counters.insert(number, Default::default());
+        self.counters.entry(number).or_default();
         Ok((handle, number, cap))
     }
 
@@ -218,6 +225,9 @@ impl World {
     /// Removes references to a queue pair.
     pub fn forget_pair(&mut self, device: usize, qp: Handle, number: u32) {
         self.numbers.remove(&number);
+        if self.devices[device].config.recycles_numbers {
+            self.devices[device].free_numbers.push(number);
+        }
         self.active.remove(&qp.0);
         for mw in self.mws.values_mut() {
             mw.bound = mw.bound.filter(|bound| bound.qp != qp);
@@ -239,13 +249,14 @@ impl World {
         self.handles.check(&self.qps, device, qp)?;
         require(self.is_of_its_kind(qp, transition), libc::EINVAL)?;
         let config = &self.devices[device].config;
-        let gids = self.devices[device].gids().len();
+        let gids = self.devices[device].gids(1).len();
+        let has_port = |port| self.devices[device].has_port(port);
         let object = &mut self.qps[qp];
         match *transition {
             Transition::Init { port, partition, access } => {
                 require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
-                require(port == 1 && partition == 0, libc::EINVAL)?;
-                object.state = QpState::Init;
+                require(has_port(port) && partition == 0, libc::EINVAL)?;
+                (object.state, object.port) = (QpState::Init, port);
                 object.access = access;
             }
             Transition::Rtr { mtu, qp, psn, responder_resources, min_rnr_timer, path } => {
@@ -255,7 +266,7 @@ impl World {
                     && qp < 1 << 24
                     && responder_resources <= config.limits.responder_resources
                     && min_rnr_timer < 32
-                    && path.port == 1
+                    && path.port == object.port
                     && usize::from(path.source) < gids;
                 require(is_valid, libc::EINVAL)?;
                 object.state = QpState::Rtr;
@@ -290,6 +301,7 @@ impl World {
         self.forget_shared(qp);
         self.sever(qp);
         self.active.remove(&qp.0);
+        let keeps_buffers = self.devices[self.qps.device(qp)].config.keeps_reset_buffers;
         let object = &mut self.qps[qp];
         object.state = QpState::Reset;
         object.access = Access::default();
@@ -297,8 +309,12 @@ impl World {
         object.sends.clear();
         object.launched = 0;
         object.retired = object.posted;
-        object.receives.clear();
-        object.receives_held = 0;
+        if keeps_buffers {
+            object.receives.iter_mut().for_each(|buffer| (buffer.id, buffer.sges) = (0, Vec::new()));
+        } else {
+            object.receives.clear();
+        }
+        object.receives_held = object.receives.len() as u32;
         object.is_stopped = false;
         object.deadline = None;
         object.not_ready = 0;
@@ -407,6 +423,7 @@ impl World {
         }
         self.enter(device, Call::PostReceive).map_err(failed(0))?;
         self.handles.check(&self.qps, device, qp).map_err(failed(0))?;
+        let from = self.now + self.devices[device].config.post_delay;
         for (at, request) in requests.iter().enumerate() {
             let object = &mut self.qps[qp];
             let cap = &object.config.cap;
@@ -415,7 +432,7 @@ impl World {
                 && request.sges.len() <= cap.recv_sges as usize;
             require(is_valid, libc::EINVAL).map_err(failed(at))?;
             require(object.receives_held < cap.receives, libc::ENOMEM).map_err(failed(at))?;
-            object.receives.push_back(Buffer { id: request.id, sges: request.sges.to_vec() });
+            object.receives.push_back(Buffer { id: request.id, sges: request.sges.to_vec(), from });
             object.receives_held += 1;
             self.counters.entry(object.number).or_default().buffers += 1;
         }
@@ -430,11 +447,12 @@ impl World {
         }
         self.enter(device, Call::PostShared).map_err(failed(0))?;
         self.handles.check(&self.srq, device, srq).map_err(failed(0))?;
+        let from = self.now + self.devices[device].config.post_delay;
         let object = &mut self.srq[srq];
         for (at, request) in requests.iter().enumerate() {
             require(request.sges.len() <= object.sges as usize, libc::EINVAL).map_err(failed(at))?;
             require(object.held < object.capacity, libc::ENOMEM).map_err(failed(at))?;
-            object.buffers.push_back(Buffer { id: request.id, sges: request.sges.to_vec() });
+            object.buffers.push_back(Buffer { id: request.id, sges: request.sges.to_vec(), from });
             object.held += 1;
         }
         Ok(())
@@ -461,13 +479,13 @@ impl World {
     pub fn peer_of(&self, qp: Handle) -> Option<Handle> {
         let receiving = self.qps[qp].receiving?;
         let peer = *self.numbers.get(&receiving.qp)?;
-        self.devices[self.qps.device(peer)].has_gid(receiving.gid).then_some(peer)
+        self.devices[self.qps.device(peer)].has_gid(self.qps[peer].port, receiving.gid).then_some(peer)
     }
 
-    /// Returns the GID index of a device's RoCE version 2 address.
-    pub fn source_of(&self, device: usize) -> u8 {
-        let raw = raw_gid(self.devices[device].config.address);
-        let gids = self.devices[device].gids();
-        gids.iter().rfind(|gid| gid.raw == raw).map_or(0, |gid| gid.index)
+    /// Returns the GID index that connections of a port use: for RoCE, that of version 2.
+    pub fn source_of(&self, device: usize, port: u8) -> u8 {
+        let device = &self.devices[device];
+        let raw = device.gid(port);
+        device.gids(port).iter().rfind(|gid| gid.raw == raw).map_or(0, |gid| gid.index)
     }
 }

@@ -4,6 +4,7 @@ mod completions;
 mod connecting;
 mod datagrams;
 mod failing;
+mod hardware;
 mod iwarp;
 mod objects;
 mod random;
