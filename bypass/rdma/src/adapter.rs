@@ -2,7 +2,7 @@
 
 use crate::config::{Connect, Mode, Unsupported};
 use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle, sessions};
-use crate::provider::{Access, Provider, TransportKind};
+use crate::provider::{Access, DeviceLimits, Provider, TransportKind};
 use crate::verbs::{self, Cq, Error, ExposedMr, Mr, Mw, Pd, Srq};
 use crate::waker::{IdleWait, waker};
 use crate::{Config, Parts, Rendezvous, WorkerChannels};
@@ -20,6 +20,8 @@ const EVENTS_PER_CONNECTION: usize = 5;
 const WINDOWS: usize = 64;
 /// Bytes of send memory per worker.
 const BESIDE: usize = 32 << 20;
+/// Bytes per worker for the responses of READs over iWARP.
+const SINK: usize = 8 << 20;
 /// Bytes of buffer memory per worker, in addition to the connections' buffers.
 const LEAST: usize = 1 << 20;
 
@@ -59,6 +61,7 @@ pub enum OpenError {
 /// Device that listens for connections, before its workers run. `M` is the message type of the services.
 pub struct Adapter<C: Provider, M> {
     config: Config,
+    limits: DeviceLimits,
     provider: Arc<C>,
     listeners: Listeners<C>,
     /// All memory to register. Entry 0 is for data to send, entry 1 for receive buffers.
@@ -89,7 +92,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
     /// Opens the device for `workers` workers and listens on the addresses `listen`.
     pub fn open(provider: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
-        let limits = provider.limits().map_err(Error::of("query the device")).map_err(failed)?;
+        let limits = usable_limits(provider).map_err(failed)?;
         let mut config = config
             .within(&limits)
             .map_err(|error| OpenError::Unsupported { device: provider.name().to_owned(), error })?;
@@ -122,6 +125,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let (senders, messages): (_, Vec<_>) = rests.iter().map(|rest| mailbox_of(rest.as_ref(), MAILBOX)).unzip();
         Ok(Adapter {
             config,
+            limits,
             provider: provider.clone(),
             listeners,
             arenas: Mutex::new(vec![arena, buffers]),
@@ -153,8 +157,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
     /// address when the workers are created.
     pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, OpenError> {
         let device = || self.provider.name().to_owned();
-        let limits = self.provider.limits().map_err(Error::of("query the device"));
-        if !limits.map_err(|error| OpenError::Verbs { device: device(), error })?.atomics.any() {
+        if !self.limits.atomics.any() {
             return Err(OpenError::Unsupported { device: device(), error: Unsupported::NoAtomics });
         }
         let cell = RemoteAddrCell::default();
@@ -173,13 +176,25 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
     /// Creates the connector and the parts of each worker.
     #[expect(clippy::type_complexity, reason = "used once")]
     pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter { config, provider, listeners, arenas, published, counters: counted, workers: channels, .. } = self;
+        let Adapter {
+            config,
+            limits,
+            provider,
+            listeners,
+            arenas,
+            published,
+            counters: counted,
+            workers: channels,
+            ..
+        } = self;
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (arena, own) = (arenas[0].clone(), arenas[1].clone());
-        let limits = provider.limits().map_err(Error::of("query the device")).map_err(failed)?;
         let pd = Pd::new(&provider).map_err(failed)?;
-        let mr = Mr::new(&pd, &arenas, limits.transport == TransportKind::Iwarp).map_err(failed)?;
+        let sink = (limits.transport == TransportKind::Iwarp)
+            .then(|| Arena::new(ArenaConfig { bytes: channels.len() * SINK, hugepages: true }))
+            .transpose()?;
+        let mr = Mr::new(&pd, &arenas, sink).map_err(failed)?;
         let mut exposed = Vec::new();
         for (memory, remote) in published.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let access = Access { remote_read: true, ..Access::default() };
@@ -247,6 +262,18 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         connector.begin(exposed, counters).map_err(failed)?;
         Ok((connector, workers))
     }
+}
+
+/// Returns the limits of a device, without memory windows if they are announced but cannot be allocated.
+fn usable_limits<C: Provider>(provider: &Arc<C>) -> Result<DeviceLimits, Error> {
+    let mut limits = provider.limits().map_err(Error::of("query the device"))?;
+    if limits.mw_type_2
+        && let Some(error) = Pd::new(provider)?.window_error()
+    {
+        tracing::warn!("{} announces memory windows, but {error}: long data is sent in messages", provider.name());
+        limits.mw_type_2 = false;
+    }
+    Ok(limits)
 }
 
 /// Creates a mailbox that wakes its worker if the worker may sleep.

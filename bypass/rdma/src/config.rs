@@ -122,6 +122,11 @@ pub enum Unsupported {
     /// rdma_cm does not carry the attributes of sessions.
     #[error("datagram sessions need the exchange over TCP instead of rdma_cm")]
     SessionsByManager,
+    /// The transport has no reliable connections of the verbs specification.
+    #[error(
+        "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as --via kernel"
+    )]
+    Transport(&'static str),
     /// iWARP has no UD queue pairs.
     #[error("iWARP has no datagrams: use another mode")]
     NoDatagrams,
@@ -133,7 +138,8 @@ pub enum Unsupported {
     NoImmediate,
     /// Without a window bound to the queue pair, any peer could write to a ring.
     #[error(
-        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: use mode send"
+        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: this device \
+         has none, or announces them and cannot allocate any; use mode send"
     )]
     NoWindows,
     /// iWARP's connection manager changes the state of queue pairs.
@@ -166,6 +172,12 @@ impl Config {
         let no_more_than = |objects, requested, most| {
             if requested > most { Err(Unsupported::TooMany { objects, requested, most }) } else { Ok(()) }
         };
+        match limits.transport {
+            TransportKind::InfiniBand | TransportKind::Iwarp => {}
+            TransportKind::Usnic => return Err(Unsupported::Transport("Cisco usNIC")),
+            TransportKind::Unspecified => return Err(Unsupported::Transport("unspecified, as that of Amazon EFA")),
+            TransportKind::Other => return Err(Unsupported::Transport("unknown")),
+        }
         no_more_than("requests under way", sends, limits.qp_wrs)?;
         if self.mode == Mode::Write {
             if limits.transport == TransportKind::Iwarp {
@@ -337,6 +349,18 @@ mod tests {
         assert_eq!(prepares.within(&iwarp).unwrap_err(), Unsupported::NoPool);
         let srq = Config { srq: Some(64), ..writes };
         assert_eq!(srq.within(&limits()).unwrap_err(), Unsupported::SharedRings);
+    }
+
+    #[test]
+    fn unsupported_transports_are_refused_by_name() {
+        for (transport, name) in [
+            (TransportKind::Usnic, "usNIC"),
+            (TransportKind::Unspecified, "Amazon EFA"),
+            (TransportKind::Other, "unknown"),
+        ] {
+            let error = Config::default().within(&DeviceLimits { transport, ..limits() }).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("--via kernel"), "{error}");
+        }
     }
 
     #[test]

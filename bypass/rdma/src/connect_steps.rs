@@ -58,7 +58,7 @@ pub fn steps<C: Provider>(
     let own = *routed.or(gids.first()).ok_or_else(none)?;
     let lid = provider.port(PORT).map_err(Error::of("query the port"))?.lid;
     let pd = watch.time("protection domain", false, || Pd::new(provider))?;
-    let mr = watch.time("register memory", false, || Mr::new(&pd, std::slice::from_ref(arena), false))?;
+    let mr = watch.time("register memory", false, || Mr::new(&pd, std::slice::from_ref(arena), None))?;
     let cq = watch.time("completion queue", false, || Cq::new(provider, 2 * config.completions(), None))?;
     let qp = config.qp();
     let transitions = |peer: u32| {

@@ -61,7 +61,7 @@ impl<C: Provider> Prepared<C> {
             buffer: 0..if test.verb == Verb::Send { bytes(is_reached) } else { 1 },
             buffers: config.receives as usize,
         };
-        let mr = Mr::new(&pd, &[], false)?;
+        let mr = Mr::new(&pd, &[], None)?;
         let qp = config.with_largest_inline(|config| Qp::new(&mr, prepared.queue.handle(), None, config))?;
         Ok((prepared, qp))
     }

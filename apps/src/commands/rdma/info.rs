@@ -99,6 +99,8 @@ impl Device {
             transport: match limits.transport {
                 TransportKind::InfiniBand => "infiniband",
                 TransportKind::Iwarp => "iwarp",
+                TransportKind::Usnic => "usnic",
+                TransportKind::Unspecified => "unspecified",
                 TransportKind::Other => "other",
             },
             firmware: limits.firmware.clone(),

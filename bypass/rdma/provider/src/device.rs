@@ -10,6 +10,10 @@ pub enum TransportKind {
     InfiniBand,
     /// iWARP, over TCP.
     Iwarp,
+    /// Cisco usNIC, which has datagrams only.
+    Usnic,
+    /// One that rdma-core gives no name, such as Amazon's SRD of EFA.
+    Unspecified,
     /// Any other transport.
     Other,
 }

@@ -129,6 +129,13 @@ impl Fabric {
         self.world().counters.clone()
     }
 
+    /// Returns the memory of a device that its peers can write without a window, as addresses and lengths.
+    pub fn writable(&self, sim: &SimDevice) -> Vec<(usize, usize)> {
+        let world = self.world();
+        let mrs = world.mrs.of(sim.index).into_iter().map(|mr| &world.mrs[mr]);
+        mrs.filter(|mr| mr.access.remote_write).map(|mr| (mr.start, mr.len)).collect()
+    }
+
     /// Returns the number of buffers in the shared receive queues of a device.
     pub fn srq_wrs(&self, sim: &SimDevice) -> usize {
         let world = self.world();

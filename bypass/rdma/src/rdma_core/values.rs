@@ -25,6 +25,10 @@ pub(super) fn transport(kind: sys::ibv_transport_type::Type) -> TransportKind {
     match kind {
         sys::ibv_transport_type::IBV_TRANSPORT_IB => TransportKind::InfiniBand,
         sys::ibv_transport_type::IBV_TRANSPORT_IWARP => TransportKind::Iwarp,
+        sys::ibv_transport_type::IBV_TRANSPORT_USNIC | sys::ibv_transport_type::IBV_TRANSPORT_USNIC_UDP => {
+            TransportKind::Usnic
+        }
+        sys::ibv_transport_type::IBV_TRANSPORT_UNSPECIFIED => TransportKind::Unspecified,
         _ => TransportKind::Other,
     }
 }

@@ -1,6 +1,7 @@
 //! Connections over simulated devices: services at both ends, in random interleavings.
 
 mod contract;
+mod devices;
 mod ending;
 mod hostile;
 mod remote;

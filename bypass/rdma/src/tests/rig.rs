@@ -8,7 +8,7 @@ use super::contract::Hosted;
 use crate::connection::conn_transport::{ConnTransport, FIRST_SESSION};
 use crate::connection::wire::EndParams;
 use crate::connector::{UdQpHandle, sessions};
-use crate::provider::{AhAttr, Provider, Transition};
+use crate::provider::{AhAttr, Provider, Transition, TransportKind};
 use crate::session::Session;
 use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
 use crate::{
@@ -129,7 +129,9 @@ impl<S: Hosted> End<S> {
         let arena = Arena::new(ArenaConfig { bytes: setup.memory, hugepages: false }).unwrap();
         let buffers = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
         let arenas = [arena.clone(), buffers.clone()];
-        let mr = Mr::new(&Pd::new(&device).unwrap(), &arenas, false).unwrap();
+        let is_iwarp = device.limits().unwrap().transport == TransportKind::Iwarp;
+        let sink = is_iwarp.then(|| Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap());
+        let mr = Mr::new(&Pd::new(&device).unwrap(), &arenas, sink).unwrap();
         let rest = config.rests.then(|| IdleWait::new(&device).unwrap());
         let cq = Cq::new(&device, 4096, rest.as_ref().map(IdleWait::channel)).unwrap();
         let posted = || (0..).map_while(|_| buffers.alloc(config.buffer));

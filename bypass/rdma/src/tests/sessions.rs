@@ -190,7 +190,7 @@ impl Stranger {
         let device = rig.ends[0].device.clone();
         let pd = Pd::new(&device).unwrap();
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let mr = Mr::new(&pd, std::slice::from_ref(&arena), false).unwrap();
+        let mr = Mr::new(&pd, std::slice::from_ref(&arena), None).unwrap();
         let cq = Cq::new(&device, 4096, None).unwrap();
         let config = QpConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
         let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();

@@ -14,6 +14,7 @@ mod pd;
 mod qp;
 mod ring;
 mod sends;
+mod sink;
 mod srq;
 mod ud;
 

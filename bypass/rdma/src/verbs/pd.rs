@@ -1,5 +1,6 @@
 //! Protection domains, memory regions and memory windows.
 
+use super::sink::Sink;
 use super::{Error, destroyed};
 use crate::provider::{Access, Handle, Keys, Provider, Sge};
 use linerate_bypass::arena::ArenaMut;
@@ -21,6 +22,16 @@ impl<C: Provider> Pd<C> {
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
         let handle = provider.alloc_pd().map_err(Error::new("make a protection domain"))?;
         Ok(Pd(Arc::new(PdInner { provider: provider.clone(), handle })))
+    }
+
+    /// Returns the error of allocating a memory window, if any.
+    pub(crate) fn window_error(&self) -> Option<Error> {
+        // SAFETY: the protection domain is live, and the window is deallocated once.
+        let result = unsafe {
+            let provider = &self.0.provider;
+            provider.alloc_mw(self.0.handle).and_then(|(mw, _)| provider.dealloc_mw(mw))
+        };
+        result.map_err(Error::new("make a memory window")).err()
     }
 
     /// Returns the device.
@@ -92,6 +103,7 @@ pub struct Mr<C: Provider>(Arc<MrInner<C>>);
 
 struct MrInner<C: Provider> {
     parts: Vec<Registration<C>>,
+    sink: Option<Sink<C>>,
     pd: Pd<C>,
 }
 
@@ -106,10 +118,10 @@ pub(super) enum Kept {
 impl<C: Provider> Mr<C> {
     /// Registers all memory of `arenas`. Peers can access it only through a [`Mw`].
     ///
-    /// With `reads_are_writes`, a peer that knows the R_Key can write it: iWARP requires that of memory that a READ
-    /// fills.
-    pub fn new(pd: &Pd<C>, arenas: &[Arena], reads_are_writes: bool) -> Result<Self, Error> {
-        let access = Access { local_write: true, bind: true, remote_write: reads_are_writes, ..Access::default() };
+    /// With a `sink`, READs are stored there and copied out: over iWARP, a READ response arrives as a write of the peer,
+    /// and its R_Key, which the peer sees, opens the whole region for writes at any time.
+    pub fn new(pd: &Pd<C>, arenas: &[Arena], sink: Option<Arena>) -> Result<Self, Error> {
+        let access = Access { local_write: true, bind: true, ..Access::default() };
         let part = |arena: &Arena| {
             let range = arena.regions().next().expect("an arena has a region");
             let kept = Kept::Arena(arena.clone());
@@ -118,7 +130,14 @@ impl<C: Provider> Mr<C> {
             unsafe { Registration::new(pd, range, access, kept, "register memory") }
         };
         let parts = arenas.iter().map(part).collect::<Result<_, Error>>()?;
-        Ok(Mr(Arc::new(MrInner { parts, pd: pd.clone() })))
+        let sink = sink.map(|sink| Sink::new(pd, sink)).transpose()?;
+        Ok(Mr(Arc::new(MrInner { parts, sink, pd: pd.clone() })))
+    }
+
+    /// Returns the sink of READs, if they need one.
+    #[inline]
+    pub(super) fn sink(&self) -> Option<&Sink<C>> {
+        self.0.sink.as_ref()
     }
 
     /// Returns the protection domain.

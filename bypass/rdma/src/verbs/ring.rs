@@ -1,10 +1,10 @@
 //! Message rings: memory of one connection that its peer writes.
 
 use super::pd::Registration;
+use super::sink::load;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Operation, Provider};
 use linerate_bypass::arena::ArenaMut;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Memory that the peer of one queue pair writes its messages to, each into the next slot. It has its own
 /// registration and a window bound to the queue pair: the R_Key opens nothing else, and is useless to other peers.
@@ -84,18 +84,9 @@ impl<C: Provider> Ring<C> {
         self.next = (self.next + 1) % self.slots;
         let len = if len <= self.slot.min(buffer.len()) { len } else { 0 };
         buffer.truncate(len);
-        let (words, bytes) = buffer.as_chunks_mut::<8>();
-        let after = start + words.len() * 8;
-        for (at, word) in words.iter_mut().enumerate() {
-            // SAFETY: the word lies in a slot of the block, which `memory` keeps and to which no reference exists.
-            // Block and slots are aligned. The peer may be writing concurrently: any eight bytes are acceptable.
-            let read = unsafe { AtomicU64::from_ptr((start + at * 8) as *mut u64) }.load(Ordering::Relaxed);
-            *word = read.to_ne_bytes();
-        }
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: as above; a byte needs no alignment.
-            *byte = unsafe { AtomicU8::from_ptr((after + at) as *mut u8) }.load(Ordering::Relaxed);
-        }
+        // SAFETY: the slot lies in the block, which `memory` keeps and to which no reference exists. Block and slots are
+        // aligned.
+        unsafe { load(start, buffer) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cq::{NUMBERS, WrIdSpace};
 use super::pd::Registration;
+use super::sink::SinkBlock;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Handle, Operation, Provider, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 use linerate_bypass::Bytes;
@@ -78,6 +79,8 @@ enum Held<C: Provider> {
     Nothing,
     Pieces(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
     Read(ArenaMut),
+    /// The response is stored in the sink, and copied to the other block.
+    ReadBySink(SinkBlock, ArenaMut),
     Atomic(ArenaMut),
     BoundMw(BoundMw<C>),
 }
@@ -258,11 +261,20 @@ impl<C: Provider> SendQueue<C> {
         Ok(())
     }
 
-    /// Queues a READ into `into`. Returns `into` if it is not in the region.
+    /// Queues a READ into `into`. Returns `into` if it is not in the region, or the sink is exhausted.
     pub fn read(&mut self, mr: &Mr<C>, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
-        let Some(sge) = mr.sge(&into) else { return Err(into) };
+        let (sge, held) = match mr.sink() {
+            None => match mr.sge(&into) {
+                Some(sge) => (sge, Held::Read(into)),
+                None => return Err(into),
+            },
+            Some(sink) => match sink.alloc(into.len()) {
+                Some((block, sge)) => (sge, Held::ReadBySink(block, into)),
+                None => return Err(into),
+            },
+        };
         self.sges.push(sge);
-        self.push(Operation::Read { address, rkey }, 1, SendFlags::SIGNALLED, Held::Read(into));
+        self.push(Operation::Read { address, rkey }, 1, SendFlags::SIGNALLED, held);
         Ok(())
     }
 
@@ -413,6 +425,10 @@ impl<C: Provider> SendQueue<C> {
         }
         Ok(match held {
             Some(Held::Read(block)) => Done::Read(block.freeze()),
+            Some(Held::ReadBySink(block, mut into)) => {
+                block.copy_to(&mut into);
+                Done::Read(into.freeze())
+            }
             Some(Held::Atomic(block)) => Done::Was(block.first_chunk().map_or(0, |number| u64::from_ne_bytes(*number))),
             Some(Held::BoundMw(BoundMw { mw, bytes, .. })) if opcode == WcOpcode::Invalidate => Done::Closed(mw, bytes),
             Some(Held::BoundMw(opened)) => Done::BoundMw(opened),

@@ -48,7 +48,7 @@ fn connected(native: &Arc<RdmaCore>) -> [End; 2] {
     let mtu = native.port(1).unwrap().mtu;
     let made = [(), ()].map(|()| {
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let mr = Mr::new(&Pd::new(native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let mr = Mr::new(&Pd::new(native).unwrap(), std::slice::from_ref(&arena), None).unwrap();
         let cq = Cq::new(native, 64, None).unwrap();
         let config = QpConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
         let qp = Qp::new(&mr, cq.handle(), None, &config).unwrap().init(1).unwrap();

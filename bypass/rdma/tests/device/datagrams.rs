@@ -83,7 +83,7 @@ fn ends() -> Option<Found> {
     let gid = *found.or(gids.first()).expect("the port has no address");
     let ends = [(), ()].map(|()| {
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let mr = Mr::new(&Pd::new(&native).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let mr = Mr::new(&Pd::new(&native).unwrap(), std::slice::from_ref(&arena), None).unwrap();
         let cq = Cq::new(&native, 64, None).unwrap();
         let config = QpConfig { sends: 16, receives: 16, inline: 32, signal_every: 4, list: 4 };
         let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();

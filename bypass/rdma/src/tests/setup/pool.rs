@@ -70,7 +70,7 @@ impl Three {
         let devices = [1, 2].map(|number| fabric.device("model", config(number)));
         let mr = |at: usize| {
             let pd = Pd::new(&devices[at]).unwrap();
-            Mr::new(&pd, std::slice::from_ref(&arenas[at]), false).unwrap()
+            Mr::new(&pd, std::slice::from_ref(&arenas[at]), None).unwrap()
         };
         let cq = |device: &Arc<SimDevice>| Cq::new(device, 64, None).unwrap();
         let mrs = [mr(0), mr(1)];

@@ -125,7 +125,8 @@ impl<C: Provider> Qp<C, Rts> {
         self.core.sends.exposed(memory.sge(part), operation, signalled)
     }
 
-    /// Queues a READ from `address` into `into`. Returns `into` if the queue is full or `into` is not in the region.
+    /// Queues a READ from `address` into `into`. Returns `into` if the queue is full, `into` is not in the region, or
+    /// there is no memory for the response.
     pub fn read(&mut self, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
         let Core { sends, mr, .. } = &mut *self.core;
         if sends.room() == 0 {

@@ -23,7 +23,7 @@ impl End {
     fn new(fabric: &Fabric, last: u8, key: Option<u32>) -> Self {
         let sim = fabric.device("model", DeviceConfig::roce([10, 0, 0, last].into()));
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
-        let mr = Mr::new(&Pd::new(&sim).unwrap(), std::slice::from_ref(&arena), false).unwrap();
+        let mr = Mr::new(&Pd::new(&sim).unwrap(), std::slice::from_ref(&arena), None).unwrap();
         let cq = Cq::new(&sim, 64, None).unwrap();
         let datagrams = UdQp::new(&mr, cq.handle(), &CONFIG, 1, key).unwrap();
         End { datagrams, cq, mr, arena, sim }

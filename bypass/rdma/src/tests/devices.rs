@@ -1,0 +1,96 @@
+//! Devices that announce more than they can do, or that lack what others have.
+
+use super::rig::{Peer, Rig, Setup};
+use super::setup::connecting::ADDRESS;
+use crate::provider::{Access, TransportKind};
+use crate::verbs::ExposedMr;
+use crate::{Adapter, Config, Mode, OpenError, Unsupported};
+use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult};
+use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use std::sync::Arc;
+
+fn device(change: impl FnOnce(&mut DeviceConfig)) -> (Fabric, Arc<SimDevice>) {
+    let fabric = Fabric::new(FabricConfig::default());
+    let mut config = DeviceConfig::roce([10, 0, 0, 1].into());
+    change(&mut config);
+    let device = fabric.device("model", config);
+    (fabric, device)
+}
+
+fn open(device: &Arc<SimDevice>, config: &Config) -> Result<Adapter<SimDevice, ()>, OpenError> {
+    let config = Config { max_connections: 4, ..config.clone() };
+    Adapter::open(device, &config, &[], 1)
+}
+
+#[test]
+fn unavailable_windows_disable_rendezvous_and_refuse_write_mode() {
+    let (fabric, device) = device(|device| device.allocates_windows = false);
+    let (connector, mut workers) = open(&device, &Config::default()).unwrap().start().unwrap();
+    let parts = workers.pop().unwrap();
+    assert_eq!((parts.config.offer_from, parts.parts.mws.len()), (usize::MAX, 0));
+    drop((connector, parts));
+    let error = open(&device, &Config { mode: Mode::Write, ..Config::default() }).err().unwrap();
+    assert!(matches!(error, OpenError::Unsupported { error: Unsupported::NoWindows, .. }));
+    assert!(error.to_string().starts_with("model: ") && error.to_string().contains("cannot allocate any"), "{error}");
+    assert_eq!(fabric.live(), Live::default());
+}
+
+#[test]
+fn available_windows_are_probed_without_leftovers() {
+    let (fabric, device) = device(|_| {});
+    let adapter = open(&device, &Config { mode: Mode::Write, ..Config::default() }).unwrap();
+    assert_eq!((fabric.live().mws, fabric.live().pds), (0, 0));
+    drop(adapter);
+}
+
+#[test]
+fn iwarp_peers_can_write_the_responses_of_reads_only() {
+    let (fabric, device) = device(|device| *device = DeviceConfig::iwarp([10, 0, 0, 1].into()));
+    let adapter = open(&device, &Config::default()).unwrap();
+    let services = adapter.arena(1 << 20).unwrap();
+    let (connector, mut workers) = adapter.start().unwrap();
+    let parts = workers.pop().unwrap().parts;
+    let writable = fabric.writable(&device);
+    let is_writable = |bytes: &[u8]| {
+        let at = bytes.as_ptr().addr();
+        writable.iter().any(|(start, len)| (*start..start + len).contains(&at))
+    };
+    for arena in [&services, &parts.arena, &parts.buffers] {
+        assert!(!is_writable(&arena.alloc(64).unwrap()));
+    }
+    assert_eq!(writable.len(), 1);
+    drop((connector, parts));
+}
+
+#[test]
+fn reads_over_iwarp_return_the_bytes_of_the_peer() {
+    let defaults = Setup::default();
+    let setup = Setup { device: |device| *device = DeviceConfig::iwarp(device.address), offers: false, ..defaults };
+    let client = Peer { remote: Some(ADDRESS), ..Peer::ops([]) };
+    let mut rig = Rig::new(&setup, [client, Peer::echoes()]);
+    rig.ends[0].connects(&[]);
+    rig.ends[1].connects(&[ADDRESS]);
+    let access = Access { remote_read: true, ..Access::default() };
+    let memory = ExposedMr::new(rig.ends[1].pd(), 1000, access).unwrap();
+    (0..1000).for_each(|at| memory.store(at, (at % 251) as u8));
+    let (key, reads) = (memory.rkey(), [(0, 1000), (3, 13), (999, 1)]);
+    let read = |(at, len): (u64, u32)| OneSidedOp::Read { address: memory.address() + at, key, len };
+    rig.ends[0].worker.service_mut().ops.extend(reads.map(read));
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+    let done = &rig.ends[0].worker.service().done;
+    assert_eq!(done.len(), reads.len());
+    for ((_, result), (at, len)) in done.iter().zip(reads) {
+        let OneSidedResult::Read(bytes) = result else { panic!("{result:?}") };
+        let expected: Vec<u8> = (at..at + u64::from(len)).map(|at| (at % 251) as u8).collect();
+        assert_eq!(**bytes, expected);
+    }
+    // Nothing but the sink may be written.
+    assert_eq!(rig.fabric.writable(&rig.ends[0].device).len(), 1);
+}
+
+#[test]
+fn device_of_another_transport_is_refused_by_name() {
+    let (_fabric, device) = device(|device| device.limits.transport = TransportKind::Unspecified);
+    let error = open(&device, &Config::default()).err().unwrap().to_string();
+    assert!(error.starts_with("model: its transport is unspecified, as that of Amazon EFA"), "{error}");
+}
