@@ -200,6 +200,24 @@ fn load_without_a_server_is_refused() {
     assert_refused(&args, 1, &format!("{free}: connection refused: start a server there"));
 }
 
+#[test]
+fn connections_beyond_the_local_ports_are_refused_with_the_remedies() {
+    let args = "echo load --via kernel --connect 127.0.0.1:7 --connections 100000";
+    assert_refused(args, 2, "--connections 100000: the source addresses have ");
+    assert_refused(args, 2, "net.ipv4.ip_local_port_range");
+    if cfg!(feature = "dpdk") {
+        let args = "echo load --via virtio-user:/nonexistent.sock --ip 10.0.0.1/24 --connect 10.0.0.2:7";
+        assert_refused(
+            &format!("{args} --connections 64513"),
+            2,
+            "the source addresses have 64512 ports for the server's port: use up to 64512, let the server listen on \
+             further ports and give their number by --ports, or give further source addresses by --ip and --from",
+        );
+        let two = format!("{args} --ip 10.0.0.3/24 --from 10.0.0.1 --from 10.0.0.3 --ports 2 --connections 300000");
+        assert_refused(&two, 2, "the source addresses have 258048 ports for the server's 2 ports");
+    }
+}
+
 /// Serves `connections` connections with `answer`, each on its own thread.
 fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate::RunContext;
 use linerate::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
 use linerate::{CorePlacement, NetConfig, Network};
-use linerate_bypass::ConnectError;
+use linerate_bypass::{ConnectError, Via};
 use linerate_load::report::BulkReport;
 use linerate_load::{
     Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad, allocate_payload,
@@ -150,12 +150,43 @@ fn parse_rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "give requests per second, such as 50000".to_owned())
 }
 
+/// Ephemeral ports of a local address in the stack: all but the well-known ones.
+const STACK_PORTS: u64 = 64_512;
+
 impl LoadArgs {
+    /// Checks that the local addresses have enough ports for the connections.
+    fn check_local_ports(&self) -> Result<(), Error> {
+        let (ports, remedy) = match &self.net.via {
+            Via::Rdma { .. } => return Ok(()),
+            Via::Kernel => (kernel_ports(), "or widen net.ipv4.ip_local_port_range by sysctl"),
+            _ => (STACK_PORTS, "or give further source addresses by --ip and --from"),
+        };
+        let sources = self.net.from.iter().filter(|ip| ip.is_ipv4() == self.connect.is_ipv4()).count();
+        let most = ports * sources.max(1) as u64 * u64::from(self.ports);
+        if u64::from(self.connections) <= most {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "--connections {}: the source addresses have {most} ports for the server's {}: use up to {most}, let the \
+             server listen on further ports and give their number by --ports, {remedy}",
+            self.connections,
+            if self.ports == 1 { "port".to_owned() } else { format!("{} ports", self.ports) },
+        )))
+    }
+
     /// Returns the parameters of the load.
     fn plan(&self) -> Plan {
         let LoadArgs { connect: remote, ports, warm_up, duration, .. } = *self;
         Plan { remote, ports, connections: self.connections as usize, warm_up, duration }
     }
+}
+
+/// Returns the number of ports from which the kernel selects those of outgoing connections.
+fn kernel_ports() -> u64 {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut bounds = range.split_whitespace().map_while(|word| word.parse::<u64>().ok());
+    let ends = bounds.next().zip(bounds.next());
+    ends.map_or(STACK_PORTS, |(first, last)| last.saturating_sub(first) + 1)
 }
 
 /// Results of all workers of a load.
@@ -213,6 +244,7 @@ pub fn run_parts<P: WorkerLoad>(
     args.net.check_remote(args.connect)?;
     let plan = args.plan();
     plan.check()?;
+    args.check_local_ports()?;
     let builder = Network::builder().config(args.net.for_client(opening)).core_placement(CorePlacement::Last);
     let network = builder.stop_flag(interrupted.clone()).build()?;
     allocate_payload(&network, &args.net.via);
