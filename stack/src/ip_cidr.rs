@@ -14,7 +14,7 @@ pub struct IpCidr {
 impl IpCidr {
     /// Creates `address` with a prefix of `prefix` bits.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, InvalidCidr> {
-        let invalid = |why| InvalidCidr { text: format!("{address}/{prefix}"), why };
+        let invalid = |reason| InvalidCidr { text: format!("{address}/{prefix}"), reason };
         let bits = if address.is_ipv4() { 32 } else { 128 };
         if prefix > bits {
             return Err(invalid("the prefix is longer than the address"));
@@ -59,21 +59,21 @@ impl fmt::Display for IpCidr {
 
 /// Error for text that is not an address with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not an address with a prefix, such as 10.0.0.2/24 or fd00::2/64: {why}")]
+#[error("'{text}' is not an address with a prefix, such as 10.0.0.2/24 or fd00::2/64: {reason}")]
 pub struct InvalidCidr {
     text: String,
-    why: &'static str,
+    reason: &'static str,
 }
 
 impl FromStr for IpCidr {
     type Err = InvalidCidr;
 
     fn from_str(text: &str) -> Result<Self, InvalidCidr> {
-        let invalid = |why| InvalidCidr { text: text.to_owned(), why };
+        let invalid = |reason| InvalidCidr { text: text.to_owned(), reason };
         let (address, prefix) = text.split_once('/').ok_or_else(|| invalid("the prefix is missing"))?;
         let address = address.parse().map_err(|_| invalid("the part before '/' is not an IP address"))?;
         let prefix = prefix.parse().map_err(|_| invalid("the part after '/' is not a number of bits"))?;
-        IpCidr::new(address, prefix).map_err(|InvalidCidr { why, .. }| invalid(why))
+        IpCidr::new(address, prefix).map_err(|InvalidCidr { reason, .. }| invalid(reason))
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn invalid_host_address_is_rejected_with_the_reason() {
-        for (text, why) in [
+        for (text, reason) in [
             ("10.0.0.2", "the prefix is missing"),
             ("10.0.0/24", "not an IP address"),
             ("10.0.0.2/x", "not a number"),
@@ -109,7 +109,7 @@ mod tests {
             ("ff02::1/64", "not a unicast host address"),
         ] {
             let error = text.parse::<IpCidr>().unwrap_err().to_string();
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
         }
     }
 }

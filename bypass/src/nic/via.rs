@@ -89,14 +89,14 @@ pub enum InvalidVia {
     #[error("'{0}' takes no argument")]
     Superfluous(&'static str),
     /// Invalid name.
-    #[error("'{name}' cannot be {required}: {why}")]
+    #[error("'{name}' cannot be {required}: {reason}")]
     Name {
         /// The name.
         name: String,
         /// Description of the name.
         required: &'static str,
         /// Reason why the name is invalid.
-        why: &'static str,
+        reason: &'static str,
     },
 }
 
@@ -174,7 +174,7 @@ fn interface_name(name: String) -> Result<String, InvalidVia> {
     };
     match wrong {
         None => Ok(name),
-        Some(why) => Err(InvalidVia::Name { name, required: "an interface", why }),
+        Some(reason) => Err(InvalidVia::Name { name, required: "an interface", reason }),
     }
 }
 
@@ -188,7 +188,7 @@ fn pci_address(name: String) -> Result<String, InvalidVia> {
         Err(InvalidVia::Name {
             name,
             required: "a PCI address",
-            why: "write it as lspci -D does, such as 0000:03:00.0",
+            reason: "write it as lspci -D does, such as 0000:03:00.0",
         })
     }
 }

@@ -67,6 +67,7 @@ pub enum OneSidedResult {
 
 /// Reason why a [`OneSidedOp`] could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OneSidedError {
     /// The transport has no one-sided operations, or the device does not support this one.
     #[error("this network has no one-sided operations: use --via rdma:DEVICE")]

@@ -196,5 +196,5 @@ pub trait Service {
     }
 
     /// Called when a connection has ended. Returns its state to the service. `conn` is invalid from now on.
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, why: CloseReason) {}
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Self::Conn, reason: CloseReason) {}
 }

@@ -11,26 +11,26 @@ use std::net::{IpAddr, SocketAddr};
 #[non_exhaustive]
 pub enum Error {
     /// The option does not apply to this network.
-    #[error("{what} has no effect with --via {via}: leave it out, or choose another --via")]
+    #[error("{option} has no effect with --via {via}: leave it out, or choose another --via")]
     NotWith {
         /// The option.
-        what: &'static str,
+        option: &'static str,
         /// The network.
         via: &'static str,
     },
     /// The option needs another option.
-    #[error("{what} has an effect only with {with}: leave it out")]
+    #[error("{option} has an effect only with {with}: leave it out")]
     OnlyWith {
         /// The option.
-        what: &'static str,
+        option: &'static str,
         /// The other option.
         with: &'static str,
     },
     /// The value of the option is outside of its range.
-    #[error("{what} {value}: give a number from {least} to {most}")]
+    #[error("{option} {value}: give a number from {least} to {most}")]
     OutOfRange {
         /// The option.
-        what: &'static str,
+        option: &'static str,
         /// The value.
         value: u64,
         /// Smallest valid value.
@@ -52,14 +52,14 @@ pub enum Error {
         most: usize,
     },
     /// The option conflicts with `--rdma-mode`.
-    #[error("{what} with --rdma-mode {mode}: {why}: leave one of the two out")]
+    #[error("{option} with --rdma-mode {mode}: {reason}: leave one of the two out")]
     NotInMode {
         /// The other option.
-        what: &'static str,
+        option: &'static str,
         /// The mode.
         mode: &'static str,
         /// Reason.
-        why: &'static str,
+        reason: &'static str,
     },
     /// The stack has no address.
     #[error("--via {0}: no local address: give --ip ADDRESS/PREFIX, --dhcp or --slaac")]
@@ -220,8 +220,8 @@ pub enum Error {
         /// Reason.
         source: io::Error,
     },
-    /// A worker panicked; its message is on standard error.
-    #[error("worker {0} panicked: this is a bug, please report it with the lines above")]
+    /// A worker, or the service that it runs, panicked. The message of the panic is on standard error.
+    #[error("worker {0} panicked: correct its service, or report the lines above if they name another part")]
     Panicked(usize),
 }
 

@@ -93,19 +93,19 @@ impl<M: Send + 'static> Port<M> {
             Port::Rdma(port) => port.publish(memory),
             _ => {
                 drop(memory);
-                Err(Error::OnlyWith { what: "--export", with: "--via rdma:DEVICE" })
+                Err(Error::OnlyWith { option: "--export", with: "--via rdma:DEVICE" })
             }
         }
     }
 
     /// Registers `memory` for atomic operations by all peers, which option `what` needs.
-    pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
+    pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.count(memory, what),
+            Port::Rdma(port) => port.count(memory, option),
             _ => {
                 drop(memory);
-                Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" })
+                Err(Error::OnlyWith { option, with: "--via rdma:DEVICE" })
             }
         }
     }

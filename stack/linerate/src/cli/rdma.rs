@@ -162,17 +162,17 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
-        for (what, mode) in [
+        for (option, mode) in [
             ("--srq 64", "write"),
             ("--srq 64", "ud"),
             ("--rdma-pool 3", "ud"),
             ("--rdma-rendezvous-min never", "ud"),
             ("--rdma-connect cm", "ud"),
         ] {
-            let error = parse(&format!("{what} --rdma-mode {mode}")).unwrap().check().unwrap_err();
+            let error = parse(&format!("{option} --rdma-mode {mode}")).unwrap().check().unwrap_err();
             assert!(error.is_usage(), "{error}");
             let error = error.to_string();
-            let name = what.split_whitespace().next().unwrap();
+            let name = option.split_whitespace().next().unwrap();
             assert!(error.starts_with(name) && error.ends_with("leave one of the two out"), "{error}");
         }
         let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();

@@ -186,14 +186,14 @@ pub enum Profile {
 
 /// Returns the first option that is given.
 fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
-    options.iter().find(|(_, given)| *given).map(|(what, _)| *what)
+    options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
 }
 
 /// Returns an error for the first value outside of its range.
 fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> Result<(), Error> {
-    for (what, value, range) in values {
+    for (option, value, range) in values {
         if let Some(value) = value.filter(|value| !range.contains(value)) {
-            return Err(Error::OutOfRange { what, value, least: *range.start(), most: *range.end() });
+            return Err(Error::OutOfRange { option, value, least: *range.start(), most: *range.end() });
         }
     }
     Ok(())
@@ -250,9 +250,9 @@ impl NetConfig {
             ("--max-packets", self.native.max_packets),
             ("--max-packets-per-connection", self.native.max_packets_per_connection),
         ];
-        for (what, value) in counts {
+        for (option, value) in counts {
             let (value, range) = count(value);
-            check_ranges(&[(what, value, range)])?;
+            check_ranges(&[(option, value, range)])?;
         }
         check_ranges(&[("--mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into())])
     }
@@ -261,14 +261,15 @@ impl NetConfig {
     pub fn check(&self, listen: &Listen) -> Result<(), Error> {
         self.check_ranges()?;
         if !matches!(self.via, Via::Rdma { .. })
-            && let Some(what) = self.rdma.given()
+            && let Some(option) = self.rdma.given()
         {
-            return Err(Error::OnlyWith { what, with: "--via rdma:DEVICE" });
+            return Err(Error::OnlyWith { option, with: "--via rdma:DEVICE" });
         }
         if self.threading == ThreadingMode::Inline && self.service_cores.is_some() {
-            return Err(Error::OnlyWith { what: "--service-cores", with: "--threading split" });
+            return Err(Error::OnlyWith { option: "--service-cores", with: "--threading split" });
         }
-        let refuse = |via, given: Option<&'static str>| given.map_or(Ok(()), |what| Err(Error::NotWith { what, via }));
+        let refuse =
+            |via, given: Option<&'static str>| given.map_or(Ok(()), |option| Err(Error::NotWith { option, via }));
         match self.via {
             Via::Kernel => {
                 let idle = self.idle.map(|_| "--idle");
@@ -289,7 +290,7 @@ impl NetConfig {
     /// Checks the fields of a network that the stack runs on.
     fn check_stack(&self, listen: &Listen) -> Result<(), Error> {
         if self.spin {
-            return Err(Error::OnlyWith { what: "--spin", with: "--via kernel" });
+            return Err(Error::OnlyWith { option: "--spin", with: "--via kernel" });
         }
         if let Via::AfXdp { shared: true, .. } = self.via {
             let given = first_given(&[
@@ -299,14 +300,14 @@ impl NetConfig {
                 // The kernel receives frames with tags.
                 ("--vlan", self.vlan.is_some()),
             ]);
-            if let Some(what) = given {
-                return Err(Error::NotWith { what, via: "af_xdp:INTERFACE,share" });
+            if let Some(option) = given {
+                return Err(Error::NotWith { option, via: "af_xdp:INTERFACE,share" });
             }
         }
         if self.engine == Some(TcpEngine::Smoltcp) {
             let idle_timeout = self.idle_timeout.map(|_| "--idle-timeout");
-            if let Some(what) = idle_timeout.or(self.native.given()) {
-                return Err(Error::OnlyWith { what, with: "--engine native" });
+            if let Some(option) = idle_timeout.or(self.native.given()) {
+                return Err(Error::OnlyWith { option, with: "--engine native" });
             }
             #[cfg(not(feature = "smoltcp-engine"))]
             return Err(Error::NoSmoltcpEngine);

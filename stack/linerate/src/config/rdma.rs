@@ -138,9 +138,10 @@ impl RdmaConfig {
             (self.rendezvous_min.is_some(), RdmaMode::Ud, "--rdma-rendezvous-min", "unreliable datagrams have no READ"),
             (self.connect == Some(RdmaConnect::Cm), RdmaMode::Ud, "--rdma-connect cm", "rdma_cm connects no datagrams"),
         ];
-        if let Some((_, mode, what, why)) = refused.iter().find(|(given, mode, ..)| *given && self.mode == Some(*mode))
+        if let Some((_, mode, option, reason)) =
+            refused.iter().find(|(given, mode, ..)| *given && self.mode == Some(*mode))
         {
-            return Err(Error::NotInMode { what, mode: mode.name(), why });
+            return Err(Error::NotInMode { option, mode: mode.name(), reason });
         }
         let config = self.config();
         let most = config.most_unsignalled();

@@ -65,16 +65,16 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Registers `memory` for atomic operations by all peers. Its address is known once workers have been created.
-    pub fn count(&self, memory: Arc<RemoteCounters>, what: &'static str) -> Result<RemoteAddrCell, Error> {
-        self.is_reached(what)?;
+    pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
+        self.is_reached(option)?;
         Ok(self.adapter.count(memory)?)
     }
 
     /// Checks that the mode allows one-sided access, which option `what` needs.
-    fn is_reached(&self, what: &'static str) -> Result<(), Error> {
+    fn is_reached(&self, option: &'static str) -> Result<(), Error> {
         match self.mode {
             Mode::Send | Mode::Write => Ok(()),
-            Mode::Ud => Err(Error::NotInMode { what, mode: "ud", why: "datagrams have no one-sided operations" }),
+            Mode::Ud => Err(Error::NotInMode { option, mode: "ud", reason: "datagrams have no one-sided operations" }),
         }
     }
 
