@@ -1,6 +1,6 @@
 //! State of a connection that its stream shares with the worker.
 
-use crate::context;
+use crate::context::{self, Turn};
 use crate::executor::Executor;
 use crate::waiter::Waiter;
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Transport};
@@ -53,6 +53,8 @@ pub(crate) struct Conn {
     /// Identity of the executor that owns the connection.
     executor: usize,
     pub reader: Waiter,
+    /// False after an attempt to receive has found nothing, until the next event of received bytes.
+    pub has_input: Cell<bool>,
     pub writer: Waiter,
     pub peer_closed: Cell<bool>,
     pub is_shut_down: Cell<bool>,
@@ -71,6 +73,7 @@ impl Conn {
             peer: net.peer_addr(id).unwrap_or(nowhere),
             executor: executor.id(),
             reader: Waiter::default(),
+            has_input: Cell::new(true),
             writer: Waiter::default(),
             peer_closed: Cell::new(false),
             is_shut_down: Cell::new(false),
@@ -81,11 +84,9 @@ impl Conn {
 
     /// Begins an operation of the running task.
     #[inline]
-    fn poll_operation(&self, cx: &mut Context<'_>) -> Poll<()> {
-        context::executor(|executor| {
-            assert_eq!(executor.id(), self.executor, "connection {} belongs to another worker", self.peer);
-            executor.poll_operation(cx)
-        })
+    fn poll_operation(&self, turn: &Turn<'_>, cx: &mut Context<'_>) -> Poll<()> {
+        assert_eq!(turn.executor.id(), self.executor, "connection {} belongs to another worker", self.peer);
+        turn.executor.poll_operation(cx)
     }
 
     /// Receives by `receive`, which returns `None` if nothing is received. Returns `None` at the end of the stream.
@@ -95,8 +96,18 @@ impl Conn {
         cx: &mut Context<'_>,
         receive: impl FnOnce(&mut dyn Transport, ConnId) -> Option<R>,
     ) -> Poll<io::Result<Option<R>>> {
-        std::task::ready!(self.poll_operation(cx));
-        if let Some(received) = context::net(|net| receive(net, self.id)) {
+        let received = context::turn(|turn| {
+            std::task::ready!(self.poll_operation(turn, cx));
+            if !self.has_input.get() {
+                return Poll::Ready(None);
+            }
+            let received = turn.net(|net| receive(net, self.id));
+            if received.is_none() {
+                self.has_input.set(false);
+            }
+            Poll::Ready(received)
+        });
+        if let Some(received) = std::task::ready!(received) {
             return Poll::Ready(Ok(Some(received)));
         }
         match self.ended.get() {
@@ -117,19 +128,28 @@ impl Conn {
         cx: &mut Context<'_>,
         send: impl FnOnce(&mut dyn Transport, ConnId) -> Option<R>,
     ) -> Poll<io::Result<R>> {
-        std::task::ready!(self.poll_operation(cx));
-        match self.ended.get() {
-            None if self.is_shut_down.get() => return Poll::Ready(Err(self.error(ConnErrorReason::ShutDown))),
-            None => {}
-            Some(CloseReason::Finished) => return Poll::Ready(Err(self.error(ConnErrorReason::ShutDown))),
-            Some(reason) => return Poll::Ready(Err(self.ended_error(reason))),
-        }
-        match context::net(|net| send(net, self.id)) {
+        let sent = context::turn(|turn| {
+            std::task::ready!(self.poll_operation(turn, cx));
+            if self.ended.get().is_some() || self.is_shut_down.get() {
+                return Poll::Ready(Err(self.send_error()));
+            }
+            Poll::Ready(Ok(turn.net(|net| send(net, self.id))))
+        });
+        match std::task::ready!(sent)? {
             Some(sent) => Poll::Ready(Ok(sent)),
             None => {
                 self.writer.wait(cx);
                 Poll::Pending
             }
+        }
+    }
+
+    /// Returns the error of an attempt to send after the end.
+    #[cold]
+    fn send_error(&self) -> io::Error {
+        match self.ended.get() {
+            None | Some(CloseReason::Finished) => self.error(ConnErrorReason::ShutDown),
+            Some(reason) => self.ended_error(reason),
         }
     }
 

@@ -6,25 +6,63 @@
 use crate::executor::Executor;
 use linerate_bypass::Transport;
 use scoped_tls_hkt::scoped_thread_local;
+use std::cell::{RefCell, RefMut};
 
-scoped_thread_local!(static mut NET: for<'a> &'a mut (dyn Transport + 'a));
-scoped_thread_local!(static EXECUTOR: Executor);
+scoped_thread_local!(static TURN: for<'a> Turn<'a>);
+
+/// Transport and executor while an event is handled.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn<'a> {
+    net: &'a (dyn SharedTransport + 'a),
+    pub executor: &'a Executor,
+}
+
+/// Transport of a turn, borrowed for each operation. As a trait object its lifetime can be shortened.
+trait SharedTransport {
+    fn borrow(&self) -> RefMut<'_, dyn Transport + '_>;
+}
+
+impl<T: Transport> SharedTransport for RefCell<&mut T> {
+    #[inline]
+    fn borrow(&self) -> RefMut<'_, dyn Transport + '_> {
+        RefMut::map(self.borrow_mut(), |net| &mut **net as &mut dyn Transport)
+    }
+}
+
+impl Turn<'_> {
+    /// Calls `f` with the transport. `f` runs no code of the application: the transport is borrowed.
+    #[inline]
+    pub fn net<R>(&self, f: impl FnOnce(&mut dyn Transport) -> R) -> R {
+        f(&mut *self.net.borrow())
+    }
+}
 
 const OUTSIDE: &str = "linerate-async was used outside of a task: connections, sockets, timers and `spawn` belong to \
                        the worker that runs the task; start the code with `AsyncService::new` or `spawn`";
 
 /// Calls `f` with `net` and `executor` as those of the current turn.
+#[inline]
 pub(crate) fn enter<R>(net: &mut impl Transport, executor: &Executor, f: impl FnOnce() -> R) -> R {
-    NET.set(net, || EXECUTOR.set(executor, f))
+    let net = RefCell::new(net);
+    TURN.set(Turn { net: &net, executor }, f)
 }
 
-/// Calls `f` with the transport of the current turn. `f` runs no code of the application: the transport is borrowed.
+/// Calls `f` with the current turn.
 ///
 /// # Panics
 /// Outside of a turn.
 #[inline]
+pub(crate) fn turn<R>(f: impl FnOnce(&Turn<'_>) -> R) -> R {
+    assert!(TURN.is_set(), "{OUTSIDE}");
+    TURN.with(|turn| f(&turn))
+}
+
+/// Calls `f` with the transport of the current turn, as [`Turn::net`] does.
+///
+/// # Panics
+/// Outside of a turn.
 pub(crate) fn net<R>(f: impl FnOnce(&mut dyn Transport) -> R) -> R {
-    NET.with(|net| f(net))
+    turn(|turn| turn.net(f))
 }
 
 /// Calls `f` with the executor of the current turn.
@@ -39,5 +77,5 @@ pub(crate) fn executor<R>(f: impl FnOnce(&Executor) -> R) -> R {
 /// Calls `f` with the executor of the current turn. Returns `None` outside of a turn.
 #[inline]
 pub(crate) fn try_executor<R>(f: impl FnOnce(&Executor) -> R) -> Option<R> {
-    EXECUTOR.is_set().then(|| EXECUTOR.with(f))
+    TURN.is_set().then(|| TURN.with(|turn| f(turn.executor)))
 }

@@ -30,7 +30,7 @@ struct Task {
 
 struct TaskEntry {
     /// `None` while the task is polled.
-    task: Option<Task>,
+    task: Option<Box<Task>>,
     /// True if the task was aborted while it was polled.
     is_aborted: bool,
 }
@@ -105,7 +105,10 @@ impl Executor {
     pub fn spawn(&self, future: TaskFuture) -> TaskKey {
         let key = self.tasks.borrow_mut().insert_with_key(|key| {
             let state = Arc::new(TaskWaker::scheduled(key, self.remote.clone()));
-            TaskEntry { task: Some(Task { future, waker: Waker::from(state.clone()), state }), is_aborted: false }
+            TaskEntry {
+                task: Some(Box::new(Task { future, waker: Waker::from(state.clone()), state })),
+                is_aborted: false,
+            }
         });
         self.ready.borrow_mut().push_back(key);
         key
@@ -198,26 +201,21 @@ impl Executor {
         let mut cx = Context::from_waker(&task.waker);
         let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
         self.running.set(None);
+        if let Ok(Poll::Pending) = polled
+            && let Some(entry) = self.tasks.borrow_mut().get_mut(key)
+            && !entry.is_aborted
+        {
+            entry.task = Some(task);
+            return;
+        }
+        self.tasks.borrow_mut().remove(key);
         self.is_unwinding.set(polled.is_err());
-        let ended = {
-            let mut tasks = self.tasks.borrow_mut();
-            match tasks.get_mut(key) {
-                Some(entry) if matches!(polled, Ok(Poll::Pending)) && !entry.is_aborted => {
-                    entry.task = Some(task);
-                    None
-                }
-                _ => {
-                    tasks.remove(key);
-                    Some(task)
-                }
-            }
-        };
-        self.drop_task(ended);
+        self.drop_task(task);
         self.is_unwinding.set(false);
     }
 
     /// Drops a task that has ended. A panic of a destructor, which the panic hook reports, ends nothing else.
-    fn drop_task<T>(&self, task: Option<T>) {
+    fn drop_task<T>(&self, task: T) {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
     }
 }

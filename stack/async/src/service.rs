@@ -91,6 +91,7 @@ impl Service for AsyncService {
 
     #[inline]
     fn readable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
+        conn.0.has_input.set(true);
         self.handle(net, |_| conn.0.reader.wake());
     }
 

@@ -293,12 +293,14 @@ impl ReadHalf {
             self.lent.advance(n);
             return Poll::Ready(Ok(()));
         }
-        let received = self.end.conn.poll_receive(cx, |net, id| {
+        let conn = &self.end.conn;
+        let received = conn.poll_receive(cx, |net, id| {
             let mut left = room;
             while left > 0 {
                 let slice = net.peek(id);
                 let n = slice.len().min(left);
                 if n == 0 {
+                    conn.has_input.set(false);
                     break;
                 }
                 copy(&slice[..n]);
