@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-modes=("--mode echo" "--mode echo --flows 1" "--mode echo --write" "--mode connect" "--mode stream"
+modes=("--mode echo" "--mode echo --flows 1" "--mode echo --service write" "--mode connect" "--mode stream"
     "--mode stream --no-offload")
 export FEATURES=fast-path-switches
 # The build with switches does not replace the programs that other figures come from.

@@ -49,7 +49,7 @@ impl<E: Engine<MemoryNic>> Connect<E> {
         let tuples = flows + TUPLES;
         let connections = flows + 4 * BURST;
         let config = PairConfig { connections, tuples, packets_held: 0, options, segmentation: false };
-        let mut pair = Pair::new(&config, Answer { closes: course.server_closes })?;
+        let mut pair = Pair::new(&config, |_, _| Answer { closes: course.server_closes })?;
         pair.open(0..flows)?;
         let mut bench = Connect { pair, connections: Connections::new(flows..tuples, course), course };
         bench.run(16 * BURST)?;

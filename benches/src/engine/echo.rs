@@ -1,53 +1,20 @@
 //! Echoes of one segment on open connections.
 
-use super::{Bench, Pair, PairConfig, PairOptions};
+use super::{Bench, EchoService, Forward, Pair, PairConfig, PairOptions};
 use crate::client::echo::{Acks, Requests};
-use crate::client::{Agreed, BenchError, MAX_SEGMENT};
+use crate::client::{Agreed, BenchError};
+use linerate_bypass::BURST;
 use linerate_bypass::memory_nic::MemoryNic;
-use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
-use linerate_load::services;
 use linerate_stack::Engine;
-use std::convert::Infallible;
 use std::time::Duration;
 
-/// Service that reads a request and writes the same bytes, like services with their own answers. [`services::Echo`]
-/// forwards received packets instead.
-pub struct Write {
-    buffer: [u8; MAX_SEGMENT],
-}
-
-impl Default for Write {
-    fn default() -> Self {
-        Write { buffer: [0; MAX_SEGMENT] }
-    }
-}
-
-impl Service for Write {
-    type Conn = ();
-    type Message = Infallible;
-
-    fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
-
-    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        while net.received(conn) > 0 {
-            let piece = net.peek(conn);
-            let n = piece.len().min(self.buffer.len());
-            let answer = &mut self.buffer[..n];
-            answer.copy_from_slice(&piece[..n]);
-            if !net.respond(conn, n, n, |out| out.copy_from_slice(answer)) {
-                net.write(conn, answer);
-            }
-        }
-    }
-}
-
 /// Echo server with open connections, and their next requests.
-pub struct Echo<E: Engine<MemoryNic>, S: Service = services::Echo> {
-    pair: Pair<E, S>,
+pub struct Echo<E: Engine<MemoryNic>, S: EchoService = Forward> {
+    pair: Pair<E, S::Service>,
     requests: Requests,
 }
 
-impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
+impl<E: Engine<MemoryNic>, S: EchoService> Echo<E, S> {
     /// Opens `flows` connections and sends one request of `size` bytes on each, so that first-use allocations are done.
     pub fn new(flows: usize, size: usize, acks: Acks, options: PairOptions) -> Result<Self, BenchError> {
         let config = PairConfig {
@@ -57,7 +24,7 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
             options,
             segmentation: false,
         };
-        let mut pair = Pair::new(&config, S::default())?;
+        let mut pair = Pair::new(&config, S::create)?;
         pair.open(0..flows)?;
         let mut bench = Echo { pair, requests: Requests::new(0..flows, size, acks) };
         bench.run(flows)?;
@@ -70,7 +37,7 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Echo<E, S> {
     }
 }
 
-impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
+impl<E: Engine<MemoryNic>, S: EchoService> Bench for Echo<E, S> {
     fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
         let mut spent = Duration::ZERO;
         let mut left = echoes;
@@ -91,16 +58,19 @@ impl<E: Engine<MemoryNic>, S: Service + Default> Bench for Echo<E, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{AsyncCopy, AsyncForward, Write};
     use linerate_bypass::memory_nic::MemoryPacket;
     use linerate_stack::{NativeEngine, SmoltcpEngine};
 
     fn echoes<E: Engine<MemoryNic>>(flows: usize, size: usize, acks: Acks, timestamps: bool, software_checksum: bool) {
         let new = (flows, size, acks, timestamps, software_checksum);
-        echoes_by::<E, services::Echo>(new);
+        echoes_by::<E, Forward>(new);
         echoes_by::<E, Write>(new);
+        echoes_by::<E, AsyncForward>(new);
+        echoes_by::<E, AsyncCopy>(new);
     }
 
-    fn echoes_by<E: Engine<MemoryNic>, S: Service + Default>(
+    fn echoes_by<E: Engine<MemoryNic>, S: EchoService>(
         (flows, size, acks, timestamps, software_checksum): (usize, usize, Acks, bool, bool),
     ) {
         #[allow(clippy::needless_update, reason = "fast paths are a field in builds with switches for them")]
@@ -151,9 +121,9 @@ mod tests {
             options: PairOptions::default(),
             segmentation: false,
         };
-        let mut pair = Pair::<SmoltcpEngine, _>::new(&config, services::Echo).unwrap();
+        let mut pair = Pair::<SmoltcpEngine, _>::new(&config, Forward::create).unwrap();
         pair.open(49_968..50_032).unwrap();
-        let mut bench = Echo { pair, requests: Requests::new(49_968..50_032, 64, Acks::WithRequest) };
+        let mut bench = Echo::<_, Forward> { pair, requests: Requests::new(49_968..50_032, 64, Acks::WithRequest) };
         bench.run(640).unwrap();
     }
 

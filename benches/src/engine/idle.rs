@@ -49,7 +49,7 @@ pub fn measure<E: Engine<MemoryNic>>(
         segmentation: false,
     };
     let orders = [0..connections, connections..all].map(|half| (half.clone(), Requests::new(half, size, Acks::Alone)));
-    let mut pair = Pair::<E, _>::new(&config, services::Echo)?;
+    let mut pair = Pair::<E, _>::new(&config, |_, _| services::Echo)?;
     let (held, start) = (pair.packets_held(), resident()?);
     let mut after = [start; 2];
     for (half, after) in orders.into_iter().zip(&mut after) {

@@ -5,6 +5,7 @@
 mod connect;
 mod cost;
 mod echo;
+mod echo_services;
 pub mod idle;
 pub mod memory;
 mod pair;
@@ -12,6 +13,7 @@ mod stream;
 
 pub use connect::Connect;
 pub use cost::{Bench, Cost, measure};
-pub use echo::{Echo, Write};
+pub use echo::Echo;
+pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
 pub use pair::{Pair, PairConfig, PairOptions};
 pub use stream::Stream;

@@ -3,11 +3,11 @@
 use crate::client::{BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Instant;
-use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary};
+use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary, WorkerCtx};
 #[cfg(feature = "fast-path-switches")]
 use linerate_stack::FastPaths;
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -71,8 +71,15 @@ pub struct Pair<E: Engine<MemoryNic>, S: Service> {
 }
 
 impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
-    /// Creates two ends that know each other's Ethernet address and have no connection.
-    pub fn new(config: &PairConfig, service: S) -> Result<Self, BenchError> {
+    /// Creates two ends that know each other's Ethernet address and have no connection. `service` is called with the
+    /// address at which the server listens.
+    ///
+    /// # Errors
+    /// If the client cannot send.
+    pub fn new(
+        config: &PairConfig,
+        service: impl FnOnce(WorkerCtx<S::Message>, SocketAddr) -> S,
+    ) -> Result<Self, BenchError> {
         let usual = LinkConfig::default();
         let link = LinkConfig {
             pool: usual.pool + 2 * config.packets_held,
@@ -99,7 +106,13 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
             ..Config::default()
         };
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let server = Box::new(Worker::new(&stack, mailboxes, server, |_| service, Instant::ZERO));
+        let server = Box::new(Worker::new(
+            &stack,
+            mailboxes,
+            server,
+            |ctx| service(ctx, ENDPOINTS.server.into()),
+            Instant::ZERO,
+        ));
         let mut pair = Pair { server, client, now: Instant::ZERO };
         pair.client.announce()?;
         pair.settle();

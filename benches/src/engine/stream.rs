@@ -22,7 +22,7 @@ impl<E: Engine<MemoryNic>> Stream<E> {
     /// and LRO, so a message can be one frame in each direction.
     pub fn new(flows: usize, size: usize, options: PairOptions, segmentation: bool) -> Result<Self, BenchError> {
         let config = PairConfig { connections: flows, tuples: flows, packets_held: 0, options, segmentation };
-        let mut pair = Pair::new(&config, services::Echo)?;
+        let mut pair = Pair::new(&config, |_, _| services::Echo)?;
         pair.open(0..flows)?;
         let messages = Messages::new(flows, size, segmentation);
         let at_once = (BURST / messages.frames(pair.client())).clamp(1, flows);

@@ -46,9 +46,9 @@ pub struct Args {
     #[arg(long, value_enum)]
     acks: Option<Acks>,
 
-    /// Echo: read requests and write answers; by default the server forwards the received packets
-    #[arg(long)]
-    pub write: bool,
+    /// Echo: way in which the server sends requests back
+    #[arg(long, value_enum, default_value_t = EchoBy::Forward)]
+    pub service: EchoBy,
 
     /// Stream without TSO and LRO: messages consist of separate segments
     #[arg(long)]
@@ -106,6 +106,20 @@ pub enum Mode {
     Stream,
     /// Memory of idle connections
     Idle,
+}
+
+/// Way of the server to send requests back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EchoBy {
+    /// Callbacks that forward the received packets
+    Forward,
+    /// Callbacks that read requests and write answers
+    Write,
+    /// Tasks that forward the received packets
+    AsyncForward,
+    /// Tasks that copy requests through a buffer, by the traits of tokio
+    AsyncCopy,
 }
 
 /// Parses the name of a fast path, as in its definition.
@@ -171,7 +185,7 @@ impl Args {
         let only = [
             (self.curve, Mode::Echo, "--curve"),
             (self.acks.is_some(), Mode::Echo, "--acks"),
-            (self.write, Mode::Echo, "--write"),
+            (self.service != EchoBy::Forward, Mode::Echo, "--service"),
             (self.no_offload, Mode::Stream, "--no-offload"),
             (self.server_closes, Mode::Connect, "--server-closes"),
             (self.request_with_ack, Mode::Connect, "--request-with-ack"),

@@ -4,15 +4,14 @@
 mod args;
 mod report;
 
-use args::{Args, EngineName, Mode};
+use args::{Args, EchoBy, EngineName, Mode};
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
-use linerate_benches::engine::{Bench, Connect, Cost, Echo, Stream, Write, idle, measure};
+use linerate_benches::engine::{AsyncCopy, AsyncForward, Connect, Cost, Echo, EchoService, Forward, Stream, Write};
+use linerate_benches::engine::{Bench, idle, measure};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
-use linerate_bypass::Service;
 use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
-use linerate_load::services;
 use linerate_stack::{Engine, NativeEngine, SmoltcpEngine};
 use report::{PerOperation, Point, Report};
 use std::process::ExitCode;
@@ -35,8 +34,12 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
     let (size, options) = (args.size(), args.options());
     let first = args.points()[0].flows;
     match args.mode {
-        Mode::Echo if args.write => echo::<E, Write>(args),
-        Mode::Echo => echo::<E, services::Echo>(args),
+        Mode::Echo => match args.service {
+            EchoBy::Forward => echo::<E, Forward>(args),
+            EchoBy::Write => echo::<E, Write>(args),
+            EchoBy::AsyncForward => echo::<E, AsyncForward>(args),
+            EchoBy::AsyncCopy => echo::<E, AsyncCopy>(args),
+        },
         Mode::Connect => {
             let course = Course { size, request_with_ack: args.request_with_ack, server_closes: args.server_closes };
             let mut bench = Connect::<E>::new(first, course, options)?;
@@ -63,7 +66,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
     }
 }
 
-fn echo<E: Engine<MemoryNic>, S: Service + Default>(args: &Args) -> Result<Report, BenchError> {
+fn echo<E: Engine<MemoryNic>, S: EchoService>(args: &Args) -> Result<Report, BenchError> {
     let points = args.points();
     let bench = |point: &args::Flows| Echo::<E, S>::new(point.flows, args.size(), args.acks(), args.options());
     let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
@@ -84,7 +87,7 @@ fn report(args: &Args, agreed: Option<Agreed>, points: Vec<Point>) -> Report {
         software_checksum: args.software_checksum,
         segmentation: args.mode == Mode::Stream && !args.no_offload,
         acks: (args.mode == Mode::Echo).then(|| args.acks()),
-        writes: args.write,
+        service: args.service,
         agreed,
         rounds: args.rounds,
         points,

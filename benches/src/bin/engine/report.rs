@@ -1,6 +1,6 @@
 //! Printed report.
 
-use crate::args::{EngineName, Flows, Mode};
+use crate::args::{EchoBy, EngineName, Flows, Mode};
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::client::Agreed;
 use linerate_benches::client::echo::Acks;
@@ -19,7 +19,7 @@ pub struct Report {
     pub software_checksum: bool,
     pub segmentation: bool,
     pub acks: Option<Acks>,
-    pub writes: bool,
+    pub service: EchoBy,
     pub agreed: Option<Agreed>,
     pub rounds: u32,
     pub points: Vec<Point>,
@@ -137,8 +137,11 @@ impl fmt::Display for Report {
             Some(Acks::Alone) => settings.push("echoes acknowledged by segments of their own".to_owned()),
             None => {}
         }
-        if self.writes {
-            settings.push("written by the service".to_owned());
+        match self.service {
+            EchoBy::Forward => {}
+            EchoBy::Write => settings.push("written by the service".to_owned()),
+            EchoBy::AsyncForward => settings.push("forwarded by tasks".to_owned()),
+            EchoBy::AsyncCopy => settings.push("copied by tasks".to_owned()),
         }
         writeln!(f, "{}\n", settings.join(", "))?;
         let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {
