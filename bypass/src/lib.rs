@@ -21,6 +21,8 @@ mod nic;
 mod one_sided;
 mod prefetch;
 mod process;
+#[cfg(feature = "dpdk")]
+pub mod rtnetlink;
 mod service;
 mod sync;
 pub mod time;

@@ -10,5 +10,6 @@ mod network;
 mod packets;
 mod ports;
 mod process;
+mod rtnetlink;
 mod survival;
 mod virtqueues;
