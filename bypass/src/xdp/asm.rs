@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reg(pub u8);
 
-/// Width of a load.
+/// Width of a load or store.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Width {
     /// 8 bits.
@@ -15,6 +15,18 @@ pub(super) enum Width {
     Word,
     /// 64 bits.
     Double,
+}
+
+impl Width {
+    /// Returns the bits of an opcode that state the width.
+    fn bits(self) -> u8 {
+        match self {
+            Width::Byte => 0x10,
+            Width::Half => 0x08,
+            Width::Word => 0,
+            Width::Double => 0x18,
+        }
+    }
 }
 
 /// Position in the code, bound by [`Assembler::bind`].
@@ -50,13 +62,22 @@ impl Assembler {
 
     /// Loads `width` from the address in `base` plus `offset`.
     pub fn load(&mut self, width: Width, destination: Reg, base: Reg, offset: i16) {
-        let opcode = match width {
-            Width::Byte => 0x71,
-            Width::Half => 0x69,
-            Width::Word => 0x61,
-            Width::Double => 0x79,
-        };
-        self.emit(opcode, destination, base, offset, 0);
+        self.emit(0x61 | width.bits(), destination, base, offset, 0);
+    }
+
+    /// Stores `width` of `source` at the address in `base` plus `offset`.
+    pub fn store(&mut self, width: Width, base: Reg, offset: i16, source: Reg) {
+        self.emit(0x63 | width.bits(), base, source, offset, 0);
+    }
+
+    /// Stores `width` of `immediate`, with its sign, at the address in `base` plus `offset`.
+    pub fn store_immediate(&mut self, width: Width, base: Reg, offset: i16, immediate: i32) {
+        self.emit(0x62 | width.bits(), base, Reg(0), offset, immediate);
+    }
+
+    /// Converts the lower 16 bits of a register from network byte order, and clears the others.
+    pub fn from_network_half(&mut self, register: Reg) {
+        self.emit(0xdc, register, Reg(0), 0, 16);
     }
 
     /// Copies a register.
@@ -124,6 +145,26 @@ impl Assembler {
     /// Jumps if the lower 32 bits of `a` != `immediate`.
     pub fn jump_unless_word(&mut self, a: Reg, immediate: u32, to: Label) {
         self.emit_jump(0x56, a, Reg(0), immediate as i32, to);
+    }
+
+    /// Jumps if `a` is null, which the verifier takes into account.
+    pub fn jump_if_null(&mut self, a: Reg, to: Label) {
+        self.emit_jump(0x15, a, Reg(0), 0, to);
+    }
+
+    /// Jumps if the lower 32 bits of `a` < `immediate`, without sign.
+    pub fn jump_if_below(&mut self, a: Reg, immediate: u32, to: Label) {
+        self.emit_jump(0xa6, a, Reg(0), immediate as i32, to);
+    }
+
+    /// Jumps if the lower 32 bits of `a` > `immediate`, without sign.
+    pub fn jump_if_above(&mut self, a: Reg, immediate: u32, to: Label) {
+        self.emit_jump(0x26, a, Reg(0), immediate as i32, to);
+    }
+
+    /// Jumps if any of the bits `immediate` of the lower 32 bits of `a` is set.
+    pub fn jump_if_any(&mut self, a: Reg, immediate: u32, to: Label) {
+        self.emit_jump(0x46, a, Reg(0), immediate as i32, to);
     }
 
     fn emit_jump(&mut self, opcode: u8, a: Reg, b: Reg, immediate: i32, to: Label) {

@@ -1,17 +1,20 @@
 //! Division of a kernel interface between the kernel and a port (`af_xdp:INTERFACE,share`).
 //!
-//! An XDP program redirects the frames of the port's own addresses to AF_XDP sockets, and passes all others to the
-//! kernel. It is assembled here, so that no compiler for eBPF is needed, and carries the name and version that libxdp
-//! searches for (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the program's
-//! map, and loads no program of its own. The program is attached by a link, which ends with the process, even by
-//! SIGKILL.
+//! An XDP program redirects frames of the port to AF_XDP sockets, and passes all others to the kernel. These are the
+//! frames of addresses that the kernel does not have, or those of some ports of the kernel's own addresses. The program
+//! is assembled here, so that no compiler for eBPF is needed, and carries the name and version that libxdp searches for
+//! (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the program's map, and loads
+//! no program of its own. The program is attached by a link, which ends with the process, even by SIGKILL.
 
 mod asm;
 mod btf;
+mod endpoints;
 mod program;
 mod sys;
 
-use program::Fallback;
+use endpoints::EndpointSet;
+pub use endpoints::Endpoints;
+use program::{Fallback, Selection};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -24,6 +27,11 @@ pub(crate) struct SharedInterface {
     /// Socket that is a member of the groups on which the addresses are solicited (RFC 4861 §7.2.1), so that the device
     /// accepts frames to them.
     _groups: Option<UdpSocket>,
+    /// Endpoints of the kernel's addresses, unless the port has addresses of its own.
+    endpoints: Option<EndpointSet>,
+    /// Frames passed to the kernel.
+    passed: OwnedFd,
+    processors: usize,
 }
 
 /// Failed step of sharing an interface.
@@ -53,20 +61,47 @@ pub(crate) enum ShareError {
 }
 
 impl SharedInterface {
-    /// Attaches a program to `interface` that redirects the frames of `addresses` on its first `queues` queues.
-    pub fn attach(interface: &str, addresses: &[IpAddr], queues: u16) -> Result<Self, ShareError> {
+    /// Attaches a program to `interface` that redirects frames on its first `queues` queues: those of `endpoints` at
+    /// `addresses`, which are the kernel's, or all of `addresses`.
+    pub fn attach(
+        interface: &str,
+        addresses: &[IpAddr],
+        endpoints: Option<Endpoints>,
+        queues: u16,
+    ) -> Result<Self, ShareError> {
         let step = |step| move |error| ShareError::Step { step, error };
-        let map = sys::create_xsk_map(u32::from(queues)).map_err(step("creating a map of sockets"))?;
+        let sockets = sys::create_xsk_map(u32::from(queues)).map_err(step("creating a map of sockets"))?;
+        let processors = sys::possible_processors().map_err(step("counting the processors"))?;
+        let passed = sys::create_counter().map_err(step("creating a counter"))?;
+        let endpoints = endpoints.map(EndpointSet::new).transpose().map_err(step("creating a map of endpoints"))?;
+        let selection = match &endpoints {
+            Some(endpoints) => {
+                endpoints.set_addresses(addresses).map_err(step("filling the map of endpoints"))?;
+                endpoints.selection()
+            }
+            None => Selection::Addresses(addresses),
+        };
         let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
-        let code = program::assemble(addresses, &map, Fallback::Pass);
+        let code = program::assemble(&selection, &sockets, &passed, Fallback::Pass);
         let program = sys::load_program(&code, &btf, btf::FUNCTION)?;
         let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
         let link = sys::attach(&program, index).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
             _ => ShareError::Step { step: "attaching the XDP program", error },
         })?;
-        let groups = join_groups(index, addresses).map_err(step("joining the groups of neighbour solicitation"))?;
-        Ok(SharedInterface { _link: link, _groups: groups })
+        let solicited = if endpoints.is_none() { addresses } else { &[] };
+        let groups = join_groups(index, solicited).map_err(step("joining the groups of neighbour solicitation"))?;
+        Ok(SharedInterface { _link: link, _groups: groups, endpoints, passed, processors })
+    }
+
+    /// Sets the kernel's addresses at which the endpoints are.
+    pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.set_addresses(addresses))
+    }
+
+    /// Returns the number of frames passed to the kernel.
+    pub fn passed(&self) -> io::Result<u64> {
+        sys::read_counter(&self.passed, self.processors)
     }
 }
 

@@ -7,10 +7,17 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP: libc::c_long = 1;
+const MAP_UPDATE: libc::c_long = 2;
+const MAP_DELETE: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const BTF_LOAD: libc::c_long = 18;
 const LINK_CREATE: libc::c_long = 28;
 
+/// `BPF_MAP_TYPE_HASH`.
+const HASH_MAP: u32 = 1;
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`.
+const PER_CPU_ARRAY: u32 = 6;
 /// `BPF_MAP_TYPE_XSKMAP`.
 const XSK_MAP: u32 = 17;
 /// `BPF_PROG_TYPE_XDP`.
@@ -76,6 +83,53 @@ pub(super) fn create_xsk_map(queues: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().word(0, XSK_MAP).word(4, 4).word(8, 4).word(12, queues.max(1));
     // SAFETY: there are no pointers.
     unsafe { attributes.name(28, b"xsks_map").create(MAP_CREATE) }
+}
+
+/// Creates a map with keys of `key` bytes, whose values are words without a meaning.
+pub(super) fn create_set(key: u32, most: u32) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().word(0, HASH_MAP).word(4, key).word(8, 4).word(12, most);
+    // SAFETY: there are no pointers.
+    unsafe { attributes.name(28, b"linerate").create(MAP_CREATE) }
+}
+
+/// Adds `key` to a map of [`create_set`] with keys of `N` bytes.
+pub(super) fn insert<const N: usize>(set: &OwnedFd, key: &[u8; N]) -> io::Result<()> {
+    let value = 1_u32;
+    let mut attributes =
+        Attributes::new().fd(0, set).pointer(8, key.as_ptr().cast()).pointer(16, (&raw const value).cast());
+    // SAFETY: the kernel reads a key and a word.
+    unsafe { attributes.call(MAP_UPDATE).map(drop) }
+}
+
+/// Removes `key` from a map of [`create_set`] with keys of `N` bytes.
+pub(super) fn remove<const N: usize>(set: &OwnedFd, key: &[u8; N]) -> io::Result<()> {
+    let mut attributes = Attributes::new().fd(0, set).pointer(8, key.as_ptr().cast());
+    // SAFETY: the kernel reads a key.
+    unsafe { attributes.call(MAP_DELETE).map(drop) }
+}
+
+/// Creates a counter of 64 bits for each processor.
+pub(super) fn create_counter() -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().word(0, PER_CPU_ARRAY).word(4, 4).word(8, 8).word(12, 1);
+    // SAFETY: there are no pointers.
+    unsafe { attributes.name(28, b"passed").create(MAP_CREATE) }
+}
+
+/// Returns the sum of a counter over `processors` processors, which are all that the machine may have.
+pub(super) fn read_counter(counter: &OwnedFd, processors: usize) -> io::Result<u64> {
+    let (key, mut values) = (0_u32, vec![0_u64; processors]);
+    let mut attributes =
+        Attributes::new().fd(0, counter).pointer(8, (&raw const key).cast()).pointer(16, values.as_mut_ptr().cast());
+    // SAFETY: the kernel reads a word and writes 8 bytes for each possible processor.
+    unsafe { attributes.call(MAP_LOOKUP)? };
+    Ok(values.iter().sum())
+}
+
+/// Returns the number of processors that the machine may have.
+pub(super) fn possible_processors() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Loads a description in the BPF Type Format.

@@ -1,4 +1,8 @@
-use super::program::{Fallback, assemble};
+//! Runs of the program over frames (`BPF_PROG_TEST_RUN`).
+
+mod endpoints;
+
+use super::program::{Fallback, Selection, assemble};
 use super::{btf, sys};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -11,17 +15,24 @@ fn addresses() -> Vec<IpAddr> {
     ["10.0.0.5", "203.0.113.7", "fd00::5", "2001:db8::1:ff00:7"].map(|ip| ip.parse().unwrap()).into()
 }
 
-/// Loads the program, or prints why it cannot be loaded here.
+/// Loads the program for addresses, or prints why it cannot be loaded here.
 fn load(addresses: &[IpAddr]) -> Option<OwnedFd> {
-    let map = match sys::create_xsk_map(4) {
+    load_with_counter(&Selection::Addresses(addresses)).map(|(program, _)| program)
+}
+
+/// Loads a program with its counter, or prints why it cannot be loaded here.
+fn load_with_counter(selection: &Selection) -> Option<(OwnedFd, OwnedFd)> {
+    let sockets = match sys::create_xsk_map(4) {
         Ok(map) => map,
         Err(error) => {
             println!("skipped: creating a map: {error}");
             return None;
         }
     };
+    let passed = sys::create_counter().unwrap();
     let btf = sys::load_btf(&btf::describe()).unwrap();
-    Some(sys::load_program(&assemble(addresses, &map, Fallback::Abort), &btf, btf::FUNCTION).unwrap())
+    let code = assemble(selection, &sockets, &passed, Fallback::Abort);
+    Some((sys::load_program(&code, &btf, btf::FUNCTION).unwrap(), passed))
 }
 
 /// Returns a frame of at least `length` bytes with the given fields.
@@ -131,7 +142,7 @@ fn solicited_node_group_has_the_last_24_bits() {
 fn attachment_ends_when_it_is_dropped_and_excludes_another() {
     use super::{ShareError, SharedInterface};
     let Ok(_) = sys::create_xsk_map(1) else { return };
-    let attach = || SharedInterface::attach("lo", &addresses(), 1);
+    let attach = || SharedInterface::attach("lo", &addresses(), None, 1);
     let first = attach().unwrap();
     assert!(matches!(attach().unwrap_err(), ShareError::Occupied(name) if name == "lo"));
     drop(first);

@@ -22,8 +22,9 @@ use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
-use crate::xdp::SharedInterface;
+use crate::xdp::{Endpoints, SharedInterface};
 use crate::{Capabilities, MacAddr, Via};
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +57,9 @@ pub struct PortConfig {
     pub multi_segment: bool,
     /// Addresses of the port's owner: the frames that it receives from a shared interface.
     pub addresses: Vec<IpAddr>,
+    /// For a shared interface whose addresses are the kernel's own: the endpoints at these addresses whose frames the
+    /// port receives.
+    pub endpoints: Option<Endpoints>,
     /// Permits an interface that carries the host's default route.
     pub force: bool,
     /// Maximum time to wait for the other end of a link to which this end connects; `None` for no limit.
@@ -77,6 +81,7 @@ impl Default for PortConfig {
             vlan: false,
             multi_segment: true,
             addresses: Vec::new(),
+            endpoints: None,
             force: false,
             peer_timeout: None,
             stop: Arc::new(AtomicBool::new(false)),
@@ -124,7 +129,7 @@ pub(crate) struct Shared {
     devices: Mutex<Vec<Ethdev>>,
     /// Dropped after the devices, as the next field is.
     pub pool: Mempool,
-    _shared_interface: Option<SharedInterface>,
+    shared_interface: Option<SharedInterface>,
     _interface_lock: Option<InterfaceLock>,
 }
 
@@ -285,6 +290,16 @@ impl Port {
         self.shared.is_link_up()
     }
 
+    /// Sets the addresses of the kernel at which the port's [endpoints](PortConfig::endpoints) are.
+    pub fn set_shared_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.shared.shared_interface.as_ref().map_or(Ok(()), |shared| shared.set_addresses(addresses))
+    }
+
+    /// Returns the number of frames that a shared interface has passed to the kernel; `None` for other ports.
+    pub fn passed_frames(&self) -> Option<u64> {
+        self.shared.shared_interface.as_ref().and_then(|shared| shared.passed().ok())
+    }
+
     /// Returns the frames that the devices lost. A device that is created again counts from zero.
     pub fn drops(&self) -> Drops {
         let mut drops = Drops::default();
@@ -433,7 +448,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         large_capabilities,
         devices: Mutex::new(devices),
         pool,
-        _shared_interface: shared_interface,
+        shared_interface,
         _interface_lock: interface_lock,
     };
     shared.update_guest_features();
@@ -443,14 +458,16 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
 /// Attaches the program that divides an interface, before the driver opens its sockets.
 fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<SharedInterface, OpenError> {
     let of_kernel = config.addresses.iter().find(|address| interface::is_kernel_address(**address));
-    if let Some(address) = of_kernel {
+    if let Some(address) = of_kernel.filter(|_| config.endpoints.is_none()) {
         return Err(OpenError::KernelAddress { interface: interface.to_owned(), address: *address });
     }
     let failed = |reason| OpenError::NotShared { interface: interface.to_owned(), reason };
     if config.addresses.is_empty() {
         return Err(failed("the port has no address: leave ',share' out".to_owned()));
     }
-    SharedInterface::attach(interface, &config.addresses, spec.queues).map_err(|error| failed(error.to_string()))
+    let endpoints = config.endpoints.clone();
+    SharedInterface::attach(interface, &config.addresses, endpoints, spec.queues)
+        .map_err(|error| failed(error.to_string()))
 }
 
 /// Sets the Ethernet address, and accepts frames for it and for groups.

@@ -1,0 +1,79 @@
+//! Endpoints of a port at the kernel's own addresses.
+
+use super::program::{ANY_PORT, Key, Selection};
+use super::sys;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// Maximum endpoints at all addresses.
+const MOST: u32 = 8192;
+
+/// Endpoints whose frames a port receives at addresses of the kernel. An unspecified address stands for all of its
+/// family.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Endpoints {
+    /// TCP addresses.
+    pub tcp: Vec<SocketAddr>,
+    /// UDP addresses.
+    pub udp: Vec<SocketAddr>,
+    /// Local ports of outgoing TCP connections.
+    pub outgoing: Option<RangeInclusive<u16>>,
+}
+
+impl Endpoints {
+    /// Returns the keys of the endpoints at `addresses`.
+    fn keys(&self, addresses: &[IpAddr]) -> BTreeSet<Key> {
+        let at = |bound: &SocketAddr, own: &IpAddr| {
+            bound.ip() == *own || bound.ip().is_unspecified() && bound.is_ipv4() == own.is_ipv4()
+        };
+        let mut keys = BTreeSet::new();
+        for own in addresses {
+            keys.extend(self.tcp.iter().filter(|tcp| at(tcp, own)).map(|tcp| Key::tcp(*own, tcp.port())));
+            keys.extend(self.udp.iter().filter(|udp| at(udp, own)).map(|udp| Key::udp(*own, udp.port())));
+            keys.extend(self.outgoing.is_some().then(|| Key::tcp(*own, ANY_PORT)));
+        }
+        keys
+    }
+}
+
+/// Map of the endpoints, which an XDP program reads.
+#[derive(Debug)]
+pub(super) struct EndpointSet {
+    endpoints: Endpoints,
+    map: OwnedFd,
+    /// Keys in the map.
+    keys: Mutex<BTreeSet<Key>>,
+}
+
+impl EndpointSet {
+    /// Creates the map, without addresses.
+    pub fn new(endpoints: Endpoints) -> io::Result<Self> {
+        Ok(EndpointSet { endpoints, map: sys::create_set(Key::LEN, MOST)?, keys: Mutex::default() })
+    }
+
+    /// Returns the selection of the program.
+    pub fn selection(&self) -> Selection<'_> {
+        Selection::Endpoints { keys: &self.map, outgoing: self.endpoints.outgoing.clone() }
+    }
+
+    /// Changes the addresses. Frames to an address in the old and the new set are redirected all the time.
+    pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
+        let wanted = self.endpoints.keys(addresses);
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in &wanted {
+            if !keys.contains(key) {
+                sys::insert(&self.map, key.bytes())?;
+                keys.insert(*key);
+            }
+        }
+        for key in keys.iter().filter(|key| !wanted.contains(key)) {
+            sys::remove(&self.map, key.bytes())?;
+        }
+        *keys = wanted;
+        Ok(())
+    }
+}
