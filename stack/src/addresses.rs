@@ -1,5 +1,6 @@
 //! Local addresses and next hops.
 
+use crate::host_network::{HostNetwork, Route};
 use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
 use crate::tcp::tuple::Tuple;
@@ -13,6 +14,10 @@ pub(crate) struct Addresses {
     gateways: Vec<IpAddr>,
     /// Prefixes on the link.
     on_link: Vec<IpCidr>,
+    /// Routes, the most preferred first: those of the host's kernel, or the prefixes on the link before the gateways.
+    routes: Vec<Route>,
+    /// True if a route has a preferred source address.
+    routes_have_source: bool,
     /// Deprecated local addresses: not used as source for new connections if there is another (RFC 4862 §5.5.4).
     deprecated: Vec<IpAddr>,
     /// IPv4 addresses of `own`, in the form that each received packet is checked against.
@@ -38,11 +43,32 @@ impl Addresses {
             own: own.to_vec(),
             gateways: gateways.to_vec(),
             on_link: own.to_vec(),
+            routes: Vec::new(),
+            routes_have_source: false,
             deprecated: Vec::new(),
             own_v4: Vec::new(),
             own_v6: Vec::new(),
         };
         if has_six { addresses.with_link_local(mac) } else { addresses.indexed() }
+    }
+
+    /// Creates the set of the addresses and routes of the host's kernel.
+    pub fn of_host(network: &HostNetwork) -> Self {
+        let mut gateways: Vec<_> = network.routes.iter().filter_map(|route| route.gateway).collect();
+        gateways.sort_unstable();
+        gateways.dedup();
+        let addresses = Addresses {
+            own: network.addresses.clone(),
+            gateways,
+            on_link: Vec::new(),
+            routes: Vec::new(),
+            routes_have_source: false,
+            deprecated: network.deprecated.clone(),
+            own_v4: Vec::new(),
+            own_v6: Vec::new(),
+        };
+        let routes_have_source = network.routes.iter().any(|route| route.source.is_some());
+        Addresses { routes: network.routes.clone(), routes_have_source, ..addresses.indexed() }
     }
 
     /// Adds a link-local address derived from `mac`, unless there is one.
@@ -69,8 +95,12 @@ impl Addresses {
         self.indexed()
     }
 
-    /// Rebuilds the lists that each received packet is checked against.
+    /// Rebuilds the routes, and the lists that each received packet is checked against.
     fn indexed(mut self) -> Self {
+        let route = |destination, prefix, gateway| Route { destination, prefix, gateway, source: None };
+        let on_link = self.on_link.iter().map(|cidr| route(cidr.address(), cidr.prefix(), None));
+        let gateways = self.gateways.iter().map(|gateway| route(*gateway, 0, Some(*gateway)));
+        self.routes = on_link.chain(gateways).collect();
         self.own_v4 = self.own.iter().filter_map(OwnV4::of).collect();
         self.own_v6 = self.own_v6().map(Ipv6Addr::to_bits).collect();
         self
@@ -189,16 +219,23 @@ impl Addresses {
     /// Returns the next hop for `destination`: itself if it is on the link, else a gateway.
     #[inline]
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        if is_link_local(destination) || self.on_link.iter().any(|cidr| cidr.contains(destination)) {
+        if is_link_local(destination) {
             return Some(destination);
         }
-        self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == destination.is_ipv4())
+        let route = self.routes.iter().find(|route| route.contains(destination))?;
+        Some(route.gateway.unwrap_or(destination))
     }
 
     /// Returns the source address for `destination`: of its family, and not link-local unless the destination is on
     /// that link. Among these it prefers an address that is not deprecated, then one on the destination's link, then
-    /// the longest common IPv6 prefix (RFC 6724 §5, rules 2, 3 and 8), then the first.
+    /// the longest common IPv6 prefix (RFC 6724 §5, rules 2, 3 and 8), then the first. A route of the host's kernel may
+    /// prefer another.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        if self.routes_have_source
+            && let Some(source) = self.route_source(destination)
+        {
+            return Some(source);
+        }
         let reaches = |cidr: &&IpCidr| {
             let own = cidr.address();
             own.is_ipv4() == destination.is_ipv4() && (cidr.contains(destination) || !is_link_local(own))
@@ -212,6 +249,14 @@ impl Addresses {
             (self.deprecated.contains(&own), !cidr.contains(destination), differ)
         };
         self.own.iter().filter(reaches).min_by_key(rank).map(IpCidr::address)
+    }
+}
+
+impl Addresses {
+    /// Returns the local address that the route to `destination` prefers.
+    fn route_source(&self, destination: IpAddr) -> Option<IpAddr> {
+        let route = self.routes.iter().find(|route| route.contains(destination))?;
+        route.source.filter(|source| self.is_local(*source) && source.is_ipv4() == destination.is_ipv4())
     }
 }
 

@@ -4,11 +4,14 @@ use crate::addresses::Addresses;
 use crate::congestion::Algorithm;
 use crate::demux::vlan::VlanId;
 use crate::fast_paths::FastPaths;
+use crate::host_network::HostNetwork;
 use crate::ip_cidr::IpCidr;
 use crate::ipv6::MAX_SLAAC_ADDRESSES;
 use linerate_bypass::MacAddr;
 use linerate_bypass::time::Duration;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Idle strategy of a worker.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,12 @@ pub struct Config {
     /// Local addresses that outgoing connections use in turn. For a family without an entry, the address on the peer's
     /// link is used, or else the first.
     pub connect_from: Vec<IpAddr>,
+    /// Addresses and routes of the host's kernel, with which the port shares an interface. They replace
+    /// [`addresses`](Self::addresses) and [`gateways`](Self::gateways), and the control plane changes them
+    /// ([`HostControl`](crate::HostControl)). The worker then runs neither ARP nor NDP, DAD, DHCP and SLAAC.
+    pub host: Option<Arc<HostNetwork>>,
+    /// Local ports of outgoing connections. If empty, connections cannot be made.
+    pub outgoing_ports: RangeInclusive<u16>,
     /// Number of DAD probes for each IPv6 address, one second apart, the last a second before first use (RFC 4862 §5.1:
     /// DupAddrDetectTransmits). A duplicate ends the worker with an error. With 0, addresses are used at once.
     pub dad_transmits: u8,
@@ -158,6 +167,9 @@ impl Config {
     /// with other IPv6 addresses.
     pub const MAX_ADDRESSES: usize = 8;
 
+    /// Default local ports of outgoing connections: all except the well-known ones (RFC 6056 §3.2).
+    pub const OUTGOING_PORTS: RangeInclusive<u16> = 1024..=65535;
+
     pub(crate) fn fast_paths(&self) -> FastPaths {
         #[cfg(feature = "fast-path-switches")]
         return self.fast_paths;
@@ -173,6 +185,9 @@ impl Config {
 
     /// Returns the addresses that a host with the Ethernet address `mac` has at start.
     pub(crate) fn initial_addresses(&self, mac: MacAddr) -> Addresses {
+        if let Some(host) = &self.host {
+            return Addresses::of_host(host);
+        }
         let addresses = Addresses::new(&self.addresses, &self.gateways, mac);
         if self.slaac { addresses.with_link_local(mac) } else { addresses }
     }
@@ -189,6 +204,8 @@ impl Default for Config {
             addresses: Vec::new(),
             gateways: Vec::new(),
             connect_from: Vec::new(),
+            host: None,
+            outgoing_ports: Config::OUTGOING_PORTS,
             dad_transmits: 1,
             dhcp: false,
             slaac: false,

@@ -7,6 +7,7 @@ use crate::demux::vlan::VlanId;
 use crate::drop_stats::{DropCause, DropStats};
 use crate::ethernet::{self, ETHERNET_HEADER};
 use crate::ipv6::RouterInfo;
+use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::EthernetProtocol;
@@ -45,6 +46,8 @@ pub struct Egress<N: Nic> {
     resolving: Vec<IpAddr>,
     /// True if there are other workers.
     tracks_resolving: bool,
+    /// Requests to the host's kernel, if it resolves the neighbours.
+    host_requests: Option<Sender<IpAddr>>,
     headers: Box<[CachedHeader; HEADER_CACHE_SIZE]>,
     link_epoch: u32,
     addresses: Addresses,
@@ -73,6 +76,7 @@ impl<N: Nic> Egress<N> {
             neighbors,
             resolving: Vec::new(),
             tracks_resolving: false,
+            host_requests: None,
             headers: Box::new([NO_HEADER; HEADER_CACHE_SIZE]),
             link_epoch: 1,
             addresses,
@@ -86,6 +90,11 @@ impl<N: Nic> Egress<N> {
             tagged: 0,
             took_some: false,
         }
+    }
+
+    /// Makes the host's kernel resolve neighbours, which receives `requests`.
+    pub(crate) fn resolve_by_host(&mut self, requests: Option<Sender<IpAddr>>) {
+        self.host_requests = requests;
     }
 
     /// Sets the VLAN whose tag all further frames carry.
@@ -376,6 +385,11 @@ impl<N: Nic> Egress<N> {
         }
     }
 
+    /// Gives up the neighbour `ip`, which the host's kernel could not resolve, in the next poll.
+    pub(crate) fn give_up(&mut self, ip: IpAddr) {
+        self.neighbors.give_up(ip);
+    }
+
     /// Returns whether `ip` is an on-link address of another host and `mac` is a station's address.
     pub(crate) fn can_be_neighbor(&self, ip: IpAddr, mac: MacAddr) -> bool {
         mac.is_unicast() && !self.addresses.is_local(ip) && self.addresses.next_hop(ip) == Some(ip)
@@ -446,9 +460,14 @@ impl<N: Nic> Egress<N> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Sends an ARP request or a neighbour solicitation.
+    /// Sends an ARP request or a neighbour solicitation, or makes the host's kernel do so.
     fn solicit(&mut self, solicitation: Solicitation) {
         let Solicitation { ip: target, to } = solicitation;
+        if let Some(host) = &self.host_requests {
+            // If the mailbox is full, the neighbour table repeats the request.
+            let _ = host.send(target);
+            return;
+        }
         if self.tracks_resolving {
             self.resolving.push(target);
             self.neighbors.is_due_by(Instant::ZERO);

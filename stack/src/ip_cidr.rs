@@ -37,17 +37,23 @@ impl IpCidr {
 
     /// Returns whether `other` is in this prefix, and so on the link.
     pub fn contains(&self, other: IpAddr) -> bool {
-        match (self.address, other) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let differ = u32::from(own) ^ u32::from(other);
-                differ.checked_shr(32 - u32::from(self.prefix)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let differ = u128::from(own) ^ u128::from(other);
-                differ.checked_shr(128 - u32::from(self.prefix)).unwrap_or(0) == 0
-            }
-            _ => false,
+        share_prefix(self.address, other, self.prefix)
+    }
+}
+
+/// Returns whether two addresses have the same first `prefix` bits, at most those of an address.
+#[inline]
+pub(crate) fn share_prefix(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let differ = u32::from(a) ^ u32::from(b);
+            differ.checked_shr(32_u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
         }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let differ = u128::from(a) ^ u128::from(b);
+            differ.checked_shr(128_u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
+        }
+        _ => false,
     }
 }
 

@@ -17,6 +17,7 @@ mod ethernet;
 mod fast_paths;
 #[doc(hidden)]
 pub mod fuzzing;
+mod host_network;
 mod ip_cidr;
 mod ipv6;
 mod native;
@@ -38,6 +39,7 @@ pub use engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 #[cfg(feature = "fast-path-switches")]
 #[doc(hidden)]
 pub use fast_paths::{FastPath, FastPaths};
+pub use host_network::{HostControl, HostNetwork, Route};
 pub use ip_cidr::{InvalidCidr, IpCidr};
 pub use ipv6::dad::DuplicateAddress;
 pub use linerate_bypass::{Service, Transport};

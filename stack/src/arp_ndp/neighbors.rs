@@ -353,6 +353,20 @@ impl<P> Neighbors<P> {
         Update::Created
     }
 
+    /// Makes the next [`poll`](Self::poll) give up `ip`.
+    pub fn give_up(&mut self, ip: IpAddr) {
+        let Some(entry) = self.entries.get_mut(&Key(ip)) else { return };
+        let family = family!(self, ip);
+        if entry.used.is_none() {
+            entry.used = Some(entry.confirmed);
+            family.unused -= 1;
+        }
+        if entry.pending.replace(PendingSolicitation { tries: TRIES, again: Instant::ZERO }).is_none() {
+            family.pending.push(ip);
+        }
+        self.is_due_by(Instant::ZERO);
+    }
+
     /// Repeats unanswered solicitations and gives up after the last. Calls `solicit` for each solicitation to send, and
     /// `lost` for each unreachable neighbour with its waiting packets.
     pub fn poll(&mut self, now: Instant, mut solicit: impl FnMut(Solicitation), mut lost: impl FnMut(IpAddr, Vec<P>)) {

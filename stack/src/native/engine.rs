@@ -59,7 +59,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             time_wait: TimeWait::new(config.max_time_wait, secrets.table_key()),
             common_mss: settings.mss(true) - options::TIMESTAMP_LEN as u16,
             secrets,
-            ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
+            ports: EphemeralPorts::new(worker, workers, random.u64(..), config),
             timers: Timers {
                 wheel: Wheel::new(now),
                 service: HashMap::with_hasher(foldhash::fast::FixedState::default()),

@@ -39,6 +39,8 @@ struct UdpSocket {
 /// smoltcp interfaces of one worker, and their sockets.
 pub(crate) struct SlowPath {
     ethernet: Interface,
+    /// True if the host's kernel runs the protocols of the Ethernet level, where this host then has no address.
+    by_host: bool,
     ethernet_sockets: SocketSet<'static>,
     dhcp: Option<SocketHandle>,
     ip: Interface,
@@ -87,13 +89,14 @@ impl SlowPath {
         let udp = UdpFastPath::new(config, egress.capabilities());
         let mut slow = SlowPath {
             ethernet,
+            by_host: config.host.is_some(),
             ethernet_sockets,
             dhcp,
             ip,
             udp_sockets,
             bound_udp,
             udp,
-            announcer: AddressAnnouncer::new(first),
+            announcer: AddressAnnouncer::new(first && config.host.is_none()),
             ipv6: None,
             duplicate: None,
             ethernet_deadline: Some(now),
@@ -115,7 +118,7 @@ impl SlowPath {
                 let _ = self.ethernet.routes_mut().add_default_ipv4_route(gateway);
             }
         }
-        for interface in [&mut self.ethernet, &mut self.ip] {
+        for interface in [&mut self.ethernet, &mut self.ip].into_iter().skip(usize::from(self.by_host)) {
             interface.update_ip_addrs(|own| {
                 own.clear();
                 for cidr in addresses.own() {

@@ -181,7 +181,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             time_wait: TimeWait::new(config.max_time_wait, HashKey::new(|| random.u64(..))),
             wheel: Wheel::new(now),
             fired: Vec::new(),
-            ports: EphemeralPorts::new(worker, workers, random.u64(..), &config.connect_from),
+            ports: EphemeralPorts::new(worker, workers, random.u64(..), config),
             listen: config.listen.clone(),
             limits: Limits {
                 connections: config.max_connections.min(ConnId::MAX_SLOTS),

@@ -1,19 +1,18 @@
 //! Local address and ephemeral port selection for outgoing connections.
 
 use crate::addresses::Addresses;
+use crate::config::Config;
 use crate::demux::steering::{owner, toeplitz};
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// All ports except the well-known ones (RFC 6056 §3.2).
-const RANGE: RangeInclusive<u16> = 1024..=65535;
-
 /// Selects local addresses and ports such that RSS delivers replies to the connecting worker.
 pub(crate) struct EphemeralPorts {
     worker: usize,
     workers: usize,
+    range: RangeInclusive<u16>,
     next: u16,
     /// Configured source addresses, used in turn. A family without any uses source address selection.
     from: Vec<IpAddr>,
@@ -23,10 +22,11 @@ pub(crate) struct EphemeralPorts {
 }
 
 impl EphemeralPorts {
-    /// Creates a selector for the source addresses `from`.
-    pub fn new(worker: usize, workers: usize, random: u64, from: &[IpAddr]) -> Self {
-        let next = RANGE.start() + (random % RANGE.len() as u64) as u16;
-        EphemeralPorts { worker, workers, next, from: from.to_vec(), turn: 0, exhausted: None }
+    /// Creates a selector for the source addresses and ports of `config`.
+    pub fn new(worker: usize, workers: usize, random: u64, config: &Config) -> Self {
+        let range = config.outgoing_ports.clone();
+        let next = range.start() + (random % range.len().max(1) as u64) as u16;
+        EphemeralPorts { worker, workers, range, next, from: config.connect_from.clone(), turn: 0, exhausted: None }
     }
 
     /// Returns a connection to `remote` from a free local port; `None` if all ports of all usable addresses are
@@ -69,9 +69,9 @@ impl EphemeralPorts {
     }
 
     fn choose_port(&mut self, local: IpAddr, remote: SocketAddr, taken: impl Fn(&Tuple) -> bool) -> Option<Tuple> {
-        for _ in RANGE {
+        for _ in self.range.clone() {
             let port = self.next;
-            self.next = if port == *RANGE.end() { *RANGE.start() } else { port + 1 };
+            self.next = if port == *self.range.end() { *self.range.start() } else { port + 1 };
             let tuple = Tuple::new(SocketAddr::new(local, port), remote);
             if owner(toeplitz(&tuple), self.workers) == self.worker && !taken(&tuple) {
                 return Some(tuple);
@@ -95,12 +95,34 @@ mod tests {
         Addresses::new(&own, &[], MacAddr::default())
     }
 
+    fn connecting_from(from: &[IpAddr]) -> Config {
+        Config { connect_from: from.to_vec(), ..Config::default() }
+    }
+
+    #[test]
+    fn ports_are_in_the_configured_range() {
+        let remote = "10.0.0.2:7".parse().unwrap();
+        #[expect(clippy::reversed_empty_ranges, reason = "no ports")]
+        for (range, expected) in [(61_000..=61_002, vec![61_000, 61_001, 61_002]), (1..=0, vec![])] {
+            let config = Config { outgoing_ports: range, ..Config::default() };
+            let mut ports = EphemeralPorts::new(0, 1, 12345, &config);
+            let mut chosen = Vec::new();
+            while let Some(tuple) =
+                ports.choose(&addresses(), remote, NOW, |tuple| chosen.contains(&tuple.local().port()))
+            {
+                chosen.push(tuple.local().port());
+            }
+            chosen.sort_unstable();
+            assert_eq!(chosen, expected);
+        }
+    }
+
     #[test]
     fn ports_hash_to_their_worker_and_are_unique_until_exhausted() {
         let remote = "10.0.0.2:7".parse().unwrap();
         let mut chosen = HashSet::new();
         for worker in 0..2 {
-            let mut ports = EphemeralPorts::new(worker, 2, 12345, &[]);
+            let mut ports = EphemeralPorts::new(worker, 2, 12345, &Config::default());
             let mut taken = HashSet::new();
             while let Some(tuple) = ports.choose(&addresses(), remote, NOW, |tuple| taken.contains(&tuple.local())) {
                 assert_eq!(owner(toeplitz(&tuple), 2), worker);
@@ -108,13 +130,13 @@ mod tests {
             }
             chosen.extend(taken);
         }
-        assert_eq!(chosen.len(), RANGE.len());
+        assert_eq!(chosen.len(), Config::OUTGOING_PORTS.len());
     }
 
     #[test]
     fn source_addresses_rotate_and_exhausted_ones_are_skipped() {
         let from = ["10.0.0.3", "10.0.0.4", "fd00::1", "10.0.0.9"].map(|ip| ip.parse().unwrap());
-        let mut ports = EphemeralPorts::new(0, 1, 12345, &from);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &connecting_from(&from));
         let remote = "10.0.0.2:7".parse().unwrap();
         let local = |ports: &mut EphemeralPorts, taken: &dyn Fn(IpAddr) -> bool| {
             let chosen = ports.choose(&addresses(), remote, NOW, |tuple| taken(tuple.local().ip()));
@@ -127,17 +149,17 @@ mod tests {
         (0..3).for_each(|_| assert_eq!(local(&mut ports, &of_three).unwrap(), "10.0.0.4"));
         assert_eq!(local(&mut ports, &|_| true), None);
         // A family without a configured source address uses address selection.
-        let mut ports = EphemeralPorts::new(0, 1, 12345, &from[..2]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &connecting_from(&from[..2]));
         let six = ports.choose(&addresses(), "[fd00::2]:7".parse().unwrap(), NOW, |_| false);
         assert_eq!(six.map(|tuple| tuple.local().ip()), Some(from[2]));
         // A configured address that is not local yet is not replaced.
-        let mut ports = EphemeralPorts::new(0, 1, 12345, &from[3..]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &connecting_from(&from[3..]));
         assert_eq!(local(&mut ports, &|_| false), None);
     }
 
     #[test]
     fn failed_search_is_not_repeated_at_the_same_time() {
-        let mut ports = EphemeralPorts::new(0, 1, 12345, &[]);
+        let mut ports = EphemeralPorts::new(0, 1, 12345, &Config::default());
         let tried = Cell::new(0);
         let all_taken = |_: &Tuple| {
             tried.set(tried.get() + 1);
@@ -147,7 +169,7 @@ mod tests {
         for _ in 0..256 {
             assert_eq!(ports.choose(&addresses(), a, NOW, all_taken), None);
         }
-        assert_eq!(tried.get(), RANGE.len());
+        assert_eq!(tried.get(), Config::OUTGOING_PORTS.len());
         assert!(ports.choose(&addresses(), b, NOW, |_| false).is_some(), "ports are per peer");
         let later = Instant::from_nanos(NOW.as_nanos() + 1);
         assert!(ports.choose(&addresses(), a, later, |_| false).is_some());

@@ -1,11 +1,13 @@
 //! Mailboxes between the workers of one port, and from other threads to them.
 
 use crate::arp_ndp::receive::NeighborInfo;
+use crate::host_network::HostNetwork;
 use crate::ipv6::RouterInfo;
 use crate::slow_path::DhcpLease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{AppMsg, AppSender};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Capacity of a mailbox for messages from other workers.
 const WORKER_MESSAGES: usize = 1024;
@@ -18,8 +20,12 @@ pub(crate) enum WorkerMsg<P> {
     Frame(P),
     /// Neighbour learnt from ARP or NDP.
     Neighbor(NeighborInfo),
+    /// The host's kernel could not resolve this neighbour.
+    NeighborFailed(IpAddr),
     /// The sender resolves this neighbour; the reply may arrive at the receiver.
     Resolving(IpAddr),
+    /// New addresses and routes of the host's kernel.
+    HostNetwork(Arc<HostNetwork>),
     /// New DHCP lease, or its loss.
     Lease(Option<DhcpLease>),
     /// The initial IPv6 addresses have passed DAD.
@@ -38,6 +44,8 @@ pub struct Mailboxes<P, M> {
     pub(crate) others: Vec<Sender<WorkerMsg<P>>>,
     pub(crate) messages: Receiver<AppMsg<M>>,
     pub(crate) app_sender: AppSender<M>,
+    /// Requests to the control plane to resolve neighbours, if the host's kernel does so.
+    pub(crate) host_requests: Option<Sender<IpAddr>>,
 }
 
 impl<P: Send, M: Send> Mailboxes<P, M> {
@@ -53,6 +61,7 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
             others: others.clone(),
             messages,
             app_sender: app_sender.clone(),
+            host_requests: None,
         })
         .collect()
     }

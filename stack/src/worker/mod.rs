@@ -85,17 +85,21 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.unwrap_or_else(|| nic.mac());
         let first = config.initial_addresses(mac);
-        let dad = Dad::new(&first, config.dad_transmits);
+        // The host's kernel has verified its addresses.
+        let probes = if config.host.is_some() { 0 } else { config.dad_transmits };
+        let dad = Dad::new(&first, probes);
         let is_verified = dad.is_none();
         let addresses = if is_verified { &first } else { &addresses_of(config, None, None, false, mac) };
         let mut egress = Egress::new(nic, addresses.clone(), mac, mtu, rng::draw(config.seed, "neighbors", worker));
         egress.set_vlan(config.vlan);
+        egress.resolve_by_host(mailboxes.host_requests);
         if workers > 1 {
             egress.track_resolving();
         }
         let engine = E::new(config, worker, workers, &mut egress, now);
         let mut slow = SlowPath::new(config, &mut egress, worker == 0, now);
-        if let Some(ipv6) = Ipv6Control::new(config, &first, dad, &egress, now).filter(|_| worker == 0) {
+        let has_ipv6_control = worker == 0 && config.host.is_none();
+        if let Some(ipv6) = Ipv6Control::new(config, &first, dad, &egress, now).filter(|_| has_ipv6_control) {
             slow.set_ipv6(ipv6);
         }
         let mut ingress = Ingress::new(worker, mailboxes.others, config);
@@ -333,6 +337,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             match message {
                 WorkerMsg::Frame(frame) => self.ingress.rx_frame(frame, true, egress, engine, slow, now),
                 WorkerMsg::Neighbor(learnt) => egress.learn(learnt.ip, learnt.mac, learnt.may_create, now),
+                WorkerMsg::NeighborFailed(ip) => egress.give_up(ip),
+                WorkerMsg::HostNetwork(network) => {
+                    self.config.host = Some(network);
+                    self.core.update_addresses(&self.config);
+                }
                 WorkerMsg::Resolving(ip) => self.ingress.note_resolving(ip, now),
                 WorkerMsg::Lease(lease) => self.core.set_lease(&self.config, lease),
                 WorkerMsg::AddressesVerified => self.verified(),

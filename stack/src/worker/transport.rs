@@ -80,6 +80,9 @@ pub(super) fn addresses_of(
     is_verified: bool,
     mac: MacAddr,
 ) -> Addresses {
+    if let Some(host) = &config.host {
+        return Addresses::of_host(host);
+    }
     let given = config.addresses.iter().filter(|cidr| is_verified || cidr.address().is_ipv4());
     let own: Vec<_> = given.copied().chain(lease.map(|lease| lease.address)).collect();
     let gateways = config.gateways.iter().copied().chain(lease.and_then(|lease| lease.gateway));

@@ -2,6 +2,7 @@
 
 mod arp_announce;
 mod dhcp;
+mod host_network;
 mod malformed_frames;
 mod martians;
 mod neighbor_flood;
