@@ -12,7 +12,7 @@ use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 /// Connects this namespace with `namespace`, whose kernel has addresses and its default route on the interface.
-fn connect_kernels(namespace: &str, queues: usize) {
+pub fn connect_kernels(namespace: &str, queues: usize) {
     Wire::AfXdp.connect_queues(namespace, queues);
     for arguments in
         ["addr add 10.9.0.4/24 dev lr1", "addr add fd09::4/64 dev lr1 nodad", "route add default via 10.9.0.1"]
@@ -22,7 +22,7 @@ fn connect_kernels(namespace: &str, queues: usize) {
 }
 
 /// Passes a message through an open connection and back.
-fn assert_alive(stream: &mut TcpStream) {
+pub fn assert_alive(stream: &mut TcpStream) {
     stream.write_all(b"alive").unwrap();
     let mut reply = [0; 5];
     stream.read_exact(&mut reply).unwrap();
@@ -96,7 +96,11 @@ fn interface_that_cannot_be_shared_is_refused() {
         let with_mac = serve(namespace, "--workers 2 --mac 02:00:00:00:00:09");
         assert_refused(with_mac, 1, &["keeps its Ethernet address", "leave --mac out"]);
         let of_kernel = "echo serve --via af_xdp:lr1,share --ip 10.9.0.4/24 --listen 10.9.0.4:7 --workers 2";
-        assert_refused(linerate_in(namespace, of_kernel), 1, &["10.9.0.4 is an address of this host's kernel", "--ip"]);
+        assert_refused(
+            linerate_in(namespace, of_kernel),
+            1,
+            &["10.9.0.4 is an address of this host's kernel", "leave --ip out"],
+        );
         for option in ["--dhcp", "--slaac", "--vlan 5"] {
             let refused = serve(namespace, option);
             assert_refused(

@@ -28,7 +28,7 @@ mod eal;
 mod mbuf;
 mod port;
 
-pub use crate::xdp::Endpoints;
+pub use crate::xdp::{Endpoints, SharedInterface};
 pub use eal::region::ReserveError;
 pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, Pci, ThreadGuard, TooManyThreads};
 pub use mbuf::Mbuf;

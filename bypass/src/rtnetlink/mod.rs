@@ -8,13 +8,15 @@ mod message;
 mod parse;
 mod socket;
 
+use crate::Waker;
 use message::Request;
 pub use parse::{InterfaceAddress, InterfaceNetwork, InterfaceRoute, Neighbor};
 use parse::{NeighborEntry, Reachability};
+use rustix::event::{PollFd, PollFlags, poll};
 use socket::{Received, Socket};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
@@ -31,7 +33,7 @@ const CREATE: u16 = 0x400;
 const USE: u8 = 1;
 
 /// Follows the addresses, routes and neighbours of one interface, in the network namespace of the thread that opened
-/// it. Its descriptor is readable when [`poll`](Self::poll) has work.
+/// it.
 #[derive(Debug)]
 pub struct InterfaceMonitor {
     index: u32,
@@ -74,6 +76,15 @@ impl InterfaceMonitor {
             found.extend(parse::neighbor(message, index).and_then(|entry| entry.report()));
         })?;
         Ok(found)
+    }
+
+    /// Waits until [`poll`](Self::poll) has work, `waker` is signalled, or `limit` has passed.
+    pub fn wait(&self, waker: &Waker, limit: Duration) {
+        let limit = limit.try_into().ok();
+        let mut ready = [PollFd::new(&self.events, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
+        // A signal ends the wait early, as does an error, which `poll` reports.
+        let _ = poll(&mut ready, limit.as_ref());
+        waker.quiet();
     }
 
     /// Returns the changes, without waiting.
@@ -127,12 +138,6 @@ impl InterfaceMonitor {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             result => result.map(|()| found),
         }
-    }
-}
-
-impl AsFd for InterfaceMonitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
     }
 }
 

@@ -130,7 +130,8 @@ impl NeighborEntry {
     }
 }
 
-/// Returns whether a message is a change of the addresses or routes of the interface `index`, or may be accompanied by one.
+/// Returns whether a message is a change of the addresses or routes of the interface `index`, or may be accompanied by
+/// one.
 pub(super) fn concerns_network(message: &Message, index: u32) -> bool {
     match message.kind {
         RTM_NEWLINK | RTM_DELLINK | RTM_NEWADDR | RTM_DELADDR => word(message.body, 4) == Some(index),

@@ -76,7 +76,7 @@ impl Assembler {
     }
 
     /// Converts the lower 16 bits of a register from network byte order, and clears the others.
-    pub fn from_network_half(&mut self, register: Reg) {
+    pub fn swap_network_half(&mut self, register: Reg) {
         self.emit(0xdc, register, Reg(0), 0, 16);
     }
 

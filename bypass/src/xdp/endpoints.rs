@@ -57,7 +57,9 @@ impl EndpointSet {
 
     /// Returns the selection of the program.
     pub fn selection(&self) -> Selection<'_> {
-        Selection::Endpoints { keys: &self.map, outgoing: self.endpoints.outgoing.clone() }
+        let Endpoints { tcp, udp, outgoing } = &self.endpoints;
+        let ports = tcp.iter().chain(udp).map(SocketAddr::port).collect();
+        Selection::Endpoints { keys: &self.map, ports, outgoing: outgoing.clone() }
     }
 
     /// Changes the addresses. Frames to an address in the old and the new set are redirected all the time.

@@ -10,25 +10,29 @@ mod asm;
 mod btf;
 mod endpoints;
 mod program;
+mod reservation;
 mod sys;
 
 use endpoints::EndpointSet;
 pub use endpoints::Endpoints;
 use program::{Fallback, Selection};
+pub(crate) use reservation::NotReserved;
+use reservation::Reservation;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
-/// Attached program. Dropping it returns all frames to the kernel.
+/// Interface that a port shares with the kernel. Dropping it returns all frames to the kernel.
 #[derive(Debug)]
-pub(crate) struct SharedInterface {
+pub struct SharedInterface {
     _link: OwnedFd,
     /// Socket that is a member of the groups on which the addresses are solicited (RFC 4861 §7.2.1), so that the device
     /// accepts frames to them.
     _groups: Option<UdpSocket>,
-    /// Endpoints of the kernel's addresses, unless the port has addresses of its own.
+    /// Endpoints of the kernel's addresses, unless the port has addresses of its own, and their ports.
     endpoints: Option<EndpointSet>,
+    _reservation: Option<Reservation>,
     /// Frames passed to the kernel.
     passed: OwnedFd,
     processors: usize,
@@ -58,12 +62,15 @@ pub(crate) enum ShareError {
         "another XDP program is attached: 'ip link show dev {0}' names it, and 'ip link set dev {0} xdp off' removes it"
     )]
     Occupied(String),
+    /// The kernel uses a listening port.
+    #[error("{} port of {} is taken", .0.protocol, .0.address)]
+    Port(NotReserved),
 }
 
 impl SharedInterface {
     /// Attaches a program to `interface` that redirects frames on its first `queues` queues: those of `endpoints` at
     /// `addresses`, which are the kernel's, or all of `addresses`.
-    pub fn attach(
+    pub(crate) fn attach(
         interface: &str,
         addresses: &[IpAddr],
         endpoints: Option<Endpoints>,
@@ -73,6 +80,9 @@ impl SharedInterface {
         let sockets = sys::create_xsk_map(u32::from(queues)).map_err(step("creating a map of sockets"))?;
         let processors = sys::possible_processors().map_err(step("counting the processors"))?;
         let passed = sys::create_counter().map_err(step("creating a counter"))?;
+        let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
+        let reservation = endpoints.as_ref().map(|endpoints| Reservation::new(endpoints, index));
+        let reservation = reservation.transpose().map_err(ShareError::Port)?;
         let endpoints = endpoints.map(EndpointSet::new).transpose().map_err(step("creating a map of endpoints"))?;
         let selection = match &endpoints {
             Some(endpoints) => {
@@ -84,14 +94,13 @@ impl SharedInterface {
         let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
         let code = program::assemble(&selection, &sockets, &passed, Fallback::Pass);
         let program = sys::load_program(&code, &btf, btf::FUNCTION)?;
-        let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
         let link = sys::attach(&program, index).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
             _ => ShareError::Step { step: "attaching the XDP program", error },
         })?;
         let solicited = if endpoints.is_none() { addresses } else { &[] };
         let groups = join_groups(index, solicited).map_err(step("joining the groups of neighbour solicitation"))?;
-        Ok(SharedInterface { _link: link, _groups: groups, endpoints, passed, processors })
+        Ok(SharedInterface { _link: link, _groups: groups, endpoints, _reservation: reservation, passed, processors })
     }
 
     /// Sets the kernel's addresses at which the endpoints are.

@@ -1,5 +1,6 @@
 //! Errors between the command line and running workers.
 
+use crate::config::PortRange;
 use linerate_bypass::Via;
 use linerate_stack::IpCidr;
 use std::fmt::Display;
@@ -92,6 +93,36 @@ pub enum Error {
         address: IpAddr,
         /// The local addresses.
         own: Vec<IpCidr>,
+    },
+    /// A shared interface has no address in the kernel.
+    #[error("'{0}' has no address to share: give it one with 'ip addr add ADDRESS/PREFIX dev {0}', or give --ip")]
+    NoKernelAddress(String),
+    /// A shared interface has more routes than the stack supports.
+    #[error("'{interface}' has more than {most} routes in the kernel: give --ip and --gateway instead")]
+    TooManyRoutes {
+        /// The interface.
+        interface: String,
+        /// Limit.
+        most: usize,
+    },
+    /// The kernel uses ports that outgoing connections of a shared interface need.
+    #[error(
+        "--outgoing-ports {wanted}: the kernel uses the ports {kernel} for its own connections: give others, or narrow \
+         its range with 'sysctl net.ipv4.ip_local_port_range=\"32768 60999\"'"
+    )]
+    KernelPorts {
+        /// Ports of outgoing connections.
+        wanted: PortRange,
+        /// Ports of the kernel.
+        kernel: PortRange,
+    },
+    /// The kernel's state of an interface could not be read.
+    #[error("'{interface}': reading its addresses, routes and neighbours from the kernel: {source}")]
+    Rtnetlink {
+        /// The interface.
+        interface: String,
+        /// Reason.
+        source: io::Error,
     },
     /// More addresses than the stack supports.
     #[error(
@@ -220,6 +251,9 @@ pub enum Error {
         /// Reason.
         source: io::Error,
     },
+    /// The thread of a shared interface could not be started.
+    #[error("cannot start the thread that follows the kernel's addresses, routes and neighbours: {0}")]
+    NoControlThread(io::Error),
     /// A worker, or the service that it runs, panicked. The message of the panic is on standard error.
     #[error("worker {0} panicked: correct its service, or report the lines above if they name another part")]
     Panicked(usize),

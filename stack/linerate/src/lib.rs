@@ -72,8 +72,8 @@ pub mod tasks {
 pub use builder::NetworkBuilder;
 pub use capture::CaptureConfig;
 pub use config::{
-    Listen, MIN_MTU, NativeTcpConfig, NetConfig, Profile, RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin, TcpEngine,
-    ThreadingMode,
+    InvalidPortRange, Listen, MIN_MTU, NativeTcpConfig, NetConfig, PortRange, Profile, RdmaConfig, RdmaConnect,
+    RdmaMode, RendezvousMin, TcpEngine, ThreadingMode,
 };
 pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;

@@ -6,6 +6,8 @@ mod kernel;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(feature = "dpdk")]
+mod shared;
+#[cfg(feature = "dpdk")]
 mod stack;
 
 use crate::config::Listen;

@@ -8,7 +8,7 @@ use linerate::{self as net, CorePlacement, Listen, Network};
 use linerate_bypass::{Service, Via};
 use linerate_process::SummaryReport;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -103,6 +103,17 @@ fn local(args: &LoadArgs) -> Result<IpAddr, Error> {
     if args.net.via == Via::Kernel {
         // The kernel selects the address.
         return Ok(if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() });
+    }
+    if args.net.uses_kernel_addresses() {
+        // Connecting a datagram socket selects the source address and sends nothing.
+        let any: IpAddr = if is_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect(args.connect)?;
+            socket.local_addr()
+        });
+        return chosen
+            .map(|chosen| chosen.ip())
+            .map_err(|error| Error::Usage(format!("--connect {}: the kernel has no route: {error}", args.connect)));
     }
     let own = args.net.ip.iter().map(|own| own.address()).find(|own| own.is_ipv4() == is_ipv4);
     own.ok_or_else(|| Error::Usage("--udp: the source address must be known: give it with --ip".to_owned()))

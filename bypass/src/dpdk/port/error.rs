@@ -23,7 +23,7 @@ pub enum OpenError {
     /// The interface carries the default route.
     #[error(
         "'{0}' carries this host's default route, and the kernel would lose it (you might be connected through it): \
-         share it by --via af_xdp:{0},share with an address of its own, choose another interface, or give --force"
+         share it by --via af_xdp:{0},share, choose another interface, or give --force"
     )]
     DefaultRoute(String),
     /// A shared interface is to have another Ethernet address.
@@ -44,14 +44,27 @@ pub enum OpenError {
     },
     /// An address for a shared interface is the kernel's.
     #[error(
-        "{address} is an address of this host's kernel: give '{interface}' one with --ip that no host uses; the kernel \
-         keeps its own"
+        "{address} is an address of this host's kernel: leave --ip out to serve on the kernel's addresses, or give \
+         '{interface}' one that no host uses"
     )]
     KernelAddress {
         /// Name of the interface.
         interface: String,
         /// The address.
         address: std::net::IpAddr,
+    },
+    /// The kernel uses a listening port at its addresses, or refuses to reserve it.
+    #[error(
+        "{address}: the kernel does not give the {protocol} port away ({reason}): 'ss -lntup' shows the server that uses \
+         it; stop that, or choose another port"
+    )]
+    EndpointInUse {
+        /// Listening address.
+        address: std::net::SocketAddr,
+        /// Name of the protocol.
+        protocol: &'static str,
+        /// Reason.
+        reason: String,
     },
     /// An interface could not be shared.
     #[error("'{interface}' cannot be shared with the kernel: {reason}")]

@@ -22,9 +22,8 @@ use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
-use crate::xdp::{Endpoints, SharedInterface};
+use crate::xdp::{Endpoints, NotReserved, ShareError, SharedInterface};
 use crate::{Capabilities, MacAddr, Via};
-use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -129,7 +128,7 @@ pub(crate) struct Shared {
     devices: Mutex<Vec<Ethdev>>,
     /// Dropped after the devices, as the next field is.
     pub pool: Mempool,
-    shared_interface: Option<SharedInterface>,
+    shared_interface: Option<Arc<SharedInterface>>,
     _interface_lock: Option<InterfaceLock>,
 }
 
@@ -290,14 +289,9 @@ impl Port {
         self.shared.is_link_up()
     }
 
-    /// Sets the addresses of the kernel at which the port's [endpoints](PortConfig::endpoints) are.
-    pub fn set_shared_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
-        self.shared.shared_interface.as_ref().map_or(Ok(()), |shared| shared.set_addresses(addresses))
-    }
-
-    /// Returns the number of frames that a shared interface has passed to the kernel; `None` for other ports.
-    pub fn passed_frames(&self) -> Option<u64> {
-        self.shared.shared_interface.as_ref().and_then(|shared| shared.passed().ok())
+    /// Returns the interface that the port shares with the kernel.
+    pub fn shared_interface(&self) -> Option<&Arc<SharedInterface>> {
+        self.shared.shared_interface.as_ref()
     }
 
     /// Returns the frames that the devices lost. A device that is created again counts from zero.
@@ -393,7 +387,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         _ => None,
     };
     let shared_interface = match &spec.kind {
-        PortKind::AfXdp(interface) if spec.shared => Some(share(interface, spec, config)?),
+        PortKind::AfXdp(interface) if spec.shared => Some(Arc::new(share(interface, spec, config)?)),
         _ => None,
     };
     let mut devices = probe(spec)?;
@@ -466,8 +460,12 @@ fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<Shared
         return Err(failed("the port has no address: leave ',share' out".to_owned()));
     }
     let endpoints = config.endpoints.clone();
-    SharedInterface::attach(interface, &config.addresses, endpoints, spec.queues)
-        .map_err(|error| failed(error.to_string()))
+    SharedInterface::attach(interface, &config.addresses, endpoints, spec.queues).map_err(|error| match error {
+        ShareError::Port(NotReserved { address, protocol, error }) => {
+            OpenError::EndpointInUse { address, protocol, reason: error.to_string() }
+        }
+        error => failed(error.to_string()),
+    })
 }
 
 /// Sets the Ethernet address, and accepts frames for it and for groups.

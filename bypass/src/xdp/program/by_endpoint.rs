@@ -3,6 +3,7 @@
 use super::{Exits, FP, ICMPV6, ICMPV6_TYPE, IPV4_DESTINATION, IPV6_DESTINATION, IPV6_NEXT_HEADER, LOOK_UP};
 use super::{R0, R1, R2, R5, R7, R8, jump_by_ether_type, require};
 use crate::xdp::asm::{Assembler, Reg, Width};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -45,6 +46,9 @@ const KEY_PORT: i16 = KEY + 16;
 const KEY_PROTOCOL: i16 = KEY + 18;
 const KEY_PADDING: i16 = KEY + 19;
 
+/// Maximum number of ports that are compared one by one before the lookup.
+const MOST_COMPARED: usize = 16;
+
 /// Port of a key that stands for all ports of outgoing connections.
 pub(in crate::xdp) const ANY_PORT: u16 = 0;
 
@@ -82,9 +86,15 @@ impl Key {
 }
 
 /// Appends the selection: unfragmented TCP segments and UDP datagrams, without IP options or extension headers, to a
-/// key of the map `keys`, and ICMP errors about such segments from one. TCP ports in `outgoing` are looked up as
-/// [`ANY_PORT`].
-pub(super) fn select(asm: &mut Assembler, keys: &OwnedFd, outgoing: Option<&RangeInclusive<u16>>, exits: Exits) {
+/// key of the map `keys`, and ICMP errors about such segments from one. The keys have `ports`, except that TCP ports in
+/// `outgoing` are looked up as [`ANY_PORT`].
+pub(super) fn select(
+    asm: &mut Assembler,
+    keys: &OwnedFd,
+    ports: &BTreeSet<u16>,
+    outgoing: Option<&RangeInclusive<u16>>,
+    exits: Exits,
+) {
     let Exits { pass, redirect } = exits;
     let [ipv4, icmpv4, key_v4, ipv6, icmpv6, look_up] = [(); 6].map(|()| asm.label());
     jump_by_ether_type(asm, &[(0x0800, ipv4), (0x86dd, ipv6)], pass);
@@ -144,15 +154,24 @@ pub(super) fn select(asm: &mut Assembler, keys: &OwnedFd, outgoing: Option<&Rang
     asm.store(Width::Half, FP, KEY_PORT, R8);
     asm.store(Width::Byte, FP, KEY_PROTOCOL, R7);
     asm.store_immediate(Width::Byte, FP, KEY_PADDING, 0);
+    let found = asm.label();
     if let Some(outgoing) = outgoing {
-        let keyed = asm.label();
-        asm.jump_unless_word(R7, TCP, keyed);
-        asm.from_network_half(R8);
-        asm.jump_if_below(R8, (*outgoing.start()).into(), keyed);
-        asm.jump_if_above(R8, (*outgoing.end()).into(), keyed);
+        let other = asm.label();
+        asm.jump_unless_word(R7, TCP, other);
+        asm.copy(R1, R8);
+        asm.swap_network_half(R1);
+        asm.jump_if_below(R1, (*outgoing.start()).into(), other);
+        asm.jump_if_above(R1, (*outgoing.end()).into(), other);
         asm.store_immediate(Width::Half, FP, KEY_PORT, ANY_PORT.into());
-        asm.bind(keyed);
+        asm.jump(found);
+        asm.bind(other);
     }
+    // The lookup costs more than the rest of the program, and most frames of the kernel are to other ports.
+    if ports.len() <= MOST_COMPARED {
+        ports.iter().for_each(|port| asm.jump_if_word(R8, port.to_be().into(), found));
+        asm.jump(pass);
+    }
+    asm.bind(found);
     asm.set_map(R1, keys.as_raw_fd());
     asm.copy(R2, FP);
     asm.add(R2, KEY.into());

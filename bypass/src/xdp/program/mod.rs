@@ -7,6 +7,7 @@ pub(super) use by_address::solicited_node;
 pub(super) use by_endpoint::{ANY_PORT, Key};
 
 use super::asm::{Assembler, Label, Reg, Width};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,6 +30,8 @@ pub(super) enum Selection<'a> {
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,
+        /// Ports of the keys.
+        ports: BTreeSet<u16>,
         /// Ports of TCP that the map has as [`ANY_PORT`].
         outgoing: Option<RangeInclusive<u16>>,
     },
@@ -86,7 +89,9 @@ pub(super) fn assemble(selection: &Selection, sockets: &OwnedFd, passed: &OwnedF
     asm.load(Width::Half, R5, R2, ETHER_TYPE);
     match selection {
         Selection::Addresses(addresses) => by_address::select(&mut asm, addresses, exits),
-        Selection::Endpoints { keys, outgoing } => by_endpoint::select(&mut asm, keys, outgoing.as_ref(), exits),
+        Selection::Endpoints { keys, ports, outgoing } => {
+            by_endpoint::select(&mut asm, keys, ports, outgoing.as_ref(), exits);
+        }
     }
 
     asm.bind(exits.pass);

@@ -3,7 +3,7 @@
 mod rdma;
 
 use crate::capture::CaptureConfig;
-use crate::config::{MIN_MTU, NativeTcpConfig, NetConfig, Profile, TcpEngine, ThreadingMode};
+use crate::config::{MIN_MTU, NativeTcpConfig, NetConfig, PortRange, Profile, TcpEngine, ThreadingMode};
 use crate::cores::CoreList;
 use crate::raw::FramePortConfig;
 use crate::units::{parse_bytes, parse_duration, parse_duration_or_none, parse_size};
@@ -102,13 +102,19 @@ struct NetArgs {
     #[arg(long, help_heading = "Network")]
     no_multi_segment: bool,
 
-    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; repeatable
+    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; repeatable; without it, an interface that is shared
+    /// with the kernel has the addresses of the kernel
     #[arg(long, value_name = "CIDR", help_heading = "Addresses")]
     ip: Vec<IpCidr>,
 
     /// Local address of outgoing connections; several are used in turn [default: the address on the peer's link]
     #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
     from: Vec<IpAddr>,
+
+    /// Local ports of outgoing connections, which must not be the kernel's if the addresses are [default: 1024-65535,
+    /// with the kernel's addresses 61000-65535]
+    #[arg(long, value_name = "FIRST-LAST", help_heading = "Addresses")]
+    outgoing_ports: Option<PortRange>,
 
     /// Default router; once for IPv4, once for IPv6
     #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
@@ -313,6 +319,7 @@ impl From<NetArgs> for NetConfig {
             single_segment: args.no_multi_segment,
             ip: args.ip,
             from: args.from,
+            outgoing_ports: args.outgoing_ports,
             gateway: args.gateway,
             dhcp: args.dhcp,
             slaac: args.slaac,

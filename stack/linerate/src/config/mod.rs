@@ -1,9 +1,11 @@
 //! Configuration of a network, and the checks between its fields.
 
+mod port_range;
 mod rdma;
 #[cfg(feature = "serde")]
 mod text;
 
+pub use port_range::{InvalidPortRange, PortRange};
 pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 
 use crate::capture::CaptureConfig;
@@ -68,11 +70,15 @@ pub struct NetConfig {
     pub fragments: bool,
     /// Sends each frame as one buffer, copied if necessary.
     pub single_segment: bool,
-    /// Local addresses with their prefixes.
+    /// Local addresses with their prefixes. A shared interface has those of the kernel if there are none.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::list"))]
     pub ip: Vec<IpCidr>,
     /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.
     pub from: Vec<IpAddr>,
+    /// Local ports of outgoing connections. If `None`, all from 1024 on; on a shared interface with the kernel's
+    /// addresses 61000 to 65535, which must be outside of the kernel's own range (`net.ipv4.ip_local_port_range`).
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
+    pub outgoing_ports: Option<PortRange>,
     /// Default routers, at most one of each family.
     pub gateway: Vec<IpAddr>,
     /// Gets an IPv4 address and router from a DHCP server.
@@ -223,6 +229,7 @@ impl NetConfig {
         first_given(&[
             ("--ip", !self.ip.is_empty()),
             ("--from", !self.from.is_empty()),
+            ("--outgoing-ports", self.outgoing_ports.is_some()),
             ("--gateway", !self.gateway.is_empty()),
             ("--dhcp", self.dhcp),
             ("--slaac", self.slaac),
@@ -300,6 +307,13 @@ impl NetConfig {
                 // The kernel receives frames with tags.
                 ("--vlan", self.vlan.is_some()),
             ]);
+            // Routes, verified addresses and fragments are the kernel's, too.
+            let with_kernel_addresses = first_given(&[
+                ("--gateway", !self.gateway.is_empty()),
+                ("--no-dad", self.skip_dad),
+                ("--fragments", self.fragments),
+            ]);
+            let given = given.or(with_kernel_addresses.filter(|_| self.uses_kernel_addresses()));
             if let Some(option) = given {
                 return Err(Error::NotWith { option, via: "af_xdp:INTERFACE,share" });
             }
@@ -312,7 +326,7 @@ impl NetConfig {
             #[cfg(not(feature = "smoltcp-engine"))]
             return Err(Error::NoSmoltcpEngine);
         }
-        if self.ip.is_empty() && !self.dhcp && !self.slaac {
+        if self.ip.is_empty() && !self.dhcp && !self.slaac && !self.uses_kernel_addresses() {
             return Err(Error::NoAddress(self.via.clone()));
         }
         let (addresses, dhcp, slaac) = (self.ip.clone(), self.dhcp, self.slaac);
@@ -346,9 +360,14 @@ impl NetConfig {
 
     /// Returns whether `ip` is or may become a local address.
     fn is_local(&self, ip: IpAddr) -> bool {
-        // Addresses from DHCP or router advertisements are not known yet.
-        let may_be_given = if ip.is_ipv4() { self.dhcp } else { self.slaac };
+        // Addresses from the kernel, DHCP or router advertisements are not known yet.
+        let may_be_given = self.uses_kernel_addresses() || if ip.is_ipv4() { self.dhcp } else { self.slaac };
         may_be_given || self.ip.iter().any(|own| own.address() == ip)
+    }
+
+    /// Returns whether the addresses are those of the kernel, on an interface that is shared with it.
+    pub fn uses_kernel_addresses(&self) -> bool {
+        matches!(self.via, Via::AfXdp { shared: true, .. }) && self.ip.is_empty()
     }
 
     /// Returns the configuration of a client of up to `connections` connections: an RDMA device registers memory for no
@@ -375,7 +394,11 @@ impl NetConfig {
             return Err(Error::Loopback { option: "--connect", address: remote, instead });
         }
         let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
-        if has_loopback || if remote.is_ipv4() { self.dhcp } else { self.slaac } || self.ip.iter().any(same_family) {
+        if has_loopback
+            || self.uses_kernel_addresses()
+            || if remote.is_ipv4() { self.dhcp } else { self.slaac }
+            || self.ip.iter().any(same_family)
+        {
             Ok(())
         } else {
             Err(Error::NoAddressFor(remote))

@@ -1,15 +1,17 @@
 //! Every `--via` but `kernel` and `rdma`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
 
+use super::shared::{self, ControlThread, SharedHost};
 use super::{Job, dpdk_port};
 use crate::capture::{CaptureConfig, CaptureFile, RunningCapture};
 use crate::config::Listen;
-use crate::config::{NetConfig, Profile, TcpEngine};
+use crate::config::{NetConfig, PortRange, Profile, TcpEngine};
 use crate::error::Error;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Service, Stop, Summary, Via, WorkerCtx};
 use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -31,6 +33,9 @@ fn time_limit(given: Option<Duration>, default: Option<Duration>) -> Option<Dura
 
 /// An open DPDK port, and the stack configuration of its workers.
 pub struct Port {
+    /// Kernel's state of a shared interface before the workers start, and its control plane after.
+    host: Option<SharedHost>,
+    control: Option<ControlThread>,
     eal: Eal,
     port: dpdk::Port,
     config: Config,
@@ -46,6 +51,8 @@ impl Port {
     /// link ends when `stop` is set.
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
+        let host = SharedHost::open(options, listen)?;
+        let kernel_addresses = host.as_ref().map(|host| shared::ips(&host.network()));
         let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         let port = PortConfig {
             mtu: options.mtu,
@@ -53,7 +60,8 @@ impl Port {
             rss_key: RSS_KEY.first_chunk().copied(),
             vlan: options.vlan.is_some(),
             multi_segment: !options.single_segment,
-            addresses: options.ip.iter().map(|own| own.address()).collect(),
+            addresses: kernel_addresses.unwrap_or_else(|| options.ip.iter().map(|own| own.address()).collect()),
+            endpoints: host.as_ref().map(SharedHost::endpoints),
             force: options.force,
             stop: stop.clone(),
             ..PortConfig::default()
@@ -69,7 +77,14 @@ impl Port {
         };
         let mut seed = [0; 16];
         getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
+        let outgoing = match &host {
+            // An empty range.
+            Some(host) => host.outgoing.map_or(RangeInclusive::new(1, 0), PortRange::into),
+            None => options.outgoing_ports.map_or(Config::OUTGOING_PORTS, PortRange::into),
+        };
         let config = Config {
+            host: host.as_ref().map(SharedHost::network),
+            outgoing_ports: outgoing,
             addresses: options.ip.clone(),
             gateways: options.gateway.clone(),
             connect_from: options.from.clone(),
@@ -101,7 +116,7 @@ impl Port {
             ..defaults
         };
         let (engine, via) = (options.engine.unwrap_or_default(), options.via.clone());
-        Ok(Port { eal, port, config, engine, via, output, writing: None })
+        Ok(Port { host, control: None, eal, port, config, engine, via, output, writing: None })
     }
 
     /// Allocates `bytes` of memory that the port can send from; if EAL has too little, ordinary memory.
@@ -124,23 +139,27 @@ impl Port {
             self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
         }
         Ok(match self.engine {
-            TcpEngine::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready),
+            TcpEngine::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready)?,
             #[cfg(feature = "smoltcp-engine")]
-            TcpEngine::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready),
+            TcpEngine::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready)?,
             #[cfg(not(feature = "smoltcp-engine"))]
             TcpEngine::Smoltcp => return Err(Error::NoSmoltcpEngine),
         })
     }
 
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
-        &self,
+        &mut self,
         queues: Vec<QueuePair>,
         make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
-    ) -> Vec<Job<S>> {
+    ) -> Result<Vec<Job<S>>, Error> {
         let clock = Clock::start();
-        let mailboxes = Mailboxes::for_workers(queues.len());
+        let mut mailboxes = Mailboxes::for_workers(queues.len());
+        if let (Some(host), Some(shared)) = (self.host.take(), self.port.shared_interface()) {
+            let control = ControlThread::start(host, shared.clone(), &mut mailboxes);
+            self.control = Some(control.map_err(Error::NoControlThread)?);
+        }
         let job = |(queue, mailboxes): (QueuePair, Mailboxes<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
             let (stop, ready) = (stop.clone(), ready.clone());
@@ -153,7 +172,7 @@ impl Port {
                 Ok(worker.run(&clock, &stop, serves)?)
             })
         };
-        queues.into_iter().zip(mailboxes).map(job).collect()
+        Ok(queues.into_iter().zip(mailboxes).map(job).collect())
     }
 
     /// Returns the drop counters of the port's devices. Call it after the workers have ended; dropping the port then
