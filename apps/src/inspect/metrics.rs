@@ -113,6 +113,11 @@ const METRICS: &[Metric] = &[
         |snapshot| Some(snapshot.summary.misdirected),
     ),
     counter(
+        "linerate_passed_frames_total",
+        "Frames that an interface shared with the kernel (af_xdp:INTERFACE,share) passed to it, on worker 0.",
+        |snapshot| snapshot.passed_frames,
+    ),
+    counter(
         "linerate_copied_bytes_total",
         "Payload bytes copied between port memory and the service, in either direction.",
         |snapshot| Some(snapshot.summary.copied_bytes),

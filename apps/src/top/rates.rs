@@ -244,22 +244,22 @@ pub fn line(row: &WorkerRates) -> String {
     COLUMNS.iter().map(|column| format!("{:>1$}", (column.text)(row), column.width)).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats retransmissions, where they are counted, and drops as one line.
+/// Formats frames passed to the kernel and retransmissions, where they are counted, and drops as one line.
 pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
     let each = |label: &str, rate, total| format!("{label} {}/s ({total})", format_number(rate));
     let drops = drops(after, before).iter().map(|(cause, rate, total)| each(cause, *rate, *total)).collect::<Vec<_>>();
     let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
-    match retransmitted(after, before) {
-        Some((rate, total)) => format!("{}; drops: {drops}", each("retransmitted", rate, total)),
-        None => format!("drops: {drops}"),
-    }
+    let counted = |label, name| sum(name, after, before).map(|(rate, total)| each(label, rate, total));
+    let passed = counted("shared interface: passed to the kernel", "linerate_passed_frames_total");
+    let retransmitted = counted("retransmitted", "linerate_retransmitted_segments_total");
+    [passed, retransmitted, Some(format!("drops: {drops}"))].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the retransmitted segments of all workers: rate per second and total.
-fn retransmitted(after: &Sample, before: Option<&Sample>) -> Option<(Option<f64>, u64)> {
+/// Returns a metric of all workers: rate per second and total.
+fn sum(name: &str, after: &Sample, before: Option<&Sample>) -> Option<(Option<f64>, u64)> {
     let total = |sample: &Sample| {
         let workers = sample.counters.workers.iter().flatten();
-        workers.filter_map(|metrics| value(metrics, "linerate_retransmitted_segments_total")).reduce(|a, b| a + b)
+        workers.filter_map(|metrics| value(metrics, name)).reduce(|a, b| a + b)
     };
     let now = total(after)?;
     let rate = before.and_then(|before| {
@@ -361,6 +361,9 @@ pub mod tests {
         let again = |at, n| sample(at, vec![metrics(&[("retransmitted_segments_total", n)], &[])]);
         let line = losses(&again(3_000_000, 12), Some(&again(1_000_000, 6)));
         assert_eq!(line, "retransmitted 3/s (12); drops: none");
+        let passed = |at, n| sample(at, vec![metrics(&[("passed_frames_total", n)], &[])]);
+        let line = losses(&passed(3_000_000, 50), Some(&passed(1_000_000, 10)));
+        assert_eq!(line, "shared interface: passed to the kernel 20/s (50); drops: none");
     }
 
     #[test]

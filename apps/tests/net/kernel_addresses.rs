@@ -46,6 +46,9 @@ fn assert_serves_beside_the_kernel(namespace: &str, queues: usize) {
     for (round, is_killed) in [false, true, false].into_iter().enumerate() {
         streams.iter_mut().for_each(assert_alive);
         let server = Program::serve(serve(namespace, "echo", &format!("{LISTEN} --workers {queues}")));
+        let top = linerate(&format!("top --pid {} --once --interval 50ms", server.pid()));
+        let shown = run(top).stdout;
+        assert!(shown.contains("shared interface: passed to the kernel"), "{shown}");
         let mut open = own().map(connect);
         own().into_iter().for_each(|address| exchange(address, &random(1 << 20), 4));
         streams.iter_mut().chain(&mut open).for_each(assert_alive);

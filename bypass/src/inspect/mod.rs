@@ -79,6 +79,8 @@ pub struct Snapshot {
     pub gauges: Gauges,
     /// Events of resource exhaustion at the worker's port; `None` without a port.
     pub shortages: Option<Shortages>,
+    /// Frames that an interface shared with the kernel has passed to it, on the first worker; `None` for other ports.
+    pub passed_frames: Option<u64>,
     /// Requests served: [`Service::requests`](crate::Service::requests).
     pub requests: Option<u64>,
     /// Requests that delayed others: [`Service::slow_requests`](crate::Service::slow_requests).

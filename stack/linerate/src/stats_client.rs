@@ -13,6 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Posts a query to a worker; returns `false` if its mailbox is full.
 type Post = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
 
+/// Reads the number of frames passed to the kernel.
+type ReadPassed = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
 /// Returns whether a reply is still outstanding.
 type IsDue = Box<dyn FnMut() -> bool + Send>;
 
@@ -24,6 +27,8 @@ pub struct StatsClient(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     ask: OnceLock<Post>,
+    /// Frames that a shared interface passed to the kernel.
+    passed: OnceLock<ReadPassed>,
     /// Workers whose reply timed out. They get no further query until they have replied, because a client that queries
     /// every second would fill their mailboxes.
     late: Mutex<BTreeMap<usize, IsDue>>,
@@ -45,6 +50,13 @@ impl StatsClient {
         })
     }
 
+    /// Adds the frames that an interface shared with the kernel passes to it, which `read` counts.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn count_passed(&self, read: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+        // A network is started once.
+        let _ = self.0.passed.set(Box::new(read));
+    }
+
     /// Returns the counters of each of the first `workers` workers; `None` for a worker that does not reply before the
     /// timeout.
     pub fn snapshots(&self, workers: usize) -> Vec<Option<Snapshot>> {
@@ -52,7 +64,11 @@ impl StatsClient {
         let answers: Vec<_> =
             (0..workers).map(|worker| self.ask(worker, |reply| StatsQuery::Counters { reply })).collect();
         let receive = |(worker, answer): (usize, Option<_>)| self.receive(worker, answer?, until);
-        answers.into_iter().enumerate().map(receive).collect()
+        let mut snapshots: Vec<Option<Snapshot>> = answers.into_iter().enumerate().map(receive).collect();
+        if let (Some(Some(first)), Some(read)) = (snapshots.first_mut(), self.0.passed.get()) {
+            first.passed_frames = read();
+        }
+        snapshots
     }
 
     /// Returns the connections of `worker` in slots from `from` on, as many as fit one message; `None` if it does not

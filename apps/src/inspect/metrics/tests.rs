@@ -32,14 +32,21 @@ fn label_values_are_escaped() {
 fn absent_metrics_have_no_lines() {
     let mut with = snapshot(0);
     let without = page(&[Some(with.clone())]);
-    for name in ["linerate_tx_full_total", "linerate_connections_half_open", "linerate_rdma_posts_total"] {
+    for name in [
+        "linerate_passed_frames_total",
+        "linerate_tx_full_total",
+        "linerate_connections_half_open",
+        "linerate_rdma_posts_total",
+    ] {
         assert!(!without.contains(name), "{without}");
     }
     with.shortages = Some(Shortages { tx_full: 1, pool_empty: 2 });
+    with.passed_frames = Some(9);
     with.gauges = Gauges { half_open: Some(0), ..with.gauges };
     with.summary.verbs.posts = 5;
     let with = page(&[Some(with)]);
     for line in [
+        "linerate_passed_frames_total{worker=\"0\"} 9",
         "linerate_tx_full_total{worker=\"0\"} 1",
         "linerate_connections_half_open{worker=\"0\"} 0",
         "linerate_rdma_posts_total{worker=\"0\"} 5",

@@ -6,6 +6,7 @@ use crate::capture::{CaptureConfig, CaptureFile, RunningCapture};
 use crate::config::Listen;
 use crate::config::{NetConfig, PortRange, Profile, TcpEngine};
 use crate::error::Error;
+use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
 use linerate_bypass::time::{Clock, Duration};
@@ -125,6 +126,15 @@ impl Port {
             tracing::warn!("sent values are copied, because the port cannot send from their memory: {error}");
             Arena::new(ArenaConfig { bytes, hugepages: true })
         })
+    }
+
+    /// Adds the frames that a shared interface passes to the kernel to `stats`.
+    pub fn count_passed(&self, stats: &StatsClient) {
+        if let Some(shared) = self.port.shared_interface() {
+            // The interface is returned to the kernel when the port closes, even if a client is still being answered.
+            let shared = Arc::downgrade(shared);
+            stats.count_passed(move || shared.upgrade().and_then(|shared| shared.passed().ok()));
+        }
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.
