@@ -165,6 +165,8 @@ pub enum LinkKind {
     Memif,
     /// AF_XDP on two joined interfaces.
     AfXdp,
+    /// AF_XDP on two joined interfaces that are shared with their kernels.
+    AfXdpShared,
     /// TAP interfaces.
     Tap,
     /// A network between two machines, or two ports of one.

@@ -31,6 +31,7 @@ impl LinkKind {
             LinkKind::VirtioUser => "virtio-user",
             LinkKind::Memif => "memif",
             LinkKind::AfXdp => "AF_XDP",
+            LinkKind::AfXdpShared => "AF_XDP shared",
             LinkKind::Tap => "TAP",
             LinkKind::Network => "network",
         }
@@ -44,6 +45,7 @@ impl LinkKind {
             LinkKind::VirtioUser => "rings in memory that two processes share, a virtio-user port and a vhost port",
             LinkKind::Memif => "rings in memory that two processes share",
             LinkKind::AfXdp => "AF_XDP on two interfaces that are joined",
+            LinkKind::AfXdpShared => "AF_XDP on two interfaces that are joined, at the addresses of their kernels",
             LinkKind::Tap => "TAP interfaces, through the kernel",
             LinkKind::Network => "a network between two machines or two ports",
         }

@@ -15,6 +15,10 @@ use std::time::Duration;
 const SERVER: &str = "10.0.0.2";
 const LOAD: &str = "10.0.0.1";
 
+/// Setting of the kernel's local ports at the load's end of a shared interface, and the ports of the load.
+const KERNEL_PORTS: &str = "net.ipv4.ip_local_port_range=1024 1031";
+const LOAD_PORTS: &str = "1032-65535";
+
 /// Settings of the namespace of kernel sockets, which leave the host unchanged: room for simultaneous connections and
 /// for bytes in flight, all ports, and no slow start after idle periods.
 const SYSCTLS: [&str; 8] = [
@@ -48,6 +52,8 @@ pub enum Link {
     Veth([Host; 2]),
     /// A veth pair whose ends are taken over by programs.
     AfXdp([Host; 2]),
+    /// A veth pair whose ends are shared by kernels and programs.
+    AfXdpShared([Host; 2]),
     /// A socket and shared memory: virtio-user and vhost.
     VirtioUser(PathBuf),
     /// A socket and shared memory: memif.
@@ -107,6 +113,13 @@ impl Link {
                 Link::Veth(hosts)
             }
             LinkSpec::AfXdp => Link::AfXdp(Host::pair()?),
+            LinkSpec::AfXdpShared => {
+                let hosts = Host::pair()?;
+                hosts.iter().try_for_each(Host::address)?;
+                // All other ports are for the load.
+                hosts[0].namespace().run("sysctl", &["-q", "-w", KERNEL_PORTS])?;
+                Link::AfXdpShared(hosts)
+            }
             LinkSpec::VirtioUser => Link::VirtioUser(scratch.join("virtio.sock")),
             LinkSpec::Memif => Link::Memif(scratch.join("memif.sock")),
             LinkSpec::Rdma(devices) => {
@@ -126,7 +139,7 @@ impl Link {
     /// Creates a command that runs `program` at the server's end.
     pub fn at_server(&self, program: &Path) -> Command {
         match self {
-            Link::Veth([_, far]) | Link::AfXdp([_, far]) => far.command(program),
+            Link::Veth([_, far]) | Link::AfXdp([_, far]) | Link::AfXdpShared([_, far]) => far.command(program),
             Link::Network(between) => between.at_server(),
             _ => self.within(program),
         }
@@ -135,7 +148,7 @@ impl Link {
     /// Creates a command that runs `program` at the load's end.
     pub fn at_load(&self, program: &Path) -> Command {
         match self {
-            Link::Veth([near, _]) | Link::AfXdp([near, _]) => near.command(program),
+            Link::Veth([near, _]) | Link::AfXdp([near, _]) | Link::AfXdpShared([near, _]) => near.command(program),
             Link::Network(between) => between.at_load(),
             _ => self.within(program),
         }
@@ -154,6 +167,7 @@ impl Link {
     pub fn server_args(&self) -> Vec<String> {
         match self {
             Link::AfXdp([_, far]) => far.via_args()[..4].to_vec(),
+            Link::AfXdpShared([_, far]) => args(["--via", &format!("af_xdp:{},share", far.interface())]),
             Link::Network(between) => between.server_args(),
             Link::VirtioUser(socket) => args(["--via", &format!("vhost:{}", socket.display()), "--ip", &cidr(SERVER)]),
             Link::Memif(socket) => {
@@ -167,6 +181,9 @@ impl Link {
     pub fn load_args(&self) -> Vec<String> {
         match self {
             Link::AfXdp([near, _]) => near.via_args()[..4].to_vec(),
+            Link::AfXdpShared([near, _]) => {
+                args(["--via", &format!("af_xdp:{},share", near.interface()), "--outgoing-ports", LOAD_PORTS])
+            }
             Link::Network(between) => between.load_args(),
             Link::VirtioUser(socket) => {
                 args(["--via", &format!("virtio-user:{}", socket.display()), "--ip", &cidr(LOAD)])
@@ -192,7 +209,7 @@ impl Link {
         match self {
             Link::Loopback(_) => "127.0.0.1:0".to_owned(),
             Link::Veth([_, far]) => format!("{}:0", far.v4),
-            Link::AfXdp([_, far]) => format!("{}:{port}", far.v4),
+            Link::AfXdp([_, far]) | Link::AfXdpShared([_, far]) => format!("{}:{port}", far.v4),
             Link::VirtioUser(_) | Link::Memif(_) => format!("{SERVER}:{port}"),
             Link::Rdma { address, .. } => format!("{address}:{port}"),
             Link::Network(between) => between.listen(port),

@@ -18,6 +18,8 @@ pub enum LinkSpec {
     Memif,
     /// AF_XDP at both ends of a veth pair.
     AfXdp,
+    /// The same, with both ends shared with the kernel, at its addresses.
+    AfXdpShared,
     /// A verbs device opened by both processes, or one on each machine; `None` if there is no device.
     Rdma(Option<Ends>),
     /// A port on each machine: `pci:ADDRESS`, `af_xdp:INTERFACE`.
@@ -85,13 +87,20 @@ impl LinkSpec {
             LinkSpec::VirtioUser => LinkKind::VirtioUser,
             LinkSpec::Memif => LinkKind::Memif,
             LinkSpec::AfXdp => LinkKind::AfXdp,
+            LinkSpec::AfXdpShared => LinkKind::AfXdpShared,
             LinkSpec::Rdma(_) | LinkSpec::Port(..) => LinkKind::Network,
         }
     }
 
     /// Returns whether the link carries frames, for the TCP stack of this project.
     pub fn has_frames(&self) -> bool {
-        matches!(self, LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp | LinkSpec::Port(..))
+        let has_veth = matches!(self, LinkSpec::AfXdp | LinkSpec::AfXdpShared);
+        has_veth || matches!(self, LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::Port(..))
+    }
+
+    /// Returns whether the link carries frames of any kind, not only those of TCP and UDP.
+    pub fn has_raw_frames(&self) -> bool {
+        self.has_frames() && *self != LinkSpec::AfXdpShared
     }
 
     /// Returns whether the link is used by kernel sockets.
@@ -102,7 +111,10 @@ impl LinkSpec {
     /// Returns why the link does not suit one machine, or `two_machines`; `None` if it does.
     pub fn unfit(&self, two_machines: bool) -> Option<String> {
         match (self, two_machines) {
-            (LinkSpec::Veth | LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp, true) => {
+            (
+                LinkSpec::Veth | LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp | LinkSpec::AfXdpShared,
+                true,
+            ) => {
                 let instead = "two machines are joined by kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE";
                 Some(format!("--via {self} joins processes of one machine: {instead}"))
             }
@@ -121,7 +133,7 @@ impl FromStr for LinkSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LinkSpec, String> {
-        const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp or rdma:DEVICE; between two machines kernel, rdma:DEVICE, \
+        const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp, af_xdp-shared or rdma:DEVICE; between two machines kernel, rdma:DEVICE, \
                              pci:ADDRESS or af_xdp:INTERFACE, or with a name for each end, rdma:SERVER/LOAD";
         Ok(match text {
             "kernel" => LinkSpec::Kernel,
@@ -129,6 +141,7 @@ impl FromStr for LinkSpec {
             "virtio-user" => LinkSpec::VirtioUser,
             "memif" => LinkSpec::Memif,
             "af_xdp" => LinkSpec::AfXdp,
+            "af_xdp-shared" => LinkSpec::AfXdpShared,
             _ => {
                 let (form, names) = text.split_once(':').ok_or(FORMS)?;
                 let ends = Ends::parse(names).ok_or(FORMS)?;
@@ -155,6 +168,7 @@ impl fmt::Display for LinkSpec {
             LinkSpec::VirtioUser => f.write_str("virtio-user"),
             LinkSpec::Memif => f.write_str("memif"),
             LinkSpec::AfXdp => f.write_str("af_xdp"),
+            LinkSpec::AfXdpShared => f.write_str("af_xdp-shared"),
             LinkSpec::Rdma(Some(devices)) => write!(f, "rdma:{devices}"),
             LinkSpec::Rdma(None) => f.write_str("rdma"),
             LinkSpec::Port(form, ends) => write!(f, "{}:{ends}", form.name()),
@@ -178,6 +192,7 @@ mod tests {
             "virtio-user",
             "memif",
             "af_xdp",
+            "af_xdp-shared",
             "rdma:mlx5_0",
             "rdma:mlx5_0/mlx5_2",
             "pci:0000:03:00.0",

@@ -60,12 +60,13 @@ fn obstacle(spec: &LinkSpec, report: &Report) -> Option<(String, String)> {
         LinkSpec::Veth => return namespaces(report),
         LinkSpec::VirtioUser => &["vhost", "virtio-user"],
         LinkSpec::Memif => &["memif"],
-        LinkSpec::AfXdp => &["af_xdp"],
+        LinkSpec::AfXdp | LinkSpec::AfXdpShared => &["af_xdp"],
         LinkSpec::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &*devices.server), report),
         LinkSpec::Port(form, ends) => return port(*form, &ends.server, report),
     };
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
-    missing.map(reason_and_remedy).or_else(|| if *spec == LinkSpec::AfXdp { namespaces(report) } else { None })
+    let has_namespaces = matches!(spec, LinkSpec::AfXdp | LinkSpec::AfXdpShared);
+    missing.map(reason_and_remedy).or_else(|| if has_namespaces { namespaces(report) } else { None })
 }
 
 /// Returns the obstacle at one of two machines, where names are given by `name`.

@@ -125,7 +125,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         (None, _) => vec![Threading::Inline],
     };
     if spec.has_frames() {
-        if app == App::Echo {
+        if app == App::Echo && spec.has_raw_frames() {
             add("raw", &Design::Raw, None, &[], &[]);
         }
         // Only memcached's protocol has datagrams.
