@@ -75,8 +75,13 @@ fn governor(machine: &Machine) -> Check {
     }
 }
 
+/// Returns the cores that are online.
+pub(super) fn online(machine: &Machine) -> Vec<u32> {
+    machine.read("sys/devices/system/cpu/online").map_or_else(Vec::new, |list| parse_cpu_list(&list))
+}
+
 fn cores(machine: &Machine) -> Vec<Check> {
-    let online = machine.read("sys/devices/system/cpu/online").map_or_else(Vec::new, |list| parse_cpu_list(&list));
+    let online = online(machine);
     let count = check("cores", State::Ok, format!("{} online", online.len()));
     // The first core is left to the kernel.
     let Some((_, spare)) = online.split_first().filter(|(_, spare)| !spare.is_empty()) else {

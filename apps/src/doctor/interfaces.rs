@@ -1,7 +1,7 @@
 //! Network interfaces of the kernel and their suitability for AF_XDP.
 
 use super::machine::DEBIAN_KERNEL;
-use super::{AfXdpSocket, Check, Machine, State, Subject};
+use super::{AfXdpSocket, Check, Machine, State, Subject, cpu};
 
 /// Drivers with native XDP support in Linux 6.1. With any other driver the kernel runs XDP programs after the driver
 /// (generic XDP), which works on every interface but is slower.
@@ -132,7 +132,7 @@ fn default_routes(machine: &Machine) -> Vec<String> {
 
 pub(super) fn checks(machine: &Machine, interfaces: &[Interface]) -> Vec<Check> {
     let mut checks = vec![socket(machine)];
-    checks.extend(interfaces.iter().filter(|interface| interface.is_ethernet).map(describe));
+    checks.extend(interfaces.iter().filter(|interface| interface.is_ethernet).map(|one| describe(machine, one)));
     checks
 }
 
@@ -150,7 +150,20 @@ fn socket(machine: &Machine) -> Check {
     }
 }
 
-fn describe(interface: &Interface) -> Check {
+/// Returns the arguments with which a server shares an interface, after the commands that this requires.
+fn share(machine: &Machine, interface: &Interface) -> String {
+    let Interface { name, rx_queues, .. } = interface;
+    let cores = cpu::online(machine).len();
+    let (channels, workers) = match *rx_queues {
+        0 | 1 => (String::new(), String::new()),
+        queues if queues <= cores => (String::new(), format!(" --workers {queues}")),
+        _ => (format!("sudo ethtool -L {name} combined 1 && "), String::new()),
+    };
+    let program = &machine.program;
+    format!("{channels}sudo {program} echo serve --via af_xdp:{name},share{workers} --listen 0.0.0.0:7")
+}
+
+fn describe(machine: &Machine, interface: &Interface) -> Check {
     let Interface { name, driver, rx_queues, .. } = interface;
     let via = format!("af_xdp:{name}");
     let xdp = if interface.xdp_is_native() { "native" } else { "generic" };
@@ -164,11 +177,13 @@ fn describe(interface: &Interface) -> Check {
         let found = format!("{found}, MTU {mtu}: AF_XDP supports at most {AF_XDP_MTU}");
         return check(State::Warn, found).remedy(format!("sudo ip link set dev {name} mtu 1500"));
     }
+    if (machine.has_lro)(name) {
+        let found = format!("{found}, LRO on, which most drivers do not combine with XDP");
+        return check(State::Warn, found).remedy(format!("sudo ethtool -K {name} lro off"));
+    }
     if interface.has_default_route {
         let found = format!("{found}, carries the default route: share it with the kernel");
-        return check(State::Warn, found)
-            .via(format!("{via},share"))
-            .remedy(format!("--via {via},share --ip ADDRESS, with an unused address of its network"));
+        return check(State::Warn, found).via(format!("{via},share")).remedy(share(machine, interface));
     }
     check(State::Ok, found).via(via)
 }
@@ -219,6 +234,14 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn interface_that_merges_segments_needs_ethtool() {
+        let mut fake = Fake::new();
+        interface(&fake, "eth1", "0x1003", Some("ixgbe"));
+        fake.machine.has_lro = |name| name == "eth1";
+        assert_eq!(find(&fake, "eth1").remedy.unwrap(), "sudo ethtool -K eth1 lro off");
+    }
+
+    #[test]
     fn interface_of_the_default_route_is_to_be_shared() {
         let fake = Fake::new();
         interface(&fake, "eth0", "0x1003", Some("virtio_net"));
@@ -228,7 +251,12 @@ pub(super) mod tests {
         let default = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
         let on_link = "eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
         fake.write("proc/net/route", format!("{head}{default}{on_link}"));
-        assert!(find(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0,share --ip ADDRESS"));
+        assert!(find(&fake, "eth0").remedy.unwrap().ends_with("--via af_xdp:eth0,share --listen 0.0.0.0:7"));
+        fake.write("sys/class/net/eth0/queues/rx-1/rps_cpus", "0");
+        fake.write("sys/devices/system/cpu/online", "0-1");
+        assert!(find(&fake, "eth0").remedy.unwrap().contains("--via af_xdp:eth0,share --workers 2 --listen"));
+        fake.write("sys/devices/system/cpu/online", "0");
+        assert!(find(&fake, "eth0").remedy.unwrap().starts_with("sudo ethtool -L eth0 combined 1 && sudo"));
         assert_eq!(find(&fake, "eth1").state, State::Ok);
 
         let zeros = "0".repeat(32);

@@ -33,6 +33,8 @@ pub struct Machine {
     pub has_rdma: bool,
     /// Result of opening an AF_XDP socket.
     pub af_xdp: AfXdpSocket,
+    /// Returns whether an interface merges received segments (LRO).
+    pub has_lro: fn(&str) -> bool,
 }
 
 /// Availability of a kernel module.
@@ -81,6 +83,10 @@ impl Machine {
             has_dpdk: cfg!(feature = "dpdk"),
             has_rdma: cfg!(feature = "rdma"),
             af_xdp,
+            #[cfg(feature = "dpdk")]
+            has_lro: linerate_bypass::dpdk::has_lro,
+            #[cfg(not(feature = "dpdk"))]
+            has_lro: |_| false,
         }
     }
 
@@ -202,6 +208,7 @@ pub(super) mod tests {
                 has_dpdk: true,
                 has_rdma: true,
                 af_xdp: AfXdpSocket::Opens,
+                has_lro: |_| false,
             };
             let fake = Fake { tree, machine };
             fake.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n");

@@ -34,5 +34,6 @@ pub use eal::{Backing, Eal, EalConfig, EalError, Hugepages, Pci, ThreadGuard, To
 pub use mbuf::Mbuf;
 pub use mbuf::mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::error::OpenError;
+pub use port::interface::has_lro;
 pub use port::queue_pair::QueuePair;
 pub use port::{Drops, Port, PortConfig};

@@ -62,6 +62,17 @@ pub(crate) enum ShareError {
         "another XDP program is attached: 'ip link show dev {0}' names it, and 'ip link set dev {0} xdp off' removes it"
     )]
     Occupied(String),
+    /// The driver refuses the program.
+    #[error(
+        "the driver refuses the XDP program ({error}); 'ethtool -K {interface} lro off' or 'ip link set dev {interface} \
+         mtu 1500' may help, and 'dmesg' may name the reason"
+    )]
+    NotAttached {
+        /// Name of the interface.
+        interface: String,
+        /// Reason.
+        error: io::Error,
+    },
     /// The kernel uses a listening port.
     #[error("{} port of {} is taken", .0.protocol, .0.address)]
     Port(NotReserved),
@@ -96,6 +107,9 @@ impl SharedInterface {
         let program = sys::load_program(&code, &btf, btf::FUNCTION)?;
         let link = sys::attach(&program, index).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE) => {
+                ShareError::NotAttached { interface: interface.to_owned(), error }
+            }
             _ => ShareError::Step { step: "attaching the XDP program", error },
         })?;
         let solicited = if endpoints.is_none() { addresses } else { &[] };

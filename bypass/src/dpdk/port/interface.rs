@@ -133,6 +133,19 @@ pub(crate) fn channels(name: &str) -> Channels {
     }
 }
 
+/// Returns whether the interface merges received segments (LRO), which most drivers do not combine with XDP.
+pub fn has_lro(name: &str) -> bool {
+    const ETHTOOL_GFLAGS: u32 = 0x25;
+    const ETH_FLAG_LRO: u32 = 1 << 15;
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    let mut flags = Value { command: ETHTOOL_GFLAGS, data: 0 };
+    Query::new(name).is_some_and(|mut query| query.ethtool(&mut flags)) && flags.data & ETH_FLAG_LRO != 0
+}
+
 /// Returns whether an IPv4 or IPv6 default route uses the interface.
 pub(crate) fn carries_default_route(name: &str) -> bool {
     // The thread may be in another namespace than its process.
@@ -177,6 +190,7 @@ mod tests {
     #[test]
     fn interface_queries_distinguish_loopback_from_missing_interfaces() {
         assert!(exists("lo"));
+        assert!(!has_lro("lo") && !has_lro("nonsense0"));
         assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
         assert!(!exists("nonsense0"));
         assert_eq!((mtu("nonsense0"), is_running("nonsense0"), driver("nonsense0")), (None, false, None));

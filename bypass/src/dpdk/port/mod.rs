@@ -3,7 +3,7 @@
 mod dev_args;
 pub(super) mod error;
 mod ethdev;
-mod interface;
+pub(super) mod interface;
 mod interface_lock;
 pub(super) mod queue_pair;
 mod quiesce;
@@ -24,6 +24,7 @@ use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
 use crate::xdp::{Endpoints, NotReserved, ShareError, SharedInterface};
 use crate::{Capabilities, MacAddr, Via};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -461,6 +462,9 @@ fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<Shared
     }
     let endpoints = config.endpoints.clone();
     SharedInterface::attach(interface, &config.addresses, endpoints, spec.queues).map_err(|error| match error {
+        ShareError::Port(NotReserved { error, .. }) if error.kind() == ErrorKind::PermissionDenied => {
+            OpenError::NoPermission { via: spec.via.clone(), needs: "CAP_NET_BIND_SERVICE for ports below 1024" }
+        }
         ShareError::Port(NotReserved { address, protocol, error }) => {
             OpenError::EndpointInUse { address, protocol, reason: error.to_string() }
         }
