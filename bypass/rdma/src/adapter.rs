@@ -3,7 +3,8 @@
 use crate::config::{Connect, Mode, Unsupported};
 use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle, sessions};
 use crate::provider::{Access, DeviceLimits, Provider, TransportKind};
-use crate::verbs::{self, Cq, Error, ExposedMr, Mr, Mw, Pd, Srq};
+use crate::queues::Queues;
+use crate::verbs::{self, Error, ExposedMr, Mr, Mw, Pd};
 use crate::waker::{IdleWait, waker};
 use crate::{Config, Parts, Rendezvous, WorkerChannels};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
@@ -215,35 +216,21 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in channels.into_iter().enumerate() {
             let channel = rest.as_ref().map(IdleWait::channel);
-            let most = config.qps_per_cq(&limits).min(config.qps()).max(1);
-            let (cqs, datagrams) = match config.mode {
-                Mode::Ud => {
-                    let (sends, receives) = config.datagrams(&limits);
-                    let cq = Cq::new(&provider, sends + receives, channel).map_err(failed)?;
-                    let datagrams = sessions::datagrams(&config, &limits, &mr, &own, cq.handle());
-                    (vec![cq], Some(datagrams.map_err(failed)?))
-                }
-                Mode::Send | Mode::Write => {
-                    let cq = |_| Cq::new(&provider, most as u32 * config.completions(), channel);
-                    let cqs = (0..config.qps().div_ceil(most)).map(cq).collect::<Result<Vec<_>, _>>();
-                    (cqs.map_err(failed)?, None)
-                }
-            };
-            let srq = match config.srq {
-                Some(buffers) => {
-                    let mut srq = Srq::new(&mr, buffers).map_err(failed)?;
-                    srq.post((0..buffers).map_while(|_| own.alloc(config.buffer))).map_err(failed)?;
-                    Some(srq)
-                }
-                None => None,
-            };
+            let Queues { cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &own, channel).map_err(failed)?;
             let count = if config.offer_from < usize::MAX { WINDOWS } else { 0 };
             let mws = (0..count).map(|_| Mw::new(&mr)).collect::<Result<_, _>>().map_err(failed)?;
             let (events, received) = mailbox_of(rest.as_ref(), EVENTS_PER_CONNECTION * config.max_connections);
             let cq_handles = cqs.iter().map(|cq| cq.handle().clone()).collect();
             let shares = srq.as_ref().map(|srq| srq.handle().clone());
             let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
-            handles.push(WorkerHandle { cqs: cq_handles, most, srq: shares, datagrams: datagram_handle, events });
+            handles.push(WorkerHandle {
+                cqs: cq_handles,
+                most: config.qps_of_cq(&limits),
+                srq: shares,
+                datagrams: datagram_handle,
+                channel: channel.cloned(),
+                events,
+            });
             let parts = Parts {
                 cqs,
                 srq,

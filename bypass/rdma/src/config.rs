@@ -211,7 +211,8 @@ impl Config {
         match self.srq {
             None => no_more_than("buffers of a connection", buffers, limits.qp_wrs)?,
             Some(srq) => {
-                no_more_than("shared buffers", srq, limits.srq_wrs)?;
+                // All of them may complete in one queue, together with all requests.
+                no_more_than("shared buffers", srq, limits.srq_wrs.min(limits.cqes.saturating_sub(sends)))?;
                 config.share(srq);
             }
         }
@@ -276,7 +277,26 @@ impl Config {
     /// Returns the number of queue pairs per completion queue. An overflow destroys the queue, and when a link goes
     /// down all requests of all its queue pairs may complete at once.
     pub(crate) fn qps_per_cq(&self, limits: &DeviceLimits) -> usize {
-        (limits.cqes / self.completions()) as usize
+        let qps = match self.srq {
+            Some(srq) => limits.cqes.saturating_sub(srq) / u32::from(self.sends),
+            None => limits.cqes / self.completions(),
+        };
+        qps as usize
+    }
+
+    /// Returns the number of queue pairs of each completion queue of a worker.
+    pub(crate) fn qps_of_cq(&self, limits: &DeviceLimits) -> usize {
+        self.qps_per_cq(limits).min(self.qps()).max(1)
+    }
+
+    /// Returns the entries of a completion queue for `qps` queue pairs: all requests, and all buffers that may complete
+    /// there. A peer that ignores its credits can use every shared buffer, and so can queue pairs that have ended.
+    pub(crate) fn cq_entries(&self, qps: usize) -> u32 {
+        let qps = u32::try_from(qps).unwrap_or(u32::MAX);
+        match self.srq {
+            Some(srq) => qps.saturating_mul(self.sends.into()).saturating_add(srq),
+            None => qps.saturating_mul(self.completions()),
+        }
     }
 }
 
@@ -311,16 +331,18 @@ mod tests {
         let limits = DeviceLimits { cqes: 1000, cqs: 2, ..limits() };
         let config = Config { sends: 20, buffers: 30, ..Config::default() }.within(&limits).unwrap();
         assert_eq!((config.max_connections, config.qps_per_cq(&limits)), (40, 20));
-        // There is room for draining queue pairs as well.
+        assert_eq!(config.cq_entries(20), 1000);
+        // There is room for draining queue pairs as well, and for all shared buffers at any number of connections.
         for requested in 1..50 {
-            let srq =
-                Config { srq: Some(1000), buffers: 3, sends: 20, max_connections: requested, ..Config::default() };
+            let srq = Config { srq: Some(300), buffers: 3, sends: 20, max_connections: requested, ..Config::default() };
             let config = srq.within(&limits).unwrap();
             assert!(
-                config.qps() > config.max_connections && config.max_connections == requested.min(68),
+                config.qps() > config.max_connections && config.max_connections == requested.min(56),
                 "{requested}"
             );
             assert!(config.qps() <= 2 * config.qps_per_cq(&limits), "{requested}");
+            let entries = config.cq_entries(config.qps().min(config.qps_per_cq(&limits)));
+            assert!((320..=1000).contains(&entries), "{requested}: {entries}");
         }
     }
 
@@ -334,6 +356,9 @@ mod tests {
         assert_eq!(most(Config { sends: 101, ..Config::default() }), 100);
         assert_eq!(most(Config { sends: 100, buffers: 101, ..Config::default() }), 100);
         assert_eq!(most(Config { sends: 100, srq: Some(201), ..Config::default() }), 200);
+        let few = DeviceLimits { cqes: 250, ..limits.clone() };
+        let error = Config { sends: 100, srq: Some(151), ..Config::default() }.within(&few).unwrap_err();
+        assert!(matches!(error, Unsupported::TooMany { most: 150, .. }), "{error}");
         assert!(Config { sends: 100, buffers: 101, srq: Some(200), ..Config::default() }.within(&limits).is_ok());
     }
 

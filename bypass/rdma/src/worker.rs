@@ -4,6 +4,7 @@ use crate::Config;
 use crate::connection::ConnCore;
 use crate::net::{Net, Parts};
 use crate::provider::Provider;
+use crate::queues::Queues;
 use crate::verbs::{Errored, Mw, Qp};
 use crate::waker::IdleWait;
 use linerate_bypass::mailbox::{Receiver, Sender};
@@ -33,6 +34,8 @@ pub enum ConnectorEvent<C: Provider> {
     Mw(Mw<C>),
     /// Queue pair of an ended connection, to be drained for reuse.
     Drain(Qp<C, Errored>),
+    /// Queues that replace those of the worker, one of which has failed. All connections of the worker have ended.
+    Rebuilt(Box<Queues<C>>),
     /// Request to poll all completions of the queue pair with this number, whose connection has ended.
     Poll(u32),
 }
@@ -56,6 +59,8 @@ pub enum ConnectorRequest<C: Provider> {
     Drained(usize, Qp<C, Errored>),
     /// All completions of the queue pair with this number were polled, as requested from this worker.
     Polled(usize, u32),
+    /// A completion queue cannot be polled, for this reason.
+    DeviceFailed(String),
 }
 
 /// Worker that runs a service over verbs.
@@ -117,6 +122,12 @@ impl<C: Provider, S: Service> Worker<C, S> {
     #[cfg(test)]
     pub(crate) fn free_windows(&self) -> usize {
         self.host.net.free_windows()
+    }
+
+    /// Returns the number of connections being established for peers.
+    #[cfg(test)]
+    pub(crate) fn expected(&self) -> usize {
+        self.host.net.connections()
     }
 
     /// Returns the service, for tests.
@@ -215,7 +226,8 @@ impl<C: Provider, S: Service> Worker<C, S> {
                     }
                 }
                 ConnectorEvent::Failed(token, error) => self.host.net.table.failed.push_back((token, error)),
-                ConnectorEvent::Lost(number, why) => self.host.net.lost.push((number, why)),
+                ConnectorEvent::Lost(number, why) => self.host.net.lose(number, why),
+                ConnectorEvent::Rebuilt(queues) => self.host.net.rebuilt(*queues),
                 ConnectorEvent::Mw(mw) => self.host.net.add_window(mw),
                 ConnectorEvent::Drain(qp) => self.host.net.drain(qp),
                 ConnectorEvent::Poll(qp) => self.host.net.poll_for(qp),
@@ -227,6 +239,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
     /// Sends requests to the connector.
     fn send_requests(&mut self) {
         let worker = self.host.net.worker;
+        self.unsent.extend(self.host.net.failure.take().map(ConnectorRequest::DeviceFailed));
         // Ended connections first: the number of queue pairs is limited by that of connections.
         self.unsent.extend(self.host.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
         self.unsent.extend(self.host.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));

@@ -189,6 +189,10 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Device(#[from] linerate_rdma::rdma_core::Error),
+    /// The RDMA device failed while workers were running.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    DeviceFailed(#[from] linerate_rdma::DeviceFailed),
     /// The RDMA adapter could not be created.
     #[cfg(feature = "rdma")]
     #[error(transparent)]

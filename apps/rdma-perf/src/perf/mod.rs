@@ -10,7 +10,8 @@
 //! | `write lat` | WRITEs of both ends in turn, which the peer observes in its memory | from one to the next |
 //! | `read lat` | READs of the client | from one to the next |
 //! | `atomic lat` | atomic operations of the client, on one number | from one to the next |
-//! | `… bw` | those of the client, with `bidirectional` of both, as many outstanding as possible | from the first to the last |
+//! | `… bw` | those of the client, with `bidirectional` of both, as many outstanding as possible | from the first to
+//! the last |
 //!
 //! An end that has completed its messages sends an empty final message, and finishes when it has received the peer's.
 

@@ -82,25 +82,29 @@ impl QueueSlot {
 impl World {
     /// Adds a completion. An overrun breaks the queue and all queue pairs that use it.
     pub fn complete(&mut self, cq: Handle, completion: WorkCompletion, slot: QueueSlot) {
-        let device = self.cqs.device(cq);
         let object = &mut self.cqs[cq];
         if object.is_overrun {
             return;
         }
         if object.completions.len() >= object.capacity as usize {
-            object.is_overrun = true;
-            self.devices[device].events.push(AsyncEvent::CqError(cq));
-            let users: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.uses(cq)).map(|(handle, _)| handle).collect();
-            for qp in users {
-                self.break_pair(qp, Some(AsyncEvent::QpFatal(qp)));
-            }
-            return;
+            return self.overrun(cq);
         }
         object.completions.push_back((completion, slot));
         if let Some(channel) = object.channel
             && std::mem::take(&mut object.is_armed)
         {
             self.channels[channel].events.push(cq);
+        }
+    }
+
+    /// Breaks a completion queue and all queue pairs that use it.
+    pub fn overrun(&mut self, cq: Handle) {
+        self.cqs[cq].is_overrun = true;
+        let device = self.cqs.device(cq);
+        self.devices[device].events.push(AsyncEvent::CqError(cq));
+        let users: Vec<_> = self.qps.iter().filter(|(_, qp)| qp.uses(cq)).map(|(handle, _)| handle).collect();
+        for qp in users {
+            self.break_pair(qp, Some(AsyncEvent::QpFatal(qp)));
         }
     }
 

@@ -19,8 +19,8 @@ pub struct DeviceConfig {
     pub address: IpAddr,
     /// Addresses of further ports, from port 2 on.
     pub more_addresses: Vec<IpAddr>,
-    /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses above
-    /// are those of IPoIB interfaces.
+    /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses
+    /// above are those of IPoIB interfaces.
     pub link: LinkLayer,
     /// Limits.
     pub limits: DeviceLimits,

@@ -1,10 +1,11 @@
 //! Fault injection.
 
 use super::cm::Action;
+use super::completion::QueueSlot;
 use super::device::{Health, SimDevice};
 use super::fabric::Fabric;
 use super::world::{World, errno};
-use linerate_rdma_provider::{AsyncEvent, CmEventKind, Handle, WcStatus};
+use linerate_rdma_provider::{AsyncEvent, CmEventKind, Handle, WcOpcode, WcStatus, WorkCompletion};
 use std::io;
 use std::net::IpAddr;
 
@@ -145,6 +146,23 @@ impl Fabric {
         let mut world = self.world();
         if let Some(&handle) = world.numbers.get(&qp) {
             world.break_pair(handle, Some(AsyncEvent::QpFatal(handle)));
+        }
+    }
+
+    /// Makes all completion queues of a device overrun.
+    pub fn overrun(&self, sim: &SimDevice) {
+        let mut world = self.world();
+        for cq in world.cqs.of(sim.index) {
+            world.overrun(cq);
+        }
+    }
+
+    /// Adds `count` completions of a queue pair that does not exist to all completion queues of a device.
+    pub fn flood(&self, sim: &SimDevice, count: usize) {
+        let mut world = self.world();
+        let stray = WorkCompletion::new(0, WcStatus::Flushed, WcOpcode::Send, 0, (1 << 24) - 1);
+        for cq in world.cqs.of(sim.index) {
+            (0..count).for_each(|_| world.complete(cq, stray, QueueSlot::Receive(Handle(0))));
         }
     }
 

@@ -25,6 +25,13 @@ pub(super) struct Pending<C: Provider> {
     id: CmId<C>,
 }
 
+impl<C: Provider> Pending<C> {
+    /// Returns true if it has a queue pair of this worker.
+    pub(super) fn has_qp_of(&self, worker: usize) -> bool {
+        self.worker == worker && self.number.is_some()
+    }
+}
+
 impl<C: Provider> Connector<C> {
     /// Handles a connect request.
     pub(super) fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
@@ -42,8 +49,7 @@ impl<C: Provider> Connector<C> {
         if !id.is_on_device() {
             return refusal(b"not on this device", id);
         }
-        let worker = self.next;
-        self.next = (worker + 1) % self.workers.len();
+        let worker = self.next_worker();
         if self.is_full(worker) {
             return refusal(b"too many connections", id);
         }
@@ -134,7 +140,7 @@ impl<C: Provider> Connector<C> {
                 let number = qp.number().into();
                 self.expect(pending.worker, number)?;
                 pending.number = Some(number);
-                let (answered, requested) = self.reads;
+                let (answered, requested) = (self.limits.responder_resources, self.limits.initiator_depth);
                 id.connect(&self.parameters(qp.number(), answered, requested))?;
                 pending.qp = Some(qp);
             }
@@ -173,7 +179,11 @@ impl<C: Provider> Connector<C> {
     fn hand_over(&mut self, pending: Pending<C>, transport: ConnTransport<C>, theirs: EndParams) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
-        let made = Made { worker, qp: transport.handle(), id: Some(id.handle()), local: local.ip(), had_last: false };
+        let source = id.source().unwrap_or_else(|error| {
+            tracing::debug!("{error}");
+            Default::default()
+        });
+        let made = Made { worker, qp: transport.handle(), id: Some(id.handle()), source, had_last: false };
         self.made.insert(transport.number(), made);
         let link = ConnCore::new(transport, Some(id), [local, remote], &self.greeting, &theirs);
         self.notify(worker, ConnectorEvent::Made(link, origin));
@@ -191,7 +201,7 @@ impl<C: Provider> Connector<C> {
         !late.is_empty()
     }
 
-    fn refused(&mut self, pending: Pending<C>, error: ConnectError, now: Instant) {
+    pub(super) fn refused(&mut self, pending: Pending<C>, error: ConnectError, now: Instant) {
         let Pending { worker, origin, number, qp, ready, id, .. } = pending;
         self.not_made(worker, number, origin, error);
         if self.config.srq.is_some() {
@@ -210,8 +220,8 @@ impl<C: Provider> Connector<C> {
     fn parameters(&self, qp: u32, requested: u8, answered: u8) -> CmConnParam {
         CmConnParam {
             qp,
-            responder_resources: self.reads.0.min(requested),
-            initiator_depth: self.reads.1.min(answered),
+            responder_resources: self.limits.responder_resources.min(requested),
+            initiator_depth: self.limits.initiator_depth.min(answered),
             retries: RETRIES,
             // Credits ensure that the peer has a buffer.
             rnr_retries: 0,

@@ -1,6 +1,6 @@
 //! Asynchronous events of the device, and the connections that they end.
 
-use super::{Connector, Made, WorkerHandle};
+use super::{Connector, Made};
 use crate::ConnectorEvent;
 use crate::provider::{AsyncEvent, PortState, Provider};
 use linerate_bypass::CloseReason;
@@ -19,17 +19,19 @@ impl<C: Provider> Connector<C> {
         match event {
             AsyncEvent::PortError(port) => {
                 tracing::warn!("{device}: port {port} is down");
-                self.down_since.get_or_insert(now);
+                if !self.down_since.iter().any(|(down, _)| *down == port) {
+                    self.down_since.push((port, now));
+                }
             }
             AsyncEvent::PortActive(port) => {
                 tracing::info!("{device}: port {port} is active");
-                self.down_since = None;
+                self.down_since.retain(|(down, _)| *down != port);
             }
             AsyncEvent::GidChange(port) => match provider.gids(port) {
                 Ok(gids) => {
                     tracing::info!("{device}: the GID table of port {port} has changed");
-                    let is_left = |ip| gids.iter().any(|gid| gid.ip() == ip);
-                    self.lose(CloseReason::Reset, |made| !is_left(made.local));
+                    let is_gone = |raw| gids.iter().all(|gid| gid.raw != raw);
+                    self.lose(CloseReason::Reset, |made| made.source.0 == port && is_gone(made.source.1));
                 }
                 Err(error) => tracing::warn!("{device}: cannot query the GID table of port {port}: {error}"),
             },
@@ -38,35 +40,27 @@ impl<C: Provider> Connector<C> {
                 self.lose(CloseReason::Reset, |made| made.qp == qp);
             }
             AsyncEvent::LastWqeReached(qp) => self.had_last(qp, now),
-            AsyncEvent::CqError(cq) => {
-                tracing::error!("{device}: a completion queue has failed, and its connections have ended");
-                self.lose_of(|worker| worker.cqs.iter().any(|it| it.handle() == cq));
-            }
-            AsyncEvent::SrqError(srq) => {
-                tracing::error!("{device}: a shared receive queue has failed, and its connections have ended");
-                self.lose_of(|worker| worker.srq.as_ref().is_some_and(|it| it.handle() == srq));
-            }
+            AsyncEvent::CqError(queue) | AsyncEvent::SrqError(queue) => self.queue_failed(queue, now),
             AsyncEvent::DeviceFatal => {
-                tracing::error!("{device} has failed: all its connections have ended");
                 self.lose(CloseReason::Reset, |_| true);
+                self.device_failed("it reported a fatal error or its removal");
             }
             event => tracing::debug!("{device}: {event:?}"),
         }
     }
 
-    /// Ends the connections of the workers that `is_it` selects.
-    fn lose_of(&mut self, is_it: impl Fn(&WorkerHandle<C>) -> bool) {
-        let worker = self.workers.iter().position(is_it);
-        self.lose(CloseReason::Reset, |made| Some(made.worker) == worker);
-    }
-
-    /// Ends all connections if no port is active.
-    pub(super) fn end_if_down(&mut self) {
-        let provider = self.mr.pd().provider();
-        let is_active = |port| provider.port(port).is_ok_and(|port| port.state == PortState::Active);
-        if !(1..=self.ports).any(is_active) {
-            tracing::warn!("{}: no port is active, and all connections have ended", provider.name());
-            self.lose(CloseReason::TimedOut, |_| true);
+    /// Ends the connections of ports that were down for too long.
+    pub(super) fn end_if_down(&mut self, now: Instant) {
+        let patience = self.config.down_timeout;
+        let late: Vec<u8> =
+            self.down_since.extract_if(.., |(_, since)| *since + patience <= now).map(|(port, _)| port).collect();
+        for port in late {
+            let provider = self.mr.pd().provider();
+            if provider.port(port).is_ok_and(|port| port.state == PortState::Active) {
+                continue;
+            }
+            tracing::warn!("{}: port {port} is down, and its connections have ended", provider.name());
+            self.lose(CloseReason::TimedOut, |made| made.source.0 == port);
         }
     }
 }

@@ -6,6 +6,7 @@ mod draining;
 mod events;
 mod pool;
 mod qp_info;
+mod rebuild;
 pub(crate) mod sessions;
 mod tcp_exchange;
 
@@ -15,9 +16,10 @@ pub(crate) use tcp_exchange::MAX_PENDING;
 
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::EndParams;
-use crate::provider::{Handle, Provider, TransportKind};
+use crate::provider::{DeviceLimits, Handle, Provider, TransportKind};
 use crate::verbs::{
-    CmId, CmNotification, Counters, CqHandle, Error, EventChannel, ExposedMr, Mr, Mw, Qp, QpConfig, SrqHandle,
+    CmId, CmNotification, CompChannel, Counters, CqHandle, Error, EventChannel, ExposedMr, Mr, Mw, Qp, QpConfig,
+    SrqHandle,
 };
 use crate::waker::wait_readable;
 use crate::{Config, ConnCore, ConnectorEvent, ConnectorRequest};
@@ -30,7 +32,7 @@ use sessions::AhCache;
 pub use sessions::UdQpHandle;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tcp_exchange::Exchange;
@@ -56,6 +58,8 @@ pub struct WorkerHandle<C: Provider> {
     pub srq: Option<SrqHandle<C>>,
     /// UD queue pair, if connections are sessions.
     pub datagrams: Option<UdQpHandle>,
+    /// Channel of the completion queues, if the worker sleeps.
+    pub channel: Option<CompChannel<C>>,
     /// Events for the worker.
     pub events: Sender<ConnectorEvent<C>>,
 }
@@ -116,14 +120,23 @@ impl<C: Provider> AsFd for Listeners<C> {
     }
 }
 
+/// The device has failed or was removed, and all its connections have ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("RDMA device {device} has failed: {why}; `dmesg` may say more. Start again once `linerate rdma info` shows it")]
+pub struct DeviceFailed {
+    /// Device name.
+    pub device: String,
+    /// Report of the failure.
+    pub why: String,
+}
+
 /// Connector of a device.
 pub struct Connector<C: Provider> {
     config: Config,
     qp: QpConfig,
     greeting: EndParams,
     is_iwarp: bool,
-    reads: (u8, u8),
-    ports: u8,
+    limits: DeviceLimits,
     // Dropped before their channel.
     pending: HashMap<Handle, Pending<C>>,
     listeners: Listeners<C>,
@@ -141,8 +154,10 @@ pub struct Connector<C: Provider> {
     made: HashMap<u64, Made>,
     /// Address handles of session peers.
     ah_cache: AhCache<C>,
-    /// Time when a port was last reported as down, until one is active.
-    down_since: Option<Instant>,
+    /// Ports that are down, with the times of their reports.
+    down_since: Vec<(u8, Instant)>,
+    /// The device has failed or was removed.
+    failure: Option<DeviceFailed>,
     /// The last turn failed, and the error was logged.
     has_failed: bool,
     /// New connections are refused.
@@ -160,7 +175,8 @@ struct Made {
     qp: Handle,
     /// Connection manager identifier, if it was established that way.
     id: Option<Handle>,
-    local: IpAddr,
+    /// Local port and GID.
+    source: (u8, [u8; 16]),
     /// The queue pair is in ERROR and has reached its last shared buffer.
     had_last: bool,
 }
@@ -205,8 +221,7 @@ impl<C: Provider> Connector<C> {
             qp: QpConfig { inline: inline.unwrap_or(0), ..qp },
             greeting,
             is_iwarp,
-            reads: (limits.responder_resources, limits.initiator_depth),
-            ports: limits.ports,
+            limits,
             pending: HashMap::new(),
             listeners,
             mr: mr.clone(),
@@ -218,7 +233,8 @@ impl<C: Provider> Connector<C> {
             bell,
             made: HashMap::new(),
             ah_cache: AhCache::default(),
-            down_since: None,
+            down_since: Vec::new(),
+            failure: None,
             has_failed: false,
             refuses: false,
             unsent: VecDeque::new(),
@@ -233,26 +249,56 @@ impl<C: Provider> Connector<C> {
         self.fill_pools()
     }
 
-    /// Establishes connections until `is_over` returns true, then processes the last requests of the workers.
-    pub fn run(mut self, clock: &Clock, is_over: impl Fn() -> bool) {
+    /// Establishes connections until `is_over` returns true, then processes the last requests of the workers. Calls
+    /// `stop` if the device fails, after which no connections are possible.
+    ///
+    /// # Errors
+    /// [`DeviceFailed`] if the device has failed.
+    pub fn run(mut self, clock: &Clock, is_over: impl Fn() -> bool, stop: impl FnOnce()) -> Result<(), DeviceFailed> {
+        let mut stop = Some(stop);
         loop {
             // Requests sent before the workers ended are still processed.
             let last = is_over();
-            match self.turn(clock.now()) {
+            let turn = self.turn(clock.now());
+            if self.failure.is_some()
+                && let Some(stop) = stop.take()
+            {
+                stop();
+            }
+            match turn {
                 Ok(true) => self.has_failed = false,
-                Ok(false) if last => return,
+                Ok(false) if last => break,
                 Ok(false) => self.rest(),
                 Err(error) => {
                     if !self.has_failed {
                         tracing::error!("{}: {error}", self.mr.pd().provider().name());
                     }
                     self.has_failed = true;
+                    if let Some(libc::EIO | libc::ENODEV | libc::ENXIO) = error.error.raw_os_error() {
+                        self.device_failed(error.to_string());
+                    }
                     if last {
-                        return;
+                        break;
                     }
                     self.rest();
                 }
             }
+        }
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    /// Returns the failure of the device, if any.
+    #[cfg(test)]
+    pub(crate) fn failure(&self) -> Option<&DeviceFailed> {
+        self.failure.as_ref()
+    }
+
+    /// Records that the device has failed.
+    fn device_failed(&mut self, why: impl Into<String>) {
+        let device = self.mr.pd().provider().name().to_owned();
+        if self.failure.is_none() {
+            let failure = self.failure.insert(DeviceFailed { device, why: why.into() });
+            tracing::error!("{failure}");
         }
     }
 
@@ -277,6 +323,7 @@ impl<C: Provider> Connector<C> {
             worked = true;
             match command {
                 ConnectorRequest::Refuse => self.refuses = true,
+                ConnectorRequest::DeviceFailed(why) => self.device_failed(why),
                 ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
                 ConnectorRequest::Drained(worker, qp) => self.rest_drained(worker, qp, now),
                 ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),
@@ -300,27 +347,41 @@ impl<C: Provider> Connector<C> {
             worked = true;
             self.device_event(event, now);
         }
-        if self.down_since.is_some_and(|since| since + self.config.down_timeout <= now) {
-            self.down_since = None;
-            self.end_if_down();
-        }
+        self.end_if_down(now);
         worked |= self.give_up_late(now);
         worked |= self.take_up(now);
         // Only if nothing else is pending.
         worked = worked || self.prepare_one();
-        while let Some((worker, event)) = self.unsent.pop_front() {
-            if let Err(event) = self.workers[worker].events.send(event) {
-                self.unsent.push_front((worker, event));
-                break;
-            }
-        }
+        self.send_events();
         Ok(worked)
     }
 
-    /// Notifies a worker of a connection immediately, because the peer may send soon.
+    /// Notifies a worker of a connection immediately, because the peer may send soon. Earlier events precede it: they
+    /// may be about another connection with the same number.
     fn expect(&mut self, worker: usize, number: u64) -> Result<(), Error> {
-        let full = |_| Error { operation: "notify a worker of a connection", error: ErrorKind::WouldBlock.into() };
-        self.workers[worker].events.send(ConnectorEvent::Expected(number)).map_err(full)
+        self.notify(worker, ConnectorEvent::Expected(number));
+        self.send_events();
+        let is_it = |(of, event): &(usize, ConnectorEvent<C>)| {
+            *of == worker && matches!(event, ConnectorEvent::Expected(waiting) if *waiting == number)
+        };
+        if self.unsent.back().is_some_and(is_it) {
+            self.unsent.pop_back();
+            let error = ErrorKind::WouldBlock.into();
+            return Err(Error { operation: "notify a worker of a connection", error });
+        }
+        Ok(())
+    }
+
+    /// Sends events to the workers, each in order. Those for which a worker has no room wait.
+    fn send_events(&mut self) {
+        let mut full = Vec::new();
+        for (worker, event) in std::mem::take(&mut self.unsent) {
+            let unsent = if full.contains(&worker) { Err(event) } else { self.workers[worker].events.send(event) };
+            if let Err(event) = unsent {
+                full.push(worker);
+                self.unsent.push_back((worker, event));
+            }
+        }
     }
 
     fn notify(&mut self, worker: usize, event: ConnectorEvent<C>) {
@@ -361,5 +422,39 @@ impl<C: Provider> Connector<C> {
                 Err(error) => tracing::warn!("{error}: more data is sent in messages instead of by rendezvous"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::rig::Setup;
+    use crate::tests::setup::connecting::rig;
+    use linerate_bypass::CloseReason;
+
+    #[test]
+    fn events_of_a_recycled_number_keep_their_order() {
+        const NUMBER: u64 = 77;
+        let mut rig = rig(&Setup::default(), &[], true);
+        let connector = rig.ends[1].connector.as_mut().unwrap();
+        // The queue pair of a failed connection is destroyed, and the next one has its number.
+        connector.expect(0, NUMBER).unwrap();
+        connector.notify(0, ConnectorEvent::Lost(NUMBER, CloseReason::Reset));
+        connector.notify(0, ConnectorEvent::Unexpected(NUMBER));
+        connector.expect(0, NUMBER).unwrap();
+        connector.turn(Instant::ZERO).unwrap();
+        rig.ends[1].worker.turn(Instant::ZERO);
+        assert_eq!(rig.ends[1].worker.expected(), 1);
+    }
+
+    #[test]
+    fn full_mailbox_refuses_further_connections_only() {
+        let mut rig = rig(&Setup::default(), &[], true);
+        let connector = rig.ends[1].connector.as_mut().unwrap();
+        let fits = (0..1000).take_while(|number| connector.expect(0, *number).is_ok()).count();
+        assert!((1..1000).contains(&fits) && connector.unsent.is_empty());
+        rig.ends[1].worker.turn(Instant::ZERO);
+        assert_eq!(rig.ends[1].worker.expected(), fits);
+        assert!(rig.ends[1].connector.as_mut().unwrap().expect(0, 1000).is_ok());
     }
 }

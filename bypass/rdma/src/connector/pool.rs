@@ -16,11 +16,11 @@ use std::io::ErrorKind;
 /// [reset](Connector::take_up) with only its number unchanged.
 pub(super) struct Pool<C: Provider> {
     /// Ready with posted buffers.
-    ready: Vec<Qp<C, Init>>,
+    pub(super) ready: Vec<Qp<C, Init>>,
     /// Number of queue pairs that the worker drains.
     draining: usize,
     /// Resting queue pairs, with the end of their rest.
-    resting: VecDeque<(Instant, Qp<C, Drained>)>,
+    pub(super) resting: VecDeque<(Instant, Qp<C, Drained>)>,
     /// Queue pairs to be destroyed, by number.
     pub(super) leaving: HashMap<u32, Leaving<C>>,
 }
@@ -54,7 +54,8 @@ impl<C: Provider> Connector<C> {
             let to_come = pool.ready.len() + pool.draining;
             // Queue pairs in use will return, so that none is created while half are available.
             let is_short = to_come < wanted.div_ceil(2) || qps < wanted;
-            is_short && pool.ready.len() < wanted && qps < self.config.max_connections
+            let has_cqs = !self.workers[*worker].cqs.is_empty();
+            has_cqs && is_short && pool.ready.len() < wanted && qps < self.config.max_connections
         };
         let Some(worker) = (0..self.workers.len()).find(lacks) else { return Ok(false) };
         let qp = self.with_buffers(self.make_qp(worker)?.init(PORT)?)?;
@@ -91,8 +92,13 @@ impl<C: Provider> Connector<C> {
             // A new random PSN is sufficient.
             ListenerKind::Exchange(_) => Duration::ZERO,
         };
+        let is_current = self.workers[worker].cqs.iter().any(|cq| qp.completes_in(cq));
         let pool = &mut self.pools[worker];
         pool.draining -= 1;
+        if !is_current {
+            // Its completion queue was replaced.
+            return;
+        }
         match qp.drained() {
             Ok(qp) => pool.resting.push_back((now + rests, qp)),
             Err(qp) => tracing::debug!("queue pair {} is not drained and is destroyed", qp.number()),
@@ -149,6 +155,9 @@ impl<C: Provider> Connector<C> {
     /// Returns true if a worker has the maximum number of connections, for which its completion queues and shared
     /// buffers are sized.
     pub(super) fn is_full(&self, worker: usize) -> bool {
+        if self.workers[worker].cqs.is_empty() {
+            return true;
+        }
         if self.workers[worker].datagrams.is_some() {
             return self.made.values().filter(|made| made.worker == worker).count() >= self.config.max_connections;
         }

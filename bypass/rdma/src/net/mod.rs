@@ -18,6 +18,7 @@ use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::{ConnCore, Connection};
 use crate::provider::{Provider, WcOpcode, WcStatus};
+use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
 use linerate_bypass::inspect::{ConnInfo, TcpInfo};
@@ -64,6 +65,14 @@ enum Early {
     Datagram(UdMessage),
 }
 
+/// Lost connection.
+struct Lost {
+    number: u64,
+    why: CloseReason,
+    /// Polls until all completions that precede the loss are known to be processed.
+    polls: u32,
+}
+
 pub(crate) struct Net<C: Provider> {
     pub now: Instant,
     pub worker: usize,
@@ -100,8 +109,10 @@ pub(crate) struct Net<C: Provider> {
     dirty: Vec<ConnId>,
     /// Connections that found no memory.
     starved: Vec<ConnId>,
-    /// Numbers of lost connections, with the reason.
-    pub lost: Vec<(u64, CloseReason)>,
+    /// Lost connections that have not ended.
+    lost: Vec<Lost>,
+    /// Reason why the device has failed, until the connector is notified.
+    pub failure: Option<String>,
     /// Ended connections for the connector.
     pub retired: Vec<ConnCore<C>>,
     polled: Vec<Completion>,
@@ -142,6 +153,7 @@ impl<C: Provider> Net<C> {
             dirty: Vec::new(),
             starved: Vec::new(),
             lost: Vec::new(),
+            failure: None,
             retired: Vec::new(),
             polled: Vec::with_capacity(BURST),
             is_over: false,
@@ -197,6 +209,9 @@ impl<C: Provider> Net<C> {
             self.poll_queues();
         }
         self.polling.polled(self.is_drained);
+        for lost in &mut self.lost {
+            lost.polls = lost.polls.saturating_sub(1);
+        }
     }
 
     fn poll_queues(&mut self) {
@@ -217,6 +232,7 @@ impl<C: Provider> Net<C> {
     fn give_up(&mut self, error: &Error) {
         tracing::error!("{error}: all connections have ended and no further ones are possible");
         self.is_over = true;
+        self.failure = Some(error.to_string());
         self.expected.clear();
         self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
         for id in self.table.slots.conn_ids() {
@@ -233,13 +249,8 @@ impl<C: Provider> Net<C> {
         }
         self.polled = polled;
         self.polling.take_done(&mut self.polled_for);
-        if self.is_drained {
-            // All data sent before the loss has been processed.
-            for (number, why) in std::mem::take(&mut self.lost) {
-                if let Some(id) = self.of_number(number) {
-                    self.end_lost(id, why);
-                }
-            }
+        if !self.lost.is_empty() {
+            self.end_all_lost();
         }
         while let Some(id) = self.table.expire(self.now) {
             self.linger_expired(id);
@@ -255,6 +266,38 @@ impl<C: Provider> Net<C> {
             self.set_dirty(id);
         }
         count
+    }
+
+    /// Records the loss of connection `number`.
+    pub fn lose(&mut self, number: u64, why: CloseReason) {
+        self.lost.push(Lost { number, why, polls: self.polls_until_empty() });
+    }
+
+    /// Ends the lost connections whose data, sent before the loss, has been processed: when all queues are empty, or
+    /// after as many polls as a full queue takes, because other connections may keep the queues busy for ever.
+    #[cold]
+    fn end_all_lost(&mut self) {
+        let is_drained = self.is_drained;
+        let due: Vec<Lost> = self.lost.extract_if(.., |lost| is_drained || lost.polls == 0).collect();
+        for Lost { number, why, .. } in due {
+            if let Some(id) = self.of_number(number) {
+                self.end_lost(id, why);
+            }
+        }
+    }
+
+    /// Replaces the queues, one of which has failed, and ends all connections.
+    #[cold]
+    pub fn rebuilt(&mut self, queues: Queues<C>) {
+        for id in self.table.slots.conn_ids() {
+            self.end(id, CloseReason::Reset);
+        }
+        // Nothing of the old queues completes any more.
+        self.expected.clear();
+        self.lost.clear();
+        self.polled.clear();
+        self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
+        Queues { cqs: self.cqs, srq: self.srq, datagrams: self.datagrams } = queues;
     }
 
     /// Probes silent peers; with requests outstanding, the device detects a dead peer itself. Connections whose last
@@ -303,7 +346,7 @@ impl<C: Provider> Net<C> {
     /// Keeps completions of connection `number`, which is being established, until it is added.
     pub fn expect(&mut self, number: u64) {
         // An entry in `lost` refers to an earlier connection with the same number.
-        self.lost.retain(|(lost, _)| *lost != number);
+        self.lost.retain(|lost| lost.number != number);
         self.expected.insert(number, Vec::new());
     }
 

@@ -27,8 +27,13 @@ impl Polling {
 impl<C: Provider> Net<C> {
     /// Polls all completions of a queue pair before its destruction.
     pub fn poll_for(&mut self, number: u32) {
+        self.polling.0.push((number, self.polls_until_empty()));
+    }
+
+    /// Returns the number of polls that empty a full queue of what it holds now.
+    pub(super) fn polls_until_empty(&self) -> u32 {
         let entries = self.cqs.iter().map(Cq::entries).max().unwrap_or(0);
-        self.polling.0.push((number, entries.div_ceil(BURST as u32).max(1)));
+        entries.div_ceil(BURST as u32).max(1)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::rig::{Peer, Rig, Setup, message};
 use crate::Mode;
 use crate::connection::wire::{HEADER, Header, Kind, OFFERS, Offer};
-use crate::provider::WcStatus;
+use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Cq, Qp, RingAddr, Rts};
 use linerate_bypass::CloseReason;
 use linerate_rdma_sim::SimDevice;
@@ -93,6 +93,29 @@ fn excess_use_of_shared_buffers_ends_connection() {
     let most = usize::from(setup.config.buffers);
     // One message more than there are credits.
     sends(&setup, &vec![data(); most + 1]);
+}
+
+#[test]
+fn peer_that_uses_all_shared_buffers_breaks_no_completion_queue() {
+    let mut setup = Setup::default();
+    let srq = 64;
+    (setup.config.srq, setup.config.max_connections) = (Some(srq), 1);
+    let mut rig = Rig::new(&setup, [Peer::echoes(), Peer::echoes()]);
+    let mut cq = Cq::new(&rig.ends[0].device, 64, None).unwrap();
+    rig.ends[0].completes_to(&cq);
+    let mut qp = rig.half(&setup);
+    // The service processes nothing meanwhile.
+    for _ in 0..srq / u32::from(setup.config.sends) {
+        (0..setup.config.sends).for_each(|_| send(&rig, &mut qp, &data()));
+        qp.flush().unwrap();
+        rig.fabric.run();
+        let completions: Vec<_> = cq.poll(64).unwrap().collect();
+        for completion in completions {
+            qp.sent(completion).unwrap();
+        }
+    }
+    assert_eq!((rig.ends[1].device.async_event().unwrap(), rig.fabric.srq_wrs(&rig.ends[1].device)), (None, 0));
+    rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
 }
 
 fn writing() -> Setup {

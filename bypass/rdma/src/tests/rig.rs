@@ -7,10 +7,11 @@ pub use peer::Peer;
 use super::contract::Hosted;
 use crate::connection::conn_transport::{ConnTransport, FIRST_SESSION};
 use crate::connection::wire::EndParams;
-use crate::connector::{UdQpHandle, sessions};
+use crate::connector::UdQpHandle;
 use crate::provider::{AhAttr, Provider, Transition, TransportKind};
+use crate::queues::Queues;
 use crate::session::Session;
-use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring, Srq};
+use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring};
 use crate::{
     Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Worker,
     WorkerChannels, WorkerHandle,
@@ -18,7 +19,7 @@ use crate::{
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppMsg, Arena, Origin, Service, Timer, Waker};
+use linerate_bypass::{AppMsg, Arena, CloseReason, Origin, Service, Timer, Waker};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub struct End<S: Service = Peer> {
     pub buffers: Arena,
     config: Config,
     mr: Mr<SimDevice>,
-    cq: CqHandle<SimDevice>,
+    cq: Option<CqHandle<SimDevice>>,
     srq: Option<crate::verbs::SrqHandle<SimDevice>>,
     pub datagrams: Option<UdQpHandle>,
     events: Sender<ConnectorEvent<SimDevice>>,
@@ -133,16 +134,10 @@ impl<S: Hosted> End<S> {
         let sink = is_iwarp.then(|| Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap());
         let mr = Mr::new(&Pd::new(&device).unwrap(), &arenas, sink).unwrap();
         let rest = config.rests.then(|| IdleWait::new(&device).unwrap());
-        let cq = Cq::new(&device, 4096, rest.as_ref().map(IdleWait::channel)).unwrap();
-        let posted = || (0..).map_while(|_| buffers.alloc(config.buffer));
-        let srq = config.srq.map(|count| {
-            let mut srq = Srq::new(&mr, count).unwrap();
-            srq.post(posted()).unwrap();
-            srq
-        });
         let limits = device.limits().unwrap();
-        let datagrams = (config.mode == Mode::Ud)
-            .then(|| sessions::datagrams(&config, &limits, &mr, &buffers, cq.handle()).unwrap());
+        let channel = rest.as_ref().map(IdleWait::channel);
+        let Queues { mut cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &buffers, channel).unwrap();
+        let cq = cqs.remove(0);
         let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
         let mws = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Mw::new(&mr).unwrap()).collect();
         let handles = (cq.handle().clone(), srq.as_ref().map(|srq| srq.handle().clone()));
@@ -172,7 +167,7 @@ impl<S: Hosted> End<S> {
             buffers,
             config,
             mr,
-            cq,
+            cq: Some(cq),
             srq,
             datagrams,
             events,
@@ -186,10 +181,11 @@ impl<S: Hosted> End<S> {
     /// Adds a connector that listens on `listen`. Returns the addresses.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
         let handle = WorkerHandle {
-            cqs: vec![self.cq.clone()],
+            cqs: vec![self.cq()],
             most: usize::MAX,
             srq: self.srq.clone(),
             datagrams: self.datagrams,
+            channel: None,
             events: self.events.clone(),
         };
         let commands = self.commands.take().unwrap();
@@ -216,7 +212,7 @@ impl<S: Hosted> End<S> {
     fn qp(&self) -> Qp<SimDevice, crate::verbs::Init> {
         let Config { sends, buffers, inline, signal_every, list, .. } = self.config;
         let config = QpConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
-        let mut qp = Qp::new(&self.mr, &self.cq, self.srq.as_ref(), &config).unwrap();
+        let mut qp = Qp::new(&self.mr, &self.cq(), self.srq.as_ref(), &config).unwrap();
         if self.config.mode == Mode::Write {
             let block = self.buffers.alloc(usize::from(buffers) * self.config.buffer).unwrap();
             qp = qp.with_ring(Ring::new(&self.mr, block, self.config.buffer).unwrap());
@@ -254,17 +250,17 @@ impl<S: Hosted> End<S> {
 
     /// Directs completions of later queue pairs to `cq` instead of the worker.
     pub fn completes_to(&mut self, cq: &Cq<SimDevice>) {
-        self.cq = cq.handle().clone();
+        self.cq = Some(cq.handle().clone());
     }
 
     /// Returns the current completion queue.
     pub fn cq(&self) -> CqHandle<SimDevice> {
-        self.cq.clone()
+        self.cq.clone().unwrap()
     }
 
     /// Restores the completion queue.
     pub fn completes_by(&mut self, cq: CqHandle<SimDevice>) {
-        self.cq = cq;
+        self.cq = Some(cq);
     }
 
     /// Returns the protection domain.
@@ -275,6 +271,16 @@ impl<S: Hosted> End<S> {
     /// Returns the live objects and the used memory.
     pub fn holds(&self, fabric: &Fabric) -> (Live, usize) {
         (fabric.live_of(&self.device), self.arena.stats().used + self.buffers.stats().used)
+    }
+
+    /// Releases the queues of the worker, which its connector replaces.
+    pub fn forgets_queues(&mut self) {
+        (self.cq, self.srq) = (None, None);
+    }
+
+    /// Notifies the worker that the connection with this number is lost.
+    pub fn loses(&mut self, number: u64, why: CloseReason) {
+        assert!(self.events.send(ConnectorEvent::Lost(number, why)).is_ok());
     }
 
     /// Drops connections that the worker has released.

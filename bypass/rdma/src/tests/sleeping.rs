@@ -117,7 +117,7 @@ fn run(
     let worker = thread::spawn(move || {
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();
-        let connector = thread::spawn(move || connector.run(&Clock::start(), || seen.load(Ordering::Relaxed)));
+        let connector = thread::spawn(move || connector.run(&Clock::start(), || seen.load(Ordering::Relaxed), || {}));
         let clock = Clock::start();
         let mut worker = Worker::new(worker, config, parts, channels, service);
         while !worker.service().is_over {
@@ -128,7 +128,7 @@ fn run(
         let waits = worker.waits();
         drop(worker);
         over.store(true, Ordering::Relaxed);
-        connector.join().unwrap();
+        connector.join().unwrap().unwrap();
         waits
     });
     (app_sender, listening, worker)
@@ -189,6 +189,32 @@ fn every_event_wakes_worker_with_tcp_exchange() {
 #[test]
 fn every_event_wakes_worker_with_sessions() {
     both_workers_wake(Connect::Exchange, crate::Mode::Ud);
+}
+
+#[test]
+fn failed_device_stops_workers_and_is_reported() {
+    for is_removed in [false, true] {
+        let fabric = Fabric::new(FabricConfig { mode: Mode::Auto, ..FabricConfig::default() });
+        let config = DeviceConfig { flushes_on_fatal: false, ..DeviceConfig::roce([127, 0, 0, 1].into()) };
+        let device = fabric.device("model", config);
+        let config = Config { max_connections: 1, ..Config::default() };
+        let adapter = Adapter::<_, ()>::open(&device, &config, &[], 1).unwrap();
+        let (connector, workers) = adapter.start().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let (seen, stop) = (over.clone(), over.clone());
+        let is_over = move || seen.load(Ordering::Relaxed);
+        let stops = move || stop.store(true, Ordering::Relaxed);
+        let connector = thread::spawn(move || connector.run(&Clock::start(), is_over, stops));
+        if is_removed {
+            fabric.vanish(&device, true);
+        } else {
+            fabric.fatal(&device);
+        }
+        let error = connector.join().unwrap().unwrap_err();
+        assert!(over.load(Ordering::Relaxed));
+        assert!(error.to_string().starts_with("RDMA device model has failed: "), "{error}");
+        drop(workers);
+    }
 }
 
 #[test]

@@ -119,6 +119,12 @@ impl<C: Provider> CmId<C> {
         unsafe { self.channel.provider.cm_addresses(self.handle) }
     }
 
+    /// Returns local port and GID of an identifier that is bound to this device.
+    pub fn source(&self) -> Result<(u8, [u8; 16]), Error> {
+        // SAFETY: the identifier is live.
+        unsafe { self.channel.provider.cm_source(self.handle) }.map_err(Error::new("query a connection's port"))
+    }
+
     /// Requests the connection.
     pub fn connect(&mut self, parameters: &CmConnParam) -> Result<(), Error> {
         // SAFETY: the identifier is live.

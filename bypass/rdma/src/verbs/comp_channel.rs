@@ -14,6 +14,12 @@ pub(super) struct ChannelInner<C: Provider> {
     fd: RawFd,
 }
 
+impl<C: Provider> Clone for CompChannel<C> {
+    fn clone(&self) -> Self {
+        CompChannel(self.0.clone())
+    }
+}
+
 impl<C: Provider> CompChannel<C> {
     /// Creates a channel on the device of `provider`.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {

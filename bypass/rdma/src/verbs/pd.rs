@@ -118,8 +118,8 @@ pub(super) enum Kept {
 impl<C: Provider> Mr<C> {
     /// Registers all memory of `arenas`. Peers can access it only through a [`Mw`].
     ///
-    /// With a `sink`, READs are stored there and copied out: over iWARP, a READ response arrives as a write of the peer,
-    /// and its R_Key, which the peer sees, opens the whole region for writes at any time.
+    /// With a `sink`, READs are stored there and copied out: over iWARP, a READ response arrives as a write of the
+    /// peer, and its R_Key, which the peer sees, opens the whole region for writes at any time.
     pub fn new(pd: &Pd<C>, arenas: &[Arena], sink: Option<Arena>) -> Result<Self, Error> {
         let access = Access { local_write: true, bind: true, ..Access::default() };
         let part = |arena: &Arena| {

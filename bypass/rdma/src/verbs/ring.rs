@@ -84,8 +84,8 @@ impl<C: Provider> Ring<C> {
         self.next = (self.next + 1) % self.slots;
         let len = if len <= self.slot.min(buffer.len()) { len } else { 0 };
         buffer.truncate(len);
-        // SAFETY: the slot lies in the block, which `memory` keeps and to which no reference exists. Block and slots are
-        // aligned.
+        // SAFETY: the slot lies in the block, which `memory` keeps and to which no reference exists. Block and slots
+        // are aligned.
         unsafe { load(start, buffer) }
     }
 }

@@ -15,6 +15,7 @@ use linerate_stack::Idle;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 /// A listening verbs device.
 pub struct Port<M> {
@@ -91,7 +92,9 @@ impl<M: Send + 'static> Port<M> {
         let (connector, workers) = adapter.start()?;
         let running = Arc::new(AtomicUsize::new(count));
         let left = running.clone();
-        let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0);
+        let stops = stop.clone();
+        // Without its device, a service would run on and accept nothing.
+        let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
         let connector = std::thread::Builder::new().name("connector".to_owned()).spawn(connects);
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
         let job = |parts: WorkerParts<RdmaCore, M>| -> Job<S> {
@@ -106,9 +109,8 @@ impl<M: Send + 'static> Port<M> {
                 ready.fetch_add(1, Ordering::Relaxed);
                 let ended = worker.run(&Clock::start(), &stop);
                 drop(running);
-                if let Some(connector) = connector {
-                    // The connector logs its own errors.
-                    let _ = connector.join();
+                if let Some(Ok(result)) = connector.map(JoinHandle::join) {
+                    result?;
                 }
                 Ok(ended)
             })

@@ -57,8 +57,7 @@ impl<C: Provider> Connector<C> {
                 None => handshake.stage = Stage::Listening,
                 Some(bytes) => {
                     let theirs = read(&bytes, handshake)?;
-                    handshake.worker = self.next;
-                    self.next = (self.next + 1) % self.workers.len();
+                    handshake.worker = self.next_worker();
                     let (half, own, record) = self.new_half(handshake)?;
                     if record.session.is_some() != theirs.session.is_some() {
                         // Sent first, so that the peer can report an error.
@@ -114,8 +113,8 @@ impl<C: Provider> Connector<C> {
             psn: fastrand::u32(..NUMBERS),
             gid: own.raw,
             mtu: port.mtu,
-            initiator_depth: self.reads.1,
-            responder_resources: self.reads.0,
+            initiator_depth: self.limits.initiator_depth,
+            responder_resources: self.limits.responder_resources,
         };
         Ok((half, own, record))
     }
@@ -151,13 +150,14 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Creates the state of the established connection, and watches the TCP connection for its end.
+    /// Creates the state of the established connection, and watches the TCP connection for its end. Returns also the
+    /// local port and GID.
     pub(super) fn settle(
         &mut self,
         handshake: &Handshake<C>,
         transport: ConnTransport<C>,
         theirs: &EndParams,
-    ) -> Result<ConnCore<C>, ExchangeError> {
+    ) -> Result<(ConnCore<C>, (u8, [u8; 16])), ExchangeError> {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
         if let ConnTransport::Ud(_) = transport {
@@ -171,7 +171,8 @@ impl<C: Provider> Connector<C> {
             let name = EventData::new_u64(super::MADE | transport.number());
             epoll::modify(&exchange.epoll, &handshake.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
         }
-        Ok(ConnCore::new(transport, None, addresses, &self.greeting, theirs))
+        let own = gid_of(&**self.mr.pd().provider(), addresses[0].ip())?;
+        Ok((ConnCore::new(transport, None, addresses, &self.greeting, theirs), (own.port, own.raw)))
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) struct Exchange<C: Provider> {
 }
 
 /// Connection being established.
-struct Handshake<C: Provider> {
+pub(super) struct Handshake<C: Provider> {
     stream: TcpStream,
     worker: usize,
     origin: Origin,
@@ -183,6 +183,12 @@ impl<C: Provider> Exchange<C> {
     /// Signals the end of a connection to its peer.
     pub fn end(&mut self, number: u64) {
         self.made.remove(&number);
+    }
+
+    /// Removes the handshakes that have a queue pair of this worker.
+    pub fn take_of(&mut self, worker: usize) -> Vec<Handshake<C>> {
+        let is_its = |_: &u64, handshake: &mut Handshake<C>| handshake.worker == worker && handshake.number.is_some();
+        self.handshakes.extract_if(is_its).map(|(_, handshake)| handshake).collect()
     }
 
     /// Accepts a waiting client, if there is room.
@@ -347,11 +353,10 @@ impl<C: Provider> Connector<C> {
             Err(error) => Err(error),
         };
         match result {
-            Ok(link) => {
+            Ok((link, source)) => {
                 let (worker, origin) = (handshake.worker, handshake.origin);
                 let number = link.transport.number();
-                let made =
-                    Made { worker, qp: link.transport.handle(), id: None, local: link.local.ip(), had_last: false };
+                let made = Made { worker, qp: link.transport.handle(), id: None, source, had_last: false };
                 self.made.insert(number, made);
                 _ = self.exchange().map(|exchange| exchange.made.insert(number, handshake.stream));
                 self.notify(worker, ConnectorEvent::Made(link, origin));
@@ -367,7 +372,7 @@ impl<C: Provider> Connector<C> {
     }
 
     /// Gives up a handshake.
-    fn give_up(&mut self, handshake: Handshake<C>, error: ConnectError, now: Instant) {
+    pub(super) fn give_up(&mut self, handshake: Handshake<C>, error: ConnectError, now: Instant) {
         self.not_made(handshake.worker, handshake.number, handshake.origin, error);
         if let Stage::Answered(ConnTransport::Rc(qp), _) = handshake.stage
             && self.config.srq.is_some()

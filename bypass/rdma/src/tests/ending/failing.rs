@@ -5,7 +5,7 @@ use crate::provider::WcStatus;
 use crate::tests::rig::{End, Peer, Rig, Setup, mode};
 use crate::tests::setup::connecting::{ADDRESS, rig};
 use linerate_bypass::CloseReason;
-use linerate_rdma_sim::Call;
+use linerate_rdma_sim::{Call, DeviceConfig};
 use std::time::Duration;
 
 /// Data to send, a part of it by rendezvous.
@@ -26,7 +26,13 @@ fn setup(seed: u64) -> Setup {
         connect_timeout: Duration::from_micros(50_000),
         ..defaults.config
     };
-    Setup { seed, config, narrow: seed.is_multiple_of(2), ..defaults }
+    let device = if seed % 4 < 2 { defaults.device } else { unkind };
+    Setup { seed, config, narrow: seed.is_multiple_of(2), device, ..defaults }
+}
+
+/// Reuses queue pair numbers at once, and flushes nothing when it fails.
+fn unkind(device: &mut DeviceConfig) {
+    (device.holds_shared, device.recycles_numbers, device.flushes_on_fatal) = (true, true, false);
 }
 
 /// Creates a client that retries until its data was echoed, and a server.
@@ -110,6 +116,57 @@ fn failed_qp_ends_its_connection_only() {
         });
         assert!(ended.len() <= 2, "{ended:?}");
     }
+}
+
+#[test]
+fn failed_completion_queue_is_replaced() {
+    for seed in 0..24 {
+        let setup = setup(seed);
+        let mut rig = persistent(&setup);
+        let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
+        rig.ends.iter_mut().for_each(End::forgets_queues);
+        rig.run_until(|ends| ends[1].worker.service().received > 1000);
+        let device = rig.ends[(seed % 2) as usize].device.clone();
+        rig.fabric.overrun(&device);
+        rig.run_until(|ends| is_through(ends[0].worker.service()));
+        (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
+        assert_eq!(rig.ends[0].worker.service().ended.len(), 2, "a single connection was lost");
+    }
+}
+
+#[test]
+fn worker_without_queues_gets_no_connections() {
+    let setup = setup(1);
+    let mut rig = persistent(&setup);
+    rig.ends[0].worker.service_mut().again = 3;
+    rig.run_until(|ends| ends[1].worker.service().received > 1000);
+    let device = rig.ends[1].device.clone();
+    rig.fabric.fail_call(&device, Call::CreateQueue, 0, libc::ENOMEM);
+    rig.fabric.overrun(&device);
+    rig.run_until(|ends| ends[0].worker.service().failed.len() == 3);
+    assert_eq!(rig.ends[1].worker.service().ended.len(), 1);
+    assert!(rig.ends[1].connector.as_ref().unwrap().failure().is_some());
+}
+
+#[test]
+fn lost_connection_ends_although_the_queue_is_never_empty() {
+    let setup = Setup::default();
+    let mut rig = Rig::new(&setup, [Peer::echoes(), Peer::echoes()]);
+    rig.connect(&setup);
+    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+    let (device, entries) = (rig.ends[1].device.clone(), setup.config.cq_entries(setup.config.max_connections));
+    let number = u64::from(*rig.fabric.counters().keys().max().unwrap());
+    rig.fabric.flood(&device, 100);
+    rig.ends[1].loses(number, CloseReason::TimedOut);
+    let turns = (0..entries).take_while(|_| {
+        rig.fabric.flood(&device, 32);
+        rig.now += rig.tick;
+        rig.ends[1].worker.turn(linerate_bypass::time::Instant::from_nanos(rig.now));
+        rig.ends[1].worker.service().ended.is_empty()
+    });
+    let turns = turns.count() as u32;
+    assert_eq!(rig.ends[1].worker.service().ended, [CloseReason::TimedOut]);
+    assert!((1..=entries / 32 + 1).contains(&turns), "{turns}");
 }
 
 #[test]

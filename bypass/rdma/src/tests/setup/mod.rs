@@ -2,4 +2,5 @@
 
 pub mod connecting;
 mod pool;
+mod ports;
 mod tcp_exchange;

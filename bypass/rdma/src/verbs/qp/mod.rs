@@ -247,6 +247,11 @@ impl<C: Provider, S> Qp<C, S> {
         self.core.handle
     }
 
+    /// Returns true if the queue pair completes in `cq`.
+    pub fn completes_in(&self, cq: &CqHandle<C>) -> bool {
+        self.core.cq.handle() == cq.handle()
+    }
+
     /// Moves the queue pair to ERROR, so that all outstanding requests complete, and drops windows and rings that the
     /// peer could access.
     pub fn fail(self) -> Result<Qp<C, Errored>, Error> {

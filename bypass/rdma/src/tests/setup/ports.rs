@@ -1,0 +1,78 @@
+//! Devices with several ports, and InfiniBand devices.
+
+use crate::tests::rig::{Peer, Rig, Setup};
+use crate::{Config, Connect};
+use linerate_bypass::CloseReason;
+use linerate_rdma_sim::DeviceConfig;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Adds a port in the next /24.
+fn two_ports(device: &mut DeviceConfig) {
+    let IpAddr::V4(address) = device.address else { panic!("{device:?}") };
+    let [a, b, c, d] = address.octets();
+    *device = device.clone().with_port([a, b, c + 1, d].into());
+}
+
+fn infiniband(device: &mut DeviceConfig) {
+    *device = DeviceConfig::infiniband(device.address);
+}
+
+/// Connects two idle ends.
+fn connected(connect: Connect, device: fn(&mut DeviceConfig), server: [u8; 4]) -> Rig {
+    let defaults = Setup::default();
+    let config = Config {
+        connect,
+        connect_timeout: Duration::from_millis(100),
+        down_timeout: Duration::from_micros(200),
+        ..defaults.config
+    };
+    let setup = Setup { network: [server[0], 0, 0], config, device, ..defaults };
+    let mut rig = Rig::new(&setup, [Peer::sends(&[]), Peer::echoes()]);
+    // The kernel chooses a free TCP port.
+    let address = SocketAddr::from((server, if connect == Connect::Exchange { 0 } else { 7 }));
+    let listening = rig.listens(address);
+    rig.connect_to(listening);
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.summary().accepted + end.worker.summary().connected == 1));
+    rig
+}
+
+fn is_kept(rig: &mut Rig) {
+    (0..5000).for_each(|_| rig.step());
+    assert!(rig.ends.iter().all(|end| end.worker.service().ended.is_empty()));
+}
+
+#[test]
+fn change_of_one_port_keeps_connections_of_the_other() {
+    for (connect, server) in [(Connect::Manager, [10, 0, 1, 2]), (Connect::Exchange, [127, 0, 1, 2])] {
+        let mut rig = connected(connect, two_ports, server);
+        let device = rig.ends[1].device.clone();
+        rig.fabric.change_address(&device, 1, [server[0], 0, 0, 77].into());
+        is_kept(&mut rig);
+        rig.fabric.take_down(&device, 1);
+        is_kept(&mut rig);
+        // An address was added to the interface of the port.
+        rig.fabric.gid_event(&device, 2);
+        is_kept(&mut rig);
+        rig.fabric.change_address(&device, 2, [server[0], 0, 1, 77].into());
+        rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
+    }
+}
+
+#[test]
+fn connections_of_a_port_that_is_down_end() {
+    let mut rig = connected(Connect::Manager, two_ports, [10, 0, 1, 2]);
+    let device = rig.ends[1].device.clone();
+    rig.fabric.take_down(&device, 2);
+    rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::TimedOut]);
+}
+
+#[test]
+fn gid_event_keeps_infiniband_connections() {
+    let mut rig = connected(Connect::Manager, infiniband, [10, 0, 0, 2]);
+    for end in 0..2 {
+        let device = rig.ends[end].device.clone();
+        rig.fabric.gid_event(&device, 1);
+        is_kept(&mut rig);
+    }
+}
