@@ -2,7 +2,7 @@
 
 use crate::connection::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
-use crate::provider::{DeviceLimits, TransportKind};
+use crate::provider::{DeviceLimits, Retry, TransportKind};
 use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
 use crate::verbs::QpConfig;
@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// Minimum UD send requests and receive buffers of a worker.
 const DATAGRAMS: u32 = 4096;
+/// Unit of the local ACK timeout in nanoseconds (IBA 9.9.2.4.1), and the largest power of two of it.
+const ACK_UNIT: u128 = 4096;
+const MAX_TIMEOUT: u8 = 31;
 /// Maximum completion queues of a worker, which polls all of them.
 const QUEUES: u32 = 64;
 
@@ -55,8 +58,14 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Silence after which a peer is probed.
     pub probe_after: Duration,
-    /// Time that all ports of the device may be down before its connections end.
-    pub down_timeout: Duration,
+    /// Time without an acknowledgement after which a request is sent again, rounded up to 4.096 µs times a power of
+    /// two. iWARP has the time-outs of the kernel's TCP.
+    pub timeout: Duration,
+    /// Number of retries after a time-out, at most 7.
+    pub retries: u8,
+    /// Number of retries after the peer had no buffer, at most 7, which is unlimited. Credits ensure that it has posted
+    /// one, but its device may not have seen it yet.
+    pub rnr_retries: u8,
 }
 
 /// Method of delivering messages to an end of a connection. The two ends may differ.
@@ -100,7 +109,9 @@ impl Default for Config {
             connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
             probe_after: Duration::from_secs(10),
-            down_timeout: Duration::from_secs(10),
+            timeout: Duration::from_millis(268),
+            retries: 7,
+            rnr_retries: 6,
         }
     }
 }
@@ -163,6 +174,20 @@ impl Config {
             signal_every: self.signal_every,
             list: self.list,
         }
+    }
+
+    /// Returns the retransmission parameters of queue pairs.
+    pub(crate) fn retry(&self) -> Retry {
+        let nanos = self.timeout.as_nanos();
+        let timeout = (0..MAX_TIMEOUT).find(|power| ACK_UNIT << power >= nanos).unwrap_or(MAX_TIMEOUT);
+        Retry { timeout, retries: self.retries, rnr_retries: self.rnr_retries, ..Retry::DEFAULT }
+    }
+
+    /// Returns the time after which a peer that does not answer is lost: that of all attempts. Devices may take up to
+    /// four times as long (IBA 9.7.6.1.3). The connections of a port that is down end after the same time.
+    pub(crate) fn retry_time(&self) -> Duration {
+        let Retry { timeout, retries, .. } = self.retry();
+        Duration::from_nanos((ACK_UNIT << timeout) as u64) * (u32::from(retries) + 1)
     }
 
     /// Returns the configuration reduced to the device's limits, or an error for a setting that cannot be reduced.
@@ -374,6 +399,17 @@ mod tests {
         assert_eq!(prepares.within(&iwarp).unwrap_err(), Unsupported::NoPool);
         let srq = Config { srq: Some(64), ..writes };
         assert_eq!(srq.within(&limits()).unwrap_err(), Unsupported::SharedRings);
+    }
+
+    #[test]
+    fn time_outs_are_powers_of_two_and_end_connections_after_all_retries() {
+        for (micros, power) in [(0, 0), (4, 0), (5, 1), (8, 1), (9, 2), (268_000, 16), (10_000_000_000, 31)] {
+            let timeout = Duration::from_micros(micros);
+            assert_eq!(Config { timeout, ..Config::default() }.retry().timeout, power, "{micros}");
+        }
+        let config = Config { timeout: Duration::from_micros(4), retries: 2, ..Config::default() };
+        assert_eq!(config.retry_time(), Duration::from_nanos(3 * 4096));
+        assert_eq!(Config::default().retry(), Retry::DEFAULT);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use crate::Config;
 use crate::connection::ConnCore;
 use crate::net::{Net, Parts};
-use crate::provider::Provider;
+use crate::provider::{AhAttr, Provider};
 use crate::queues::Queues;
-use crate::verbs::{Errored, Mw, Qp};
+use crate::verbs::{Ah, Errored, Mw, Qp};
 use crate::waker::IdleWait;
 use linerate_bypass::mailbox::{Receiver, Sender};
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -36,6 +36,8 @@ pub enum ConnectorEvent<C: Provider> {
     Drain(Qp<C, Errored>),
     /// Queues that replace those of the worker, one of which has failed. All connections of the worker have ended.
     Rebuilt(Box<Queues<C>>),
+    /// Renewed address of the peer of the session with this number.
+    Readdressed(u64, Ah<C>),
     /// Request to poll all completions of the queue pair with this number, whose connection has ended.
     Poll(u32),
 }
@@ -59,6 +61,8 @@ pub enum ConnectorRequest<C: Provider> {
     Drained(usize, Qp<C, Errored>),
     /// All completions of the queue pair with this number were polled, as requested from this worker.
     Polled(usize, u32),
+    /// The peer of this session of a worker does not answer at this path.
+    Readdress(usize, u64, AhAttr),
     /// A completion queue cannot be polled, for this reason.
     DeviceFailed(String),
 }
@@ -227,6 +231,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 }
                 ConnectorEvent::Failed(token, error) => self.host.net.table.failed.push_back((token, error)),
                 ConnectorEvent::Lost(number, why) => self.host.net.lose(number, why),
+                ConnectorEvent::Readdressed(number, ah) => self.host.net.readdress(number, ah),
                 ConnectorEvent::Rebuilt(queues) => self.host.net.rebuilt(*queues),
                 ConnectorEvent::Mw(mw) => self.host.net.add_window(mw),
                 ConnectorEvent::Drain(qp) => self.host.net.drain(qp),
@@ -244,6 +249,8 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.unsent.extend(self.host.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
         self.unsent.extend(self.host.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
         self.unsent.extend(self.host.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));
+        let moved = self.host.net.moved.drain(..);
+        self.unsent.extend(moved.map(|(number, path)| ConnectorRequest::Readdress(worker, number, path)));
         let connects =
             self.host.net.wanted.drain(..).map(|(remote, token)| ConnectorRequest::Connect { worker, remote, token });
         self.unsent.extend(connects);

@@ -5,7 +5,9 @@ use super::prepared::Prepared;
 use super::run::Run;
 use super::{Parameters, PerfError, Refusal, Test};
 use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_rdma::provider::{CmConnParam, CmEvent, CmEventKind, DeviceLimits, PrivateData, Provider, TransportKind};
+use linerate_rdma::provider::{
+    CmConnParam, CmEvent, CmEventKind, DeviceLimits, PrivateData, Provider, Retry, TransportKind,
+};
 use linerate_rdma::verbs::{CmId, CmNotification, Error, EventChannel, Init, New, Qp};
 use linerate_rdma::wait_readable;
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ const RESOLVE_MS: u32 = 2000;
 /// Maximum duration of connection setup.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Transport retries, and unlimited retries after receiver-not-ready.
-const RETRIES: u8 = 7;
+pub(super) const RETRY: Retry = Retry { rnr_retries: 7, ..Retry::DEFAULT };
 /// Interval at which a waiting end checks whether it is interrupted.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// Idle turns between readings of the clock.
@@ -322,7 +324,7 @@ impl<C: Provider> End<C> {
                 id.accept(&params)?;
                 return Ok((prepared, Err(qp)));
             }
-            let qp = qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?;
+            let qp = qp.to_rtr_by_cm(&id, &RETRY)?.to_rts_by_cm(&id, &RETRY)?;
             id.accept(&params)?;
             Ok((prepared, Ok(qp)))
         });
@@ -350,8 +352,8 @@ impl<C: Provider> End<C> {
             qp,
             responder_resources: self.limits.responder_resources.min(reads),
             initiator_depth: self.limits.initiator_depth.min(answered).min(parameters.reads),
-            retries: RETRIES,
-            rnr_retries: RETRIES,
+            retries: RETRY.retries,
+            rnr_retries: RETRY.rnr_retries,
             is_shared: false,
             private_data: PrivateData::new(private_data),
         }
@@ -404,7 +406,7 @@ impl<C: Provider> End<C> {
                 let qp = if event.kind == Established {
                     qp.rts_by_iwarp()
                 } else {
-                    let ready = qp.reinit_by_cm(id)?.to_rtr_by_cm(id)?.to_rts_by_cm(id)?;
+                    let ready = qp.reinit_by_cm(id, &RETRY)?.to_rtr_by_cm(id, &RETRY)?.to_rts_by_cm(id, &RETRY)?;
                     id.establish()?;
                     ready
                 };

@@ -108,9 +108,25 @@ impl AhAttr {
     }
 }
 
-/// Default local ACK timeout: 4.096 µs · 2¹⁶, a quarter of a second (IBA 9.9.2.4.1). Linux' rdma_cm long used 19 for
-/// RoCE, which is two seconds per lost packet.
-pub const ACK_TIMEOUT: u8 = 16;
+/// Retransmission parameters of a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Local ACK timeout: 4.096 µs times two to this power, at most 31.
+    pub timeout: u8,
+    /// Retries without an acknowledgement, at most 7.
+    pub retries: u8,
+    /// Retries after receiver-not-ready; 7 is unlimited.
+    pub rnr_retries: u8,
+    /// Minimum RNR NAK timer: an index into IBA table 45.
+    pub min_rnr_timer: u8,
+}
+
+impl Retry {
+    /// Default parameters: a quarter of a second (4.096 µs · 2¹⁶, IBA 9.9.2.4.1) for each of eight attempts, and 0.64
+    /// ms for each retry after receiver-not-ready. Linux' rdma_cm long used 2¹⁹ for RoCE, which is two seconds per lost
+    /// packet.
+    pub const DEFAULT: Retry = Retry { timeout: 16, retries: 7, rnr_retries: 6, min_rnr_timer: 12 };
+}
 
 /// State transition of a queue pair, with its attributes (IBA 11.2.5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

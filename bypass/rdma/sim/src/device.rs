@@ -163,6 +163,8 @@ pub(super) enum Health {
 pub(super) struct Device {
     pub config: DeviceConfig,
     pub health: Health,
+    /// Ethernet address.
+    pub mac: u32,
     /// Ports that carry no packets.
     pub down: BTreeSet<u8>,
     /// Numbers of destroyed queue pairs, to be used again.
@@ -183,6 +185,7 @@ impl Device {
         Device {
             config,
             health: Health::Well,
+            mac: 0,
             down: BTreeSet::new(),
             free_numbers: Vec::new(),
             events: Waker::new(),

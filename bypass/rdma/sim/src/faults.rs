@@ -149,6 +149,12 @@ impl Fabric {
         }
     }
 
+    /// Moves the addresses of a device to another network card, as a bond or a virtual machine does: address handles
+    /// that exist no longer reach it.
+    pub fn fail_over(&self, sim: &SimDevice) {
+        self.world().devices[sim.index].mac += 1;
+    }
+
     /// Makes all completion queues of a device overrun.
     pub fn overrun(&self, sim: &SimDevice) {
         let mut world = self.world();

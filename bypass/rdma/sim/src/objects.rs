@@ -1,7 +1,7 @@
 //! Passive objects: creation and destruction.
 
 use super::completion::{QueueSlot, Waker};
-use super::device::Health;
+use super::device::{Device, Health};
 use super::faults::Call;
 use super::qp::Buffer;
 use super::world::{World, require};
@@ -58,6 +58,8 @@ pub(super) struct Queue {
 pub(super) struct Address {
     pub pd: Handle,
     pub path: AhAttr,
+    /// Ethernet address of the destination when the address handle was created.
+    pub mac: Option<u32>,
 }
 
 /// Shared receive queue.
@@ -153,7 +155,15 @@ impl World {
         self.enter(device, Call::CreateAddress)?;
         self.handles.check(&self.pds, device, pd)?;
         require(self.devices[device].has_port(path.port), libc::EINVAL)?;
-        Ok(self.handles.add(&mut self.addresses, device, Address { pd, path: *path }))
+        let mac = self.mac_of(path.gid);
+        Ok(self.handles.add(&mut self.addresses, device, Address { pd, path: *path, mac }))
+    }
+
+    /// Returns the Ethernet address of the device with this GID.
+    pub fn mac_of(&self, gid: [u8; 16]) -> Option<u32> {
+        let has_gid = |device: &&Device| (1..=device.config.limits.ports).any(|port| device.has_gid(port, gid));
+        let live = self.devices.iter().rev().filter(|device| device.health != Health::Vanished);
+        live.clone().find(has_gid).map(|device| device.mac)
     }
 
     pub fn destroy_ah(&mut self, device: usize, address: Handle) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Transport of one connection: an RC queue pair, or a session over the worker's UD queue pair.
 
-use crate::provider::{Handle, Provider};
+use crate::provider::{AhAttr, Handle, Provider};
 use crate::session::Session;
 use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
 use linerate_bypass::Timer;
@@ -18,8 +18,9 @@ pub(crate) struct UdPeer<C: Provider> {
     pub session: Session,
     /// Local session number, which the peer sends. No third party knows it.
     pub local_number: u64,
-    /// Address handle of the peer's port.
+    /// Address handle of the peer's port, and the path it was created from.
     pub ah: Ah<C>,
+    pub path: AhAttr,
     pub qp: u32,
     pub q_key: u32,
     /// Handle of the local UD queue pair.

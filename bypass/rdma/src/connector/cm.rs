@@ -1,6 +1,6 @@
 //! Connection setup by the connection manager (`rdma_cm(7)`).
 
-use super::{Connector, ListenerKind, Made, RESOLVE_MS, RETRIES, Step};
+use super::{Connector, ListenerKind, Made, RESOLVE_MS, Step};
 use crate::ConnectorEvent;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
@@ -67,12 +67,16 @@ impl<C: Provider> Connector<C> {
         event: &CmEvent,
         now: Instant,
     ) -> Result<(), Error> {
-        let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id))?;
+        let retry = &self.config.retry();
+        let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id, retry))?;
         // A prepared queue pair is set up for neither the port nor the peer's rights.
-        let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id)? } else { qp };
+        let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id, retry)? } else { qp };
         let parameters = self.parameters(qp.number(), event.initiator_depth, event.responder_resources);
-        let (qp, ready) =
-            if self.is_iwarp { (Some(qp), None) } else { (None, Some(qp.to_rtr_by_cm(&id)?.to_rts_by_cm(&id)?)) };
+        let (qp, ready) = if self.is_iwarp {
+            (Some(qp), None)
+        } else {
+            (None, Some(qp.to_rtr_by_cm(&id, retry)?.to_rts_by_cm(&id, retry)?))
+        };
         self.expect(worker, parameters.qp.into())?;
         if let Err(error) = id.accept(&parameters) {
             self.notify(worker, ConnectorEvent::Unexpected(parameters.qp.into()));
@@ -129,6 +133,7 @@ impl<C: Provider> Connector<C> {
         use CmEventKind::*;
         let greeting = || EndParams::read(event.private_data.bytes());
         let id = &mut pending.id;
+        let retry = &self.config.retry();
         match event.kind {
             AddressResolved if !id.is_on_device() => {
                 tracing::warn!("there is no route to the peer by {}", self.mr.pd().provider().name());
@@ -136,7 +141,7 @@ impl<C: Provider> Connector<C> {
             }
             AddressResolved => id.resolve_route(RESOLVE_MS)?,
             RouteResolved => {
-                let qp = self.qp_for(pending.worker, None, |qp| qp.init_by_cm(id))?;
+                let qp = self.qp_for(pending.worker, None, |qp| qp.init_by_cm(id, retry))?;
                 let number = qp.number().into();
                 self.expect(pending.worker, number)?;
                 pending.number = Some(number);
@@ -149,7 +154,7 @@ impl<C: Provider> Connector<C> {
                     tracing::warn!("the peer is another program");
                     return Ok(Step::Refused(ConnectError::Refused));
                 };
-                let ready = qp.reinit_by_cm(id)?.to_rtr_by_cm(id)?.to_rts_by_cm(id)?;
+                let ready = qp.reinit_by_cm(id, retry)?.to_rtr_by_cm(id, retry)?.to_rts_by_cm(id, retry)?;
                 id.establish()?;
                 return Ok(Step::Ready(ConnTransport::Rc(ready), theirs));
             }
@@ -222,9 +227,8 @@ impl<C: Provider> Connector<C> {
             qp,
             responder_resources: self.limits.responder_resources.min(requested),
             initiator_depth: self.limits.initiator_depth.min(answered),
-            retries: RETRIES,
-            // Credits ensure that the peer has a buffer.
-            rnr_retries: 0,
+            retries: self.config.retries,
+            rnr_retries: self.config.rnr_retries,
             is_shared: self.config.srq.is_some(),
             private_data: PrivateData::new(&self.greeting.write()),
         }

@@ -51,7 +51,7 @@ impl<C: Provider> Connector<C> {
 
     /// Ends the connections of ports that were down for too long.
     pub(super) fn end_if_down(&mut self, now: Instant) {
-        let patience = self.config.down_timeout;
+        let patience = self.config.retry_time();
         let late: Vec<u8> =
             self.down_since.extract_if(.., |(_, since)| *since + patience <= now).map(|(port, _)| port).collect();
         for port in late {

@@ -41,8 +41,6 @@ use tcp_exchange::Exchange;
 const BACKLOG: u32 = 512;
 /// Time-out of address and route resolution.
 const RESOLVE_MS: u32 = 2000;
-/// Transport retries: the maximum.
-const RETRIES: u8 = 7;
 /// Retry interval while a worker's mailbox is full.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Interval of checks for time-outs and the end of all workers.
@@ -169,6 +167,9 @@ pub struct Connector<C: Provider> {
     counters: Vec<Counters<C>>,
 }
 
+/// Port and GID of a connection's local end.
+type Source = (u8, [u8; 16]);
+
 /// Connection of a worker.
 struct Made {
     worker: usize,
@@ -176,7 +177,7 @@ struct Made {
     /// Connection manager identifier, if it was established that way.
     id: Option<Handle>,
     /// Local port and GID.
-    source: (u8, [u8; 16]),
+    source: Source,
     /// The queue pair is in ERROR and has reached its last shared buffer.
     had_last: bool,
 }
@@ -323,6 +324,12 @@ impl<C: Provider> Connector<C> {
             worked = true;
             match command {
                 ConnectorRequest::Refuse => self.refuses = true,
+                ConnectorRequest::Readdress(worker, number, path) => {
+                    match self.ah_cache.renew(worker, self.mr.pd(), &path, now) {
+                        Ok(ah) => self.notify(worker, ConnectorEvent::Readdressed(number, ah)),
+                        Err(error) => tracing::debug!("{error}"),
+                    }
+                }
                 ConnectorRequest::DeviceFailed(why) => self.device_failed(why),
                 ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
                 ConnectorRequest::Drained(worker, qp) => self.rest_drained(worker, qp, now),

@@ -4,7 +4,7 @@ use super::{Early, Net};
 use crate::connection::conn_transport::ConnTransport;
 use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
-use crate::verbs::{Completion, Error, Message, UdMessage};
+use crate::verbs::{Ah, Completion, Error, Message, UdMessage};
 use linerate_bypass::{CloseReason, ConnId, HostedNet, Stage};
 
 /// Drop causes in the summary.
@@ -22,8 +22,10 @@ impl<C: Provider> Net<C> {
             }
         } else {
             let sent = datagrams.sent(completion);
-            while let Some(id) = self.crowded.pop() {
-                self.set_dirty(id);
+            if !datagrams.is_errored() {
+                while let Some(id) = self.crowded.pop() {
+                    self.set_dirty(id);
+                }
             }
             match sent {
                 Ok(()) => return,
@@ -31,20 +33,55 @@ impl<C: Provider> Net<C> {
             }
         };
         self.datagrams_failed(&failed);
+        self.rebuild_datagrams();
     }
 
-    /// Ends all sessions after a failure of the UD queue pair, and rebuilds it.
+    /// Ends all sessions after a failure of the UD queue pair, and flushes its requests.
     #[cold]
     fn datagrams_failed(&mut self, why: &dyn std::fmt::Display) {
         let Some(datagrams) = &mut self.datagrams else { return };
-        tracing::error!("the UD queue pair has failed, and its connections have ended: {why}");
-        if let Err(error) = datagrams.rebuild() {
-            tracing::error!("{error}: no further connections are possible");
-            self.datagrams = None;
+        if self.datagrams_failed_at.is_some() {
+            return;
+        }
+        tracing::error!("UD queue pair {} has failed, and its connections have ended: {why}", datagrams.number());
+        self.datagrams_failed_at = Some(self.now);
+        if let Err(error) = datagrams.fail() {
+            self.give_up_datagrams(&error);
         }
         for id in self.table.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
+    }
+
+    /// Rebuilds the failed UD queue pair once all its requests have completed. Later sessions wait for that.
+    #[cold]
+    fn rebuild_datagrams(&mut self) {
+        let Some(datagrams) = &mut self.datagrams else { return };
+        match datagrams.drain().and_then(|is_drained| if is_drained { datagrams.rebuild() } else { Ok(()) }) {
+            Ok(()) if datagrams.is_errored() => {}
+            Ok(()) => {
+                self.datagrams_failed_at = None;
+                while let Some(id) = self.crowded.pop() {
+                    self.set_dirty(id);
+                }
+            }
+            Err(error) => self.give_up_datagrams(&error),
+        }
+    }
+
+    /// Gives up the UD queue pair if its requests take too long to complete.
+    pub(super) fn expect_datagrams(&mut self) {
+        let patience = self.config.connect_timeout;
+        if self.datagrams_failed_at.is_some_and(|at| at + patience <= self.now) {
+            self.give_up_datagrams(&"the requests of the failed UD queue pair do not complete");
+        }
+    }
+
+    /// Reports that no further connections are possible.
+    #[cold]
+    fn give_up_datagrams(&mut self, why: &dyn std::fmt::Display) {
+        self.failure = Some(why.to_string());
+        (self.datagrams, self.datagrams_failed_at) = (None, None);
     }
 
     /// Passes a datagram to its session, or drops it.
@@ -126,6 +163,9 @@ impl<C: Provider> Net<C> {
             }
             datagrams.send(&peer.ah, peer.qp, peer.q_key, &mut datagram, false).is_ok()
         });
+        if peer.session.requests_path() {
+            self.moved.push((peer.local_number, peer.path));
+        }
         let due = peer.session.due();
         self.session_timers.set(id, &mut peer.timer, due.filter(|_| has_room && has_memory));
         if !has_room {
@@ -135,6 +175,14 @@ impl<C: Provider> Net<C> {
             self.starved.push(id);
         }
         Ok(())
+    }
+
+    /// Sends the datagrams of session `number` to a renewed address.
+    pub fn readdress(&mut self, number: u64, ah: Ah<C>) {
+        let conn = self.of_number(number).and_then(|id| self.table.slots.get_mut(id));
+        if let Some(ConnTransport::Ud(peer)) = conn.map(|conn| &mut conn.link.transport) {
+            peer.ah = ah;
+        }
     }
 
     /// Acknowledges the received messages once more before the session is dropped. If this datagram is lost, the
@@ -149,7 +197,7 @@ impl<C: Provider> Net<C> {
 
     /// Posts queued datagrams, and buffers that replace used ones.
     pub(super) fn flush_datagrams(&mut self) {
-        let Some(datagrams) = &mut self.datagrams else { return };
+        let Some(datagrams) = self.datagrams.as_mut().filter(|datagrams| !datagrams.is_errored()) else { return };
         let (arena, len) = (&self.buffers, datagrams.buffer_len());
         let wanted = datagrams.recv_room();
         let posted = datagrams.post((0..wanted).map_while(|_| arena.alloc(len)));

@@ -17,7 +17,7 @@ pub(crate) use sending::KEPT;
 use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::{ConnCore, Connection};
-use crate::provider::{Provider, WcOpcode, WcStatus};
+use crate::provider::{AhAttr, Provider, WcOpcode, WcStatus};
 use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
@@ -88,6 +88,8 @@ pub(crate) struct Net<C: Provider> {
     pub table: ConnTable<Connection<C>>,
     /// UD queue pair of all sessions, if any.
     datagrams: Option<UdQp<C>>,
+    /// Time when the UD queue pair failed, until it is rebuilt.
+    datagrams_failed_at: Option<Instant>,
     /// Connections by queue pair number or session number.
     by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
     /// Completions and datagrams of connections being established, by number.
@@ -111,6 +113,8 @@ pub(crate) struct Net<C: Provider> {
     starved: Vec<ConnId>,
     /// Lost connections that have not ended.
     lost: Vec<Lost>,
+    /// Sessions whose peers do not answer, with the paths to them.
+    pub moved: Vec<(u64, AhAttr)>,
     /// Reason why the device has failed, until the connector is notified.
     pub failure: Option<String>,
     /// Ended connections for the connector.
@@ -133,6 +137,7 @@ impl<C: Provider> Net<C> {
             cqs,
             srq,
             datagrams,
+            datagrams_failed_at: None,
             mr,
             arena,
             buffers,
@@ -153,6 +158,7 @@ impl<C: Provider> Net<C> {
             dirty: Vec::new(),
             starved: Vec::new(),
             lost: Vec::new(),
+            moved: Vec::new(),
             failure: None,
             retired: Vec::new(),
             polled: Vec::with_capacity(BURST),
@@ -296,6 +302,7 @@ impl<C: Provider> Net<C> {
         self.expected.clear();
         self.lost.clear();
         self.polled.clear();
+        self.datagrams_failed_at = None;
         self.drained.extend(self.draining.drain().map(|(_, draining)| draining.into()));
         Queues { cqs: self.cqs, srq: self.srq, datagrams: self.datagrams } = queues;
     }
@@ -306,6 +313,7 @@ impl<C: Provider> Net<C> {
     #[cold]
     fn probe(&mut self) {
         self.give_up_draining();
+        self.expect_datagrams();
         let after = self.config.probe_after;
         self.probed = self.now;
         for index in 0..self.table.slots.slot_count() {

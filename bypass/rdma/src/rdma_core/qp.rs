@@ -2,7 +2,7 @@
 
 use super::answer::{done, made, object};
 use super::values;
-use crate::provider::{ACK_TIMEOUT, AhAttr, Handle, QpAttr, QpCap, QpInitAttr, QpState, Transition};
+use crate::provider::{AhAttr, Handle, QpAttr, QpCap, QpInitAttr, QpState, Retry, Transition};
 use rdma_mummy_sys as sys;
 use rdma_mummy_sys::ibv_qp_attr_mask as given;
 use std::io;
@@ -122,20 +122,20 @@ pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
 
 /// # Safety
 /// As for [`Provider::modify_qp_by_cm`](crate::provider::Provider::modify_qp_by_cm).
-pub(super) unsafe fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
+pub(super) unsafe fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()> {
     if state == QpState::Rtr {
         // The peer's rights were unknown when the queue pair entered INIT. The transition is repeated, as librdmacm
         // does for its own queue pairs.
         // SAFETY: guaranteed by the caller.
-        unsafe { step_by(qp, id, QpState::Init)? };
+        unsafe { step_by(qp, id, QpState::Init, retry)? };
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { step_by(qp, id, state) }
+    unsafe { step_by(qp, id, state, retry) }
 }
 
 /// # Safety
 /// As for [`modify_qp_by_cm`].
-unsafe fn step_by(qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
+unsafe fn step_by(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()> {
     // SAFETY: numbers and a byte array, for which zero is valid.
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
     attributes.qp_state = values::state_number(state);
@@ -146,8 +146,9 @@ unsafe fn step_by(qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
         // The iWARP driver changes the state itself when connecting.
         return Ok(());
     }
-    // Without its mask bit, the value is ignored.
-    attributes.timeout = attributes.timeout.min(ACK_TIMEOUT);
+    // Without their mask bits, the values are ignored.
+    (attributes.timeout, attributes.retry_cnt) = (retry.timeout, retry.retries);
+    (attributes.rnr_retry, attributes.min_rnr_timer) = (retry.rnr_retries, retry.min_rnr_timer);
     // SAFETY: the queue pair is live; the structure outlives the call.
     done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which) })
 }

@@ -30,6 +30,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Maximum transmissions of a message. With the time-out doubling, they take several seconds.
 const MOST_TIMES: u32 = 16;
+/// Doublings of the time-out after which a new path is requested.
+const PATH_AFTER: u32 = 3;
 /// Maximum delay of an acknowledgement without data to send.
 const ACK_WITHIN: Duration = Duration::from_micros(200);
 
@@ -68,6 +70,8 @@ pub(crate) struct Session {
     round_trip: Option<(Duration, Duration)>,
     /// Number of doublings of the time-out.
     backoff: u32,
+    /// Number of requests for a new path since the last acknowledgement.
+    paths_requested: u32,
 }
 
 impl Session {
@@ -86,6 +90,7 @@ impl Session {
             ack_now: false,
             round_trip: None,
             backoff: 0,
+            paths_requested: 0,
         }
     }
 
@@ -102,6 +107,14 @@ impl Session {
     /// Returns true if a message was transmitted too often without an acknowledgement.
     pub fn is_given_up(&self) -> bool {
         self.sent.front().is_some_and(|sent| sent.times > MOST_TIMES)
+    }
+
+    /// Returns true at every third doubling of the time-out: the peer may have moved to another port.
+    pub fn requests_path(&mut self) -> bool {
+        let due = self.backoff / PATH_AFTER;
+        let is_due = due > self.paths_requested;
+        self.paths_requested = due;
+        is_due
     }
 
     /// Requests an immediate acknowledgement.

@@ -349,6 +349,7 @@ impl<S: Hosted> Rig<S> {
             session: Session::new(theirs, setup.config.buffers),
             local_number: ours,
             ah: Ah::new(end.mr.pd(), &to).unwrap(),
+            path: to,
             qp,
             q_key,
             handle: end.datagrams.unwrap().handle,

@@ -86,6 +86,18 @@ fn thousand_sessions_share_one_qp_and_ah() {
 }
 
 #[test]
+fn sessions_follow_a_peer_to_another_network_card() {
+    for seed in 0..10 {
+        let (mut rig, address) = rig(&setup(seed));
+        rig.connect_to(address);
+        rig.run_until(|ends| ends[1].worker.service().received > 0);
+        let device = rig.ends[(seed % 2) as usize].device.clone();
+        rig.fabric.fail_over(&device);
+        are_finished(&mut rig);
+    }
+}
+
+#[test]
 fn sessions_are_limited() {
     let mut setup = setup(2);
     setup.config.max_connections = 1;
@@ -156,7 +168,10 @@ fn unresponsive_peer_is_given_up() {
 #[test]
 fn failed_ud_qp_ends_all_sessions_and_is_rebuilt() {
     for seed in 0..20 {
-        let (mut rig, address) = rig(&setup(seed));
+        let mut setup = setup(seed);
+        // As with Soft-RoCE, a queue pair that is reset with posted buffers receives nothing any more.
+        setup.device = |device| device.keeps_reset_buffers = true;
+        let (mut rig, address) = rig(&setup);
         rig.connect_to(address);
         rig.run_until(|ends| ends[1].worker.service().received > 0);
         let which = seed as usize % 2;

@@ -333,6 +333,11 @@ impl<C: Provider> SendQueue<C> {
         self.push(Operation::Send, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
+    /// Queues an empty signalled datagram, for a queue pair in the error state.
+    pub fn mark_datagram(&mut self, address: Handle) {
+        self.push(Operation::Datagram { address, qp: 0, key: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
+    }
+
     /// Drops all pending requests.
     pub fn drop_pending(&mut self) {
         self.held.truncate(self.held.len() - self.pending.len());

@@ -2,7 +2,7 @@
 
 use crate::rig::{Pair, Rig, await_that, is_readable};
 use linerate_rdma::provider::{
-    CmConnParam, CmEvent, CmEventKind, Handle, Operation, PrivateData, Provider, QpState, Transition, WcStatus,
+    CmConnParam, CmEvent, CmEventKind, Handle, Operation, PrivateData, Provider, QpState, Retry, Transition, WcStatus,
 };
 use std::net::SocketAddr;
 
@@ -65,7 +65,7 @@ impl<'a> Manager<'a> {
     fn by(&self, qp: Pair, id: Handle, states: &[QpState]) {
         for &state in states {
             // SAFETY: the queue pair and the identifier are live.
-            unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state) }
+            unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state, &Retry::DEFAULT) }
                 .unwrap_or_else(|error| panic!("{state:?}: {error}"));
         }
     }

@@ -1,7 +1,8 @@
 //! Command-line arguments of `--via rdma:DEVICE`.
 
 use crate::config::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
-use crate::units::parse_size_or_none;
+use crate::units::{parse_duration, parse_size_or_none};
+use std::time::Duration;
 
 /// Queue-pair and connection options; the adapter has the defaults.
 #[derive(Debug, clap::Args)]
@@ -58,6 +59,19 @@ pub struct RdmaArgs {
     /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_connect: Option<RdmaConnect>,
+
+    /// Send a request again after this time without an acknowledgement, rounded up to 4.096 us times a power of two
+    /// (rdma) [default: 268ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "RDMA")]
+    pub rdma_timeout: Option<Duration>,
+
+    /// Retries after --rdma-timeout, at most 7; then the peer is lost (rdma) [default: 7]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7), help_heading = "RDMA")]
+    pub rdma_retries: Option<u8>,
+
+    /// Retries after the peer's device saw no buffer (RNR), at most 7, which is unlimited (rdma) [default: 6]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7), help_heading = "RDMA")]
+    pub rdma_rnr_retries: Option<u8>,
 }
 
 impl From<RdmaArgs> for RdmaConfig {
@@ -74,6 +88,9 @@ impl From<RdmaArgs> for RdmaConfig {
             pool: args.rdma_pool,
             mode: args.rdma_mode,
             connect: args.rdma_connect,
+            timeout: args.rdma_timeout,
+            retries: args.rdma_retries,
+            rnr_retries: args.rdma_rnr_retries,
         }
     }
 }
@@ -124,6 +141,9 @@ mod tests {
             ("--rdma-rendezvous-min never", |config| config.offer_from, usize::MAX),
             ("--rdma-connect cm", |config| config.connect as usize, Connect::Manager as usize),
             ("--rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
+            ("--rdma-timeout 3ms", |config| config.timeout.as_micros() as usize, 3000),
+            ("--rdma-retries 0", |config| config.retries.into(), 0),
+            ("--rdma-rnr-retries 7", |config| config.rnr_retries.into(), 7),
         ] {
             let args = parse(text).unwrap();
             assert_eq!(args.given(), text.split(' ').next());
@@ -156,6 +176,9 @@ mod tests {
             ("--rdma-signal-every 0", "1.."),
             ("--rdma-post-batch 33", "1..=32"),
             ("--rdma-connect udp", "cm, tcp"),
+            ("--rdma-timeout 3", "3ms".trim_start_matches('3')),
+            ("--rdma-retries 8", "0..=7"),
+            ("--rdma-rnr-retries 8", "0..=7"),
             ("--rdma-rendezvous-min 0", "or never"),
             ("--rdma-rendezvous-min always", "or never"),
         ] {

@@ -7,6 +7,7 @@ use super::text;
 use super::{Error, check_ranges};
 use crate::units::parse_size;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Queue-pair and connection options. An option that is `None` has the default of the adapter.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -40,6 +41,14 @@ pub struct RdmaConfig {
     pub pool: Option<u32>,
     /// Transfer of messages; [`RdmaMode::Send`] if `None`.
     pub mode: Option<RdmaMode>,
+    /// Time without an acknowledgement after which a request is sent again, rounded up to 4.096 µs times a power of
+    /// two.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
+    pub timeout: Option<Duration>,
+    /// Retries without an acknowledgement before the peer is lost, at most 7.
+    pub retries: Option<u8>,
+    /// Retries after the peer's device had no buffer, at most 7, which is unlimited.
+    pub rnr_retries: Option<u8>,
     /// Connection establishment, the same at both ends; rdma_cm if `None`, and TCP with [`RdmaMode::Ud`].
     pub connect: Option<RdmaConnect>,
 }
@@ -114,6 +123,9 @@ impl RdmaConfig {
             ("--rdma-post-batch", self.post_batch.is_some()),
             ("--rdma-rendezvous-min", self.rendezvous_min.is_some()),
             ("--rdma-connect", self.connect.is_some()),
+            ("--rdma-timeout", self.timeout.is_some()),
+            ("--rdma-retries", self.retries.is_some()),
+            ("--rdma-rnr-retries", self.rnr_retries.is_some()),
         ])
     }
 }
@@ -130,6 +142,8 @@ impl RdmaConfig {
             ("--rdma-post-batch", self.post_batch.map(u64::from), 1..=32),
             ("--rdma-connections", self.connections.map(u64::from), 1..=1 << 20),
             ("--rdma-pool", self.pool.map(u64::from), 0..=1 << 20),
+            ("--rdma-retries", self.retries.map(u64::from), 0..=7),
+            ("--rdma-rnr-retries", self.rnr_retries.map(u64::from), 0..=7),
         ])?;
         let refused = [
             (self.srq.is_some(), RdmaMode::Write, "--srq", "each connection has a ring of its own"),
@@ -179,6 +193,9 @@ impl RdmaConfig {
                 (Some(RdmaConnect::Tcp), _) | (None, Some(RdmaMode::Ud)) => linerate_rdma::Connect::Exchange,
                 (Some(RdmaConnect::Cm), _) | (None, _) => linerate_rdma::Connect::Manager,
             },
+            timeout: self.timeout.unwrap_or(defaults.timeout),
+            retries: self.retries.unwrap_or(defaults.retries),
+            rnr_retries: self.rnr_retries.unwrap_or(defaults.rnr_retries),
             ..defaults
         }
     }

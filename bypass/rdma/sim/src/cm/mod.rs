@@ -8,7 +8,7 @@ use super::fabric::RETRY_STEPS;
 use super::faults::Call;
 use super::world::{World, errno, require};
 use linerate_rdma_provider::{
-    Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, QpState, Transition,
+    Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, QpState, Retry, Transition,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -367,7 +367,14 @@ impl World {
     /// Moves a queue pair with the attributes of its connection (`rdma_init_qp_attr`, with the kernel's
     /// `cma_ib_init_qp_attr` and `cm_init_qp_*_attr`). Before a connect request, `Init` grants the peer nothing;
     /// `Init` again afterwards grants writes, and reads if it may initiate READs.
-    pub fn modify_qp_by_cm(&mut self, device: usize, qp: Handle, id: Handle, state: QpState) -> io::Result<()> {
+    pub fn modify_qp_by_cm(
+        &mut self,
+        device: usize,
+        qp: Handle,
+        id: Handle,
+        state: QpState,
+        retry: &Retry,
+    ) -> io::Result<()> {
         require(self.devices[device].health == Health::Well, libc::EIO)?;
         self.handles.check(&self.qps, device, qp)?;
         self.handles.check(&self.cm_ids, device, id)?;
@@ -404,22 +411,13 @@ impl World {
                     qp: theirs.qp,
                     psn: object.their_first_packet,
                     responder_resources,
-                    min_rnr_timer: 0,
+                    min_rnr_timer: retry.min_rnr_timer,
                     path: AhAttr { gid: self.gid_at(remote), lid: 0, source, port, hop_limit: 64 },
                 }
             }
             QpState::Rts if object.is_answerable() => {
-                let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
-                let retries =
-                    if object.is_active { object.ours.map_or(0, |ours| ours.retries) } else { theirs.retries };
-                Transition::Rts {
-                    psn: object.psn,
-                    timeout: 18,
-                    retries: retries.min(7),
-                    // Each end sets the retries of the other.
-                    rnr_retries: theirs.rnr_retries.min(7),
-                    initiator_depth,
-                }
+                let Retry { timeout, retries, rnr_retries, .. } = *retry;
+                Transition::Rts { psn: object.psn, timeout, retries, rnr_retries, initiator_depth }
             }
             _ => return Err(errno(libc::EINVAL)),
         };

@@ -15,6 +15,7 @@ pub(crate) struct Datagram {
     source: u32,
     /// Destination.
     gid: [u8; 16],
+    mac: Option<u32>,
     qp: u32,
     key: u32,
     /// Time of arrival.
@@ -83,7 +84,7 @@ impl World {
         let Some(address) = self.addresses.get(address).filter(|address| address.pd == pd) else {
             return WcStatus::LocalQp;
         };
-        let gid = address.path.gid;
+        let (gid, mac) = (address.path.gid, address.mac);
         self.datagram_counts.sent += 1;
         if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
             // Neither a packet nor an error (IBA C10-93.1.1), as in Soft-RoCE.
@@ -107,7 +108,7 @@ impl World {
         // A key with the highest bit set selects the local Q_Key (IBA 10.2.5).
         let key = if key >> 31 == 1 { own_key } else { key };
         let due = self.now + delay;
-        self.air.push(Datagram { from: handle, source, gid, qp, key, due, bytes });
+        self.air.push(Datagram { from: handle, source, gid, mac, qp, key, due, bytes });
         WcStatus::Success
     }
 
@@ -129,6 +130,7 @@ impl World {
             self.qps[peer].datagrams.is_some()
                 && self.qps[peer].receives()
                 && there.has_gid(self.qps[peer].port, datagram.gid)
+                && datagram.mac == Some(there.mac)
         });
         let Some(peer) = peer else {
             self.datagram_counts.unknown += 1;

@@ -4,6 +4,8 @@ use super::*;
 use linerate_rdma_provider::{CmConnParam, CmEvent, CmEventKind, PrivateData};
 use std::net::SocketAddr;
 
+const RETRY: Retry = Retry { timeout: 14, retries: 3, rnr_retries: 2, min_rnr_timer: 1 };
+
 /// End with a connection manager channel.
 pub struct Party {
     pub end: End,
@@ -49,7 +51,11 @@ impl Party {
     }
 
     pub fn modify_qp_by_cm(&self, id: Handle, state: QpState) -> io::Result<()> {
-        call!(self.end.sim.modify_qp_by_cm(self.end.qp, id, state))
+        self.modify_qp_with(id, state, RETRY)
+    }
+
+    fn modify_qp_with(&self, id: Handle, state: QpState, retry: Retry) -> io::Result<()> {
+        call!(self.end.sim.modify_qp_by_cm(self.end.qp, id, state, &retry))
     }
 
     pub fn listen(&self, port: u16) -> (Handle, SocketAddr) {
@@ -186,19 +192,20 @@ fn qp_before_request_grants_nothing() {
 }
 
 #[test]
-fn each_end_sets_retries_of_the_other() {
+fn retries_are_those_of_the_transition() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());
     call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     let theirs = b.only().id;
+    // What the ends tell each other has no effect.
     let parameters = CmConnParam { rnr_retries: 1, ..b.parameters(b"") };
     call!(b.end.sim.cm_accept(theirs, &parameters)).unwrap();
     fabric.run();
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         a.modify_qp_by_cm(id, state).unwrap();
-        b.modify_qp_by_cm(theirs, state).unwrap();
+        b.modify_qp_with(theirs, state, Retry { rnr_retries: 7, ..RETRY }).unwrap();
     }
     b.end.send(2, b"x");
     fabric.run();
@@ -206,6 +213,7 @@ fn each_end_sets_retries_of_the_other() {
     a.end.send(1, b"x");
     fabric.run();
     assert_eq!(a.end.ends(), [(1, WcStatus::RnrRetryExceeded)]);
+    assert_eq!(fabric.counters()[&a.end.number].not_ready, u64::from(RETRY.rnr_retries) + 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod rc;
 use super::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_rdma_provider::{
     Access, AhAttr, AsyncEvent, GidKind, Handle, Keys, Mtu, Operation, PostError, Provider, QpCap, QpInitAttr, QpState,
-    RecvWr, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus, WorkCompletion,
+    RecvWr, Retry, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus, WorkCompletion,
 };
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

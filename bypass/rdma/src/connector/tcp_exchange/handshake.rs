@@ -5,18 +5,17 @@ use crate::connection::ConnCore;
 use crate::connection::conn_transport::{ConnTransport, UdPeer};
 use crate::connection::wire::EndParams;
 use crate::connector::qp_info::{NUMBERS, QpInfo, READY, SessionInfo};
-use crate::connector::{RETRIES, Step, sessions};
-use crate::provider::{ACK_TIMEOUT, AhAttr, Gid, GidKind, Handle, Provider, Transition};
+use crate::connector::{Source, Step, sessions};
+use crate::provider::{AhAttr, Gid, GidKind, Handle, Provider, Retry, Transition};
 use crate::session::Session;
 use crate::verbs::{Error, Init, Qp, Rts};
 use linerate_bypass::Timer;
+use linerate_bypass::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// RNR timer of 0.64 ms (IBA table 45), which is never used: credits ensure that a buffer is posted.
-const MIN_RNR_TIMER: u8 = 12;
 /// Interval and number of TCP keep-alive probes.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_TIMES: u32 = 5;
@@ -30,7 +29,12 @@ pub(super) enum Half<C: Provider> {
 
 impl<C: Provider> Connector<C> {
     /// Advances a handshake.
-    pub(super) fn next_step(&mut self, handshake: &mut Handshake<C>, key: u64) -> Result<Step<C>, ExchangeError> {
+    pub(super) fn next_step(
+        &mut self,
+        handshake: &mut Handshake<C>,
+        key: u64,
+        now: Instant,
+    ) -> Result<Step<C>, ExchangeError> {
         match std::mem::replace(&mut handshake.stage, Stage::Over) {
             Stage::Connecting => {
                 if let Some(error) = handshake.stream.take_error()? {
@@ -48,7 +52,7 @@ impl<C: Provider> Connector<C> {
                 None => handshake.stage = Stage::Requested { half, own, record },
                 Some(bytes) => {
                     let theirs = read(&bytes, handshake)?;
-                    let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
+                    let transport = self.join(handshake.worker, half, &own, &record, &theirs, now)?;
                     handshake.send(&[READY])?;
                     return Ok(Step::Ready(transport, theirs.greeting));
                 }
@@ -64,7 +68,7 @@ impl<C: Provider> Connector<C> {
                         handshake.send(&record.write())?;
                         return Err(ExchangeError::OtherMode);
                     }
-                    let transport = self.join(handshake.worker, half, &own, &record, &theirs)?;
+                    let transport = self.join(handshake.worker, half, &own, &record, &theirs, now)?;
                     self.expect_of(handshake, record.number())?;
                     handshake.send(&record.write())?;
                     handshake.stage = Stage::Answered(transport, theirs.greeting);
@@ -134,18 +138,24 @@ impl<C: Provider> Connector<C> {
         own: &Gid,
         ours: &QpInfo,
         theirs: &QpInfo,
+        now: Instant,
     ) -> Result<ConnTransport<C>, ExchangeError> {
         match (half, theirs.session) {
-            (Half::Pair(qp), None) => Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs)?)),
-            (Half::Session(session, handle), Some(their_session)) => Ok(ConnTransport::Ud(Box::new(UdPeer {
-                session: Session::new(their_session.number, ours.greeting.credits),
-                local_number: session.number,
-                ah: self.ah_cache.to(worker, self.mr.pd(), &AhAttr::to(theirs.gid, 0, own))?,
-                qp: theirs.qp,
-                q_key: their_session.q_key,
-                handle,
-                timer: Timer::default(),
-            }))),
+            (Half::Pair(qp), None) => Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs, &self.config.retry())?)),
+            (Half::Session(session, handle), Some(their_session)) => {
+                let path = AhAttr::to(theirs.gid, 0, own);
+                let ah = self.ah_cache.to(worker, self.mr.pd(), &path, now)?;
+                Ok(ConnTransport::Ud(Box::new(UdPeer {
+                    session: Session::new(their_session.number, ours.greeting.credits),
+                    local_number: session.number,
+                    ah,
+                    path,
+                    qp: theirs.qp,
+                    q_key: their_session.q_key,
+                    handle,
+                    timer: Timer::default(),
+                })))
+            }
             _ => Err(ExchangeError::OtherMode),
         }
     }
@@ -157,7 +167,7 @@ impl<C: Provider> Connector<C> {
         handshake: &Handshake<C>,
         transport: ConnTransport<C>,
         theirs: &EndParams,
-    ) -> Result<(ConnCore<C>, (u8, [u8; 16])), ExchangeError> {
+    ) -> Result<(ConnCore<C>, Source), ExchangeError> {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
         if let ConnTransport::Ud(_) = transport {
@@ -184,21 +194,26 @@ fn read<C: Provider>(bytes: &[u8; QpInfo::LEN], handshake: &Handshake<C>) -> Res
 }
 
 /// Moves a queue pair to RTS with the peer's attributes.
-fn join_pair<C: Provider>(qp: Qp<C, Init>, own: &Gid, ours: &QpInfo, theirs: &QpInfo) -> Result<Qp<C, Rts>, Error> {
+fn join_pair<C: Provider>(
+    qp: Qp<C, Init>,
+    own: &Gid,
+    ours: &QpInfo,
+    theirs: &QpInfo,
+    retry: &Retry,
+) -> Result<Qp<C, Rts>, Error> {
     let receive = Transition::Rtr {
         mtu: ours.mtu.min(theirs.mtu),
         qp: theirs.qp,
         psn: theirs.psn,
         responder_resources: ours.responder_resources.min(theirs.initiator_depth),
-        min_rnr_timer: MIN_RNR_TIMER,
+        min_rnr_timer: retry.min_rnr_timer,
         path: AhAttr::to(theirs.gid, 0, own),
     };
     let send = Transition::Rts {
         psn: ours.psn,
-        timeout: ACK_TIMEOUT,
-        retries: RETRIES,
-        // Credits ensure that the peer has a buffer.
-        rnr_retries: 0,
+        timeout: retry.timeout,
+        retries: retry.retries,
+        rnr_retries: retry.rnr_retries,
         initiator_depth: ours.initiator_depth.min(theirs.responder_resources),
     };
     qp.to_rtr(&receive)?.to_rts(&send)

@@ -343,7 +343,7 @@ impl<C: Provider> Connector<C> {
     /// Advances a handshake after an event.
     fn go_on(&mut self, key: u64, now: Instant) {
         let Some(mut handshake) = self.exchange().and_then(|exchange| exchange.handshakes.remove(&key)) else { return };
-        let result = match self.next_step(&mut handshake, key) {
+        let result = match self.next_step(&mut handshake, key, now) {
             Ok(Step::Wait) => {
                 _ = self.exchange().map(|exchange| exchange.handshakes.insert(key, handshake));
                 return;

@@ -1,9 +1,9 @@
 //! Failures end the affected connections with a reason, leave no objects behind, and do not prevent new connections.
 
-use crate::Config;
 use crate::provider::WcStatus;
 use crate::tests::rig::{End, Peer, Rig, Setup, mode};
 use crate::tests::setup::connecting::{ADDRESS, rig};
+use crate::{Config, Connect};
 use linerate_bypass::CloseReason;
 use linerate_rdma_sim::{Call, DeviceConfig};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn setup(seed: u64) -> Setup {
         mode: mode(seed % 3 == 1),
         pool: seed as usize % 4,
         probe_after: Duration::from_micros(500),
-        down_timeout: Duration::from_micros(5000),
+        timeout: Duration::from_micros(600),
         connect_timeout: Duration::from_micros(50_000),
         ..defaults.config
     };
@@ -115,6 +115,27 @@ fn failed_qp_ends_its_connection_only() {
             }
         });
         assert!(ended.len() <= 2, "{ended:?}");
+    }
+}
+
+#[test]
+fn buffer_that_the_device_sees_late_ends_no_connection() {
+    for (seed, connect) in (0..10).flat_map(|seed| [(seed, Connect::Manager), (seed, Connect::Exchange)]) {
+        let defaults = Setup::default();
+        let setup = Setup {
+            network: [127, 0, 0],
+            config: Config { connect, ..setup(seed).config },
+            device: |device| device.post_delay = 30,
+            seed,
+            ..defaults
+        };
+        let mut rig = Rig::new(&setup, [Peer::sends(&PARTS), Peer::echoes()]);
+        let port = if connect == Connect::Exchange { 0 } else { 7 };
+        let address = rig.listens(([127, 0, 0, 2], port).into());
+        rig.connect_to(address);
+        rig.run_until(|ends| is_through(ends[0].worker.service()));
+        assert_eq!(rig.ends[0].worker.service().ended, [CloseReason::Finished]);
+        assert!(rig.fabric.not_ready() > 0, "the delay had no effect");
     }
 }
 

@@ -24,7 +24,7 @@ fn connected(connect: Connect, device: fn(&mut DeviceConfig), server: [u8; 4]) -
     let config = Config {
         connect,
         connect_timeout: Duration::from_millis(100),
-        down_timeout: Duration::from_micros(200),
+        timeout: Duration::from_micros(4),
         ..defaults.config
     };
     let setup = Setup { network: [server[0], 0, 0], config, device, ..defaults };

@@ -8,7 +8,7 @@ use super::cq::WrIdSpace;
 use super::ring::{Ring, Target};
 use super::sends::SendQueue;
 use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
-use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpState, Transition};
+use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpState, Retry, Transition};
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -191,15 +191,15 @@ impl<C: Provider> Qp<C, New> {
     }
 
     /// Like [`init`](Self::init), with the attributes of the connection manager.
-    pub fn init_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
-        self.modify_qp_by_cm(id, QpState::Init, "make a queue pair ready for buffers")
+    pub fn init_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, retry, "make a queue pair ready for buffers")
     }
 }
 
 impl<C: Provider> Qp<C, Init> {
     /// Repeats `init_by_cm`: the connection manager knows the peer's rights only once a connection is requested.
-    pub fn reinit_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
-        self.modify_qp_by_cm(id, QpState::Init, "tell a queue pair what its peer may do")
+    pub fn reinit_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, retry, "tell a queue pair what its peer may do")
     }
 
     /// Moves the queue pair to RTR.
@@ -208,8 +208,8 @@ impl<C: Provider> Qp<C, Init> {
     }
 
     /// Like [`to_rtr`](Self::to_rtr), with the attributes of the connection manager.
-    pub fn to_rtr_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rtr>, Error> {
-        self.modify_qp_by_cm(id, QpState::Rtr, "make a queue pair ready to receive")
+    pub fn to_rtr_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Rtr>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rtr, retry, "make a queue pair ready to receive")
     }
 
     /// Marks the queue pair as RTS: iWARP's connection manager changes the state before it reports the connection as
@@ -226,8 +226,8 @@ impl<C: Provider> Qp<C, Rtr> {
     }
 
     /// Like [`to_rts`](Self::to_rts), with the attributes of the connection manager.
-    pub fn to_rts_by_cm(self, id: &CmId<C>) -> Result<Qp<C, Rts>, Error> {
-        self.modify_qp_by_cm(id, QpState::Rts, "make a queue pair ready to send")
+    pub fn to_rts_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Rts>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rts, retry, "make a queue pair ready to send")
     }
 }
 
@@ -267,9 +267,15 @@ impl<C: Provider, S> Qp<C, S> {
         Ok(Qp { core: self.core, state: PhantomData })
     }
 
-    fn modify_qp_by_cm<T>(self, id: &CmId<C>, state: QpState, operation: &'static str) -> Result<Qp<C, T>, Error> {
+    fn modify_qp_by_cm<T>(
+        self,
+        id: &CmId<C>,
+        state: QpState,
+        retry: &Retry,
+        operation: &'static str,
+    ) -> Result<Qp<C, T>, Error> {
         // SAFETY: the queue pair and the identifier are live.
-        unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state) }
+        unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state, retry) }
             .map_err(Error::new(operation))?;
         Ok(Qp { core: self.core, state: PhantomData })
     }

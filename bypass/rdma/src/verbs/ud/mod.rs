@@ -182,7 +182,7 @@ impl<C: Provider> UdQp<C> {
     /// Returns the number of requests that can be queued.
     #[inline]
     pub fn room(&self) -> usize {
-        if self.state == State::Unready { 0 } else { self.sends.room() }
+        if self.state == State::Ready { self.sends.room() } else { 0 }
     }
 
     /// Returns true if the last requests may never be known to have completed unless another one follows.
@@ -290,7 +290,7 @@ impl<C: Provider> UdQp<C> {
     /// Returns the number of buffers that can be posted.
     #[inline]
     pub fn recv_room(&self) -> usize {
-        if self.state == State::Unready {
+        if self.state != State::Ready {
             return 0;
         }
         (self.config.receives.min(self.cap.receives) as usize).saturating_sub(self.posted.len())
@@ -346,7 +346,7 @@ impl<C: Provider> UdQp<C> {
         })
     }
 
-    /// Returns true if the queue pair is known to be in ERROR. Posted requests are flushed until it is
+    /// Returns true if the queue pair is known to be in ERROR. Nothing can be posted until it is
     /// [rebuilt](Self::rebuild).
     #[inline]
     pub fn is_errored(&self) -> bool {
@@ -360,12 +360,47 @@ impl<C: Provider> UdQp<C> {
         }
     }
 
-    /// Resets the queue pair with the same number and Q_Key. All posted requests are dropped, and buffers must be
-    /// posted again. Completions of earlier requests are no longer [owned](Self::owns).
+    /// Moves the queue pair to ERROR, in which all posted requests are flushed. A failed send request alone leaves the
+    /// receive queue working (SQE, IBA 10.3.1).
+    pub fn fail(&mut self) -> Result<(), Error> {
+        self.errored();
+        self.sends.drop_pending();
+        self.ahs.truncate(self.sends.len());
+        self.modify_qp(&Transition::Error, "end a queue pair")
+    }
+
+    /// Ensures that every outstanding request of a [failed](Self::fail) queue pair is covered by a completion: if the
+    /// last requests are unsignalled, posts another one, which is flushed. Returns true once all have completed;
+    /// otherwise call again after the next completion.
+    pub fn drain(&mut self) -> Result<bool, Error> {
+        if self.sends.is_silent()
+            && self.sends.room() > 0
+            && let Some(ah) = self.ahs.back().cloned()
+        {
+            self.sends.mark_datagram(ah.handle());
+            self.ahs.push_back(ah);
+            self.flush()?;
+        }
+        Ok(self.is_drained())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.sends.len() == 0 && self.posted.is_empty()
+    }
+
+    /// Resets the [drained](Self::drain) queue pair with the same number and Q_Key. Buffers must be posted again.
+    /// Completions of earlier requests are no longer [owned](Self::owns).
+    ///
+    /// Only a queue pair without posted requests can be reset safely: Soft-RoCE keeps posted requests in its queues, as
+    /// requests of zeros.
     ///
     /// # Errors
-    /// Errors of the device. Nothing can be posted until a later call succeeds.
+    /// Errors of the device, and `EBUSY` if requests are outstanding. Nothing can be posted until a later call
+    /// succeeds.
     pub fn rebuild(&mut self) -> Result<(), Error> {
+        if !self.is_drained() {
+            return Err(Error::new("reset a queue pair")(io::Error::from_raw_os_error(libc::EBUSY)));
+        }
         self.modify_qp(&Transition::Reset, "reset a queue pair")?;
         self.state = State::Unready;
         // No request is outstanding (IBA 10.3.1.1), so the device no longer uses the buffers.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::provider::{AhAttr, AsyncEvent, GidKind, WcOpcode, WorkCompletion};
+use crate::provider::{AhAttr, GidKind, WcOpcode, WorkCompletion};
 use crate::verbs::{Cq, Pd};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
@@ -261,20 +261,24 @@ fn errored_qp_is_rebuilt_with_same_number_and_key() {
 }
 
 #[test]
-fn rebuild_drops_outstanding_requests_and_disowns_completions() {
+fn failed_qp_is_rebuilt_once_all_requests_have_completed() {
     let (fabric, mut one, other) = ends();
-    fabric.pair_fatal(one.datagrams.number());
-    one.post(3);
-    let event = one.sim.async_event().unwrap();
-    assert_eq!(event, Some(AsyncEvent::QpFatal(one.datagrams.handle())));
-    one.datagrams.errored();
-    assert!(one.datagrams.is_errored());
-    one.send(&other, b"x", true);
+    // The last requests are unsignalled.
+    (0..3).for_each(|_| one.send(&other, b"x", false));
     one.datagrams.flush().unwrap();
-    assert_eq!((fabric.live().addresses, one.datagrams.posted_buffers()), (1, 3));
+    one.send(&other, b"never posted", true);
+    one.post(3);
+    one.datagrams.fail().unwrap();
+    assert!(one.datagrams.is_errored());
+    assert_eq!((one.datagrams.room(), one.datagrams.recv_room()), (0, 0));
+    assert_eq!(one.datagrams.rebuild().unwrap_err().error.raw_os_error(), Some(libc::EBUSY));
+    assert!(!one.datagrams.drain().unwrap());
+    fabric.run();
+    let (received, sent) = one.poll();
+    assert_eq!((received.len(), sent.last()), (3, Some(&Err(WcStatus::Flushed))));
+    assert!(one.datagrams.drain().unwrap());
     one.datagrams.rebuild().unwrap();
-    assert_eq!((fabric.live().addresses, one.datagrams.posted_buffers()), (0, 0));
-    assert_eq!(one.datagrams.outstanding(), 0);
+    assert_eq!((fabric.live().addresses, one.datagrams.outstanding(), one.datagrams.recv_room()), (0, 0, 8));
     fabric.run();
     let (received, sent) = one.poll();
     assert!(received.is_empty() && sent.is_empty());
