@@ -29,13 +29,25 @@ pub(crate) struct NotReserved {
 impl Reservation {
     /// Reserves the listening ports of `endpoints`. `interface` is the scope of link-local addresses.
     pub fn new(endpoints: &Endpoints, interface: u32) -> Result<Self, NotReserved> {
-        let tcp = endpoints.tcp.iter().map(|address| (*address, SocketType::STREAM, "TCP"));
-        let udp = endpoints.udp.iter().map(|address| (*address, SocketType::DGRAM, "UDP"));
+        let tcp = distinct(&endpoints.tcp).map(|address| (address, SocketType::STREAM, "TCP"));
+        let udp = distinct(&endpoints.udp).map(|address| (address, SocketType::DGRAM, "UDP"));
         let reserve = |(address, kind, protocol)| {
             reserve(scoped(address, interface), kind).map_err(|error| NotReserved { address, protocol, error })
         };
         Ok(Reservation { _sockets: tcp.chain(udp).map(reserve).collect::<Result<_, _>>()? })
     }
+}
+
+/// Returns each address once, without those that an unspecified one stands for: two sockets cannot reserve one port.
+fn distinct(addresses: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> + '_ {
+    let covers = |other: &SocketAddr, address: &SocketAddr| {
+        let same_port = other.port() == address.port() && other.is_ipv4() == address.is_ipv4();
+        same_port && other.ip().is_unspecified() && !address.ip().is_unspecified()
+    };
+    let is_first = |at: usize| !addresses[..at].contains(&addresses[at]);
+    let is_alone = move |address: &SocketAddr| !addresses.iter().any(|other| covers(other, address));
+    let first = addresses.iter().enumerate().filter(move |(at, _)| is_first(*at)).map(|(_, address)| *address);
+    first.filter(is_alone)
 }
 
 /// Adds the scope to a link-local address.
@@ -96,6 +108,17 @@ mod tests {
             drop(reservation);
             drop(TcpListener::bind(tcp).unwrap());
         }
+    }
+
+    #[test]
+    fn addresses_with_one_port_are_reserved_together() {
+        let parse = |all: &[&str]| all.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let listed = parse(&["0.0.0.0:7", "10.0.0.1:7", "[::1]:7", "10.0.0.1:8", "0.0.0.0:7", "[::1]:7"]);
+        let kept: Vec<_> = distinct(&listed).collect();
+        assert_eq!(kept, parse(&["0.0.0.0:7", "[::1]:7", "10.0.0.1:8"]));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let both = ["127.0.0.1", "0.0.0.0"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        Reservation::new(&endpoints(&both, &both), 1).unwrap();
     }
 
     #[test]
