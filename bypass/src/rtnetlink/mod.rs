@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use socket::{Received, Socket};
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
@@ -26,6 +26,9 @@ const RTM_GETNEIGH: u16 = 30;
 /// Groups of notifications: interfaces (the routes of IPv4 end with one without notice), neighbours, and addresses and
 /// routes of both families.
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+
+/// Minimum time between two reads of all addresses and routes: a routing daemon changes many at a time.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Flags of requests (`NLM_F_*`).
 const CREATE: u16 = 0x400;
@@ -40,6 +43,10 @@ pub struct InterfaceMonitor {
     events: Socket,
     requests: Socket,
     network: InterfaceNetwork,
+    /// Time of the last read of the network.
+    read: Instant,
+    /// True if the network may have changed since.
+    is_stale: bool,
 }
 
 /// Changes since the last [`InterfaceMonitor::poll`].
@@ -59,7 +66,7 @@ impl InterfaceMonitor {
         let mut requests = Socket::open(0)?;
         let index = rustix::net::netdevice::name_to_index(&events, name)?;
         let network = read_network(&mut requests, index)?;
-        Ok(InterfaceMonitor { index, events, requests, network })
+        Ok(InterfaceMonitor { index, events, requests, network, read: Instant::now(), is_stale: false })
     }
 
     /// Returns the addresses and routes.
@@ -80,7 +87,8 @@ impl InterfaceMonitor {
 
     /// Waits until [`poll`](Self::poll) has work, `waker` is signalled, or `limit` has passed.
     pub fn wait(&self, waker: &Waker, limit: Duration) {
-        let limit = limit.try_into().ok();
+        let until_read = READ_INTERVAL.saturating_sub(self.read.elapsed());
+        let limit = if self.is_stale { limit.min(until_read) } else { limit }.try_into().ok();
         let mut ready = [PollFd::new(&self.events, PollFlags::IN), PollFd::new(waker, PollFlags::IN)];
         // A signal ends the wait early, as does an error, which `poll` reports.
         let _ = poll(&mut ready, limit.as_ref());
@@ -90,7 +98,7 @@ impl InterfaceMonitor {
     /// Returns the changes, without waiting.
     pub fn poll(&mut self) -> io::Result<Changes> {
         let mut changes = Changes::default();
-        let (mut is_stale, mut has_lost) = (false, false);
+        let mut has_lost = false;
         let index = self.index;
         while let Some(received) = self.events.receive()? {
             let Received::Messages(messages) = received else {
@@ -98,18 +106,21 @@ impl InterfaceMonitor {
                 continue;
             };
             for message in messages {
-                is_stale |= parse::concerns_network(&message, index);
+                self.is_stale |= parse::concerns_network(&message, index);
                 let entry = parse::neighbor(&message, index);
                 changes.neighbors.extend(entry.and_then(|entry| entry.report()));
             }
         }
         if has_lost {
+            self.is_stale = true;
             changes.neighbors = self.neighbors()?;
         }
-        if is_stale || has_lost {
+        if self.is_stale && self.read.elapsed() >= READ_INTERVAL {
+            // After an error the next attempt waits as long.
+            self.read = Instant::now();
             let network = read_network(&mut self.requests, index)?;
             changes.network = network != self.network;
-            self.network = network;
+            (self.network, self.is_stale) = (network, false);
         }
         Ok(changes)
     }
