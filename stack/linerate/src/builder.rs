@@ -37,7 +37,7 @@ impl NetworkBuilder {
     }
 
     /// Adds a local address with its prefix: `"10.0.0.2/24".parse()?`. Kernel sockets and RDMA devices use the
-    /// addresses of the host instead.
+    /// addresses of the host instead, as does an interface that is shared with the kernel if none is added.
     pub fn ip(mut self, address: IpCidr) -> Self {
         self.config.ip.push(address);
         self
