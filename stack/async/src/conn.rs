@@ -45,6 +45,10 @@ pub enum ConnErrorReason {
     ShutDown,
 }
 
+/// Longest slice that [`Conn::poll_send_bytes`] copies. The copy takes fewer instructions than a packet for the headers
+/// that are chained to the slice.
+const SHORT: usize = 256;
+
 /// Connection of one worker.
 pub(crate) struct Conn {
     pub id: ConnId,
@@ -153,10 +157,14 @@ impl Conn {
         }
     }
 
-    /// Sends `bytes`, or the part for which there is space. Returns `Ready` once all are sent.
+    /// Sends `bytes`, or the part for which there is space. Returns `Ready` once all are sent. Short slices are copied.
     #[inline]
     pub fn poll_send_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<()>> {
         self.poll_send(cx, |net, id| {
+            if bytes.len() <= SHORT {
+                bytes.advance(net.write(id, bytes));
+                return bytes.is_empty().then_some(());
+            }
             match net.send(id, std::mem::take(bytes)) {
                 Ok(()) => return Some(()),
                 Err(unsent) => *bytes = unsent,

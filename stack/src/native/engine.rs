@@ -309,7 +309,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.open_connection(conn)?.demote().take_received(max)
+        let mut connection = self.open_connection(conn)?;
+        connection.rr_take(max).unwrap_or_else(|| connection.demote().take_received(max))
     }
 
     fn room(&mut self, conn: ConnId) -> usize {

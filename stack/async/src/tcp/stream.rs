@@ -147,7 +147,7 @@ impl TcpStream {
         self.reader.consume(n);
     }
 
-    /// Sends `bytes`, without a copy where the transport can. If the future is dropped before it is complete, a part
+    /// Sends `bytes`, without a copy where the transport can, unless they are at most 256. If the future is dropped before it is complete, a part
     /// may have been sent.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::native::fast_path::established::prepend_headers;
 use crate::native::segment::header::Control;
 use crate::native::tcb::Tcb;
 use linerate_bypass::time::Instant;
-use linerate_bypass::{Nic, Packet};
+use linerate_bypass::{Bytes, Nic, Packet};
 
 impl Tcb {
     /// Returns whether a response of `len` bytes can be sent as one segment.
@@ -171,6 +171,20 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             tcb.received -= n as u32;
         }
         true
+    }
+
+    /// Takes the request if it has at most `max` bytes. Returns `None` if the general path has to take it.
+    #[inline(always)]
+    pub(crate) fn rr_take(&mut self, max: usize) -> Option<Option<Bytes>> {
+        let tcb = &mut *self.tcb;
+        let Turn::Local(turn) = &mut self.shared.rr.of_mut(tcb)?.turn else { return Some(None) };
+        let Some(packet) = turn.request.take_if(|packet| packet.len() <= max) else {
+            return turn.request.is_none().then_some(None);
+        };
+        tcb.received = 0;
+        self.shared.mbufs_held.all -= 1;
+        let len = packet.len();
+        Some(Some(packet.into_bytes(0..len)))
     }
 
     /// Reserves up to `max` bytes at the end of the response. Returns the number reserved:

@@ -43,6 +43,8 @@ pub enum Command {
     CopyBack,
     /// [`CopyBack`](Self::CopyBack) through [`Transport::answer`], one slice at a time.
     AnswerEach,
+    /// Take received slices and write their bytes, now and in future.
+    TakeBack,
     /// Forward the received data to the peer once.
     Forward,
     /// Consume this many bytes and write that many in one [`Transport::answer`].
@@ -82,6 +84,7 @@ enum ReadMode {
     Echo,
     CopyBack,
     AnswerEach,
+    TakeBack,
 }
 
 /// State of one connection, by the peer's port.
@@ -182,6 +185,23 @@ impl App {
         state.delivered = state.consumed + net.received(conn) as Rel;
     }
 
+    /// As [`forward`](Self::forward), by slices that the service takes and copies.
+    fn take_back(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
+        self.peek(net, conn, port);
+        let mut n = 0;
+        while net.received(conn) > 0 {
+            let space = net.send_space(conn);
+            let Some(bytes) = net.take(conn, space) else { break };
+            n += bytes.len();
+            assert_eq!(net.write(conn, &bytes), bytes.len(), "the space was available");
+        }
+        let mut log = self.log.borrow_mut();
+        let state = log.conns.entry(port).or_default();
+        state.consumed += n as Rel;
+        state.written += n as u64;
+        state.delivered = state.consumed + net.received(conn) as Rel;
+    }
+
     /// Checks the received data against the stream.
     fn peek(&self, net: &mut impl Transport, conn: ConnId, port: u16) {
         let mut log = self.log.borrow_mut();
@@ -227,6 +247,7 @@ impl App {
             ReadMode::Echo => self.forward(net, conn, port),
             ReadMode::CopyBack => self.copy_back(net, conn, port),
             ReadMode::AnswerEach => self.answer_each(net, conn, port),
+            ReadMode::TakeBack => self.take_back(net, conn, port),
         }
     }
 
@@ -324,6 +345,7 @@ impl App {
             Command::Echo => self.set_read_mode(net, conn, port, ReadMode::Echo),
             Command::CopyBack => self.set_read_mode(net, conn, port, ReadMode::CopyBack),
             Command::AnswerEach => self.set_read_mode(net, conn, port, ReadMode::AnswerEach),
+            Command::TakeBack => self.set_read_mode(net, conn, port, ReadMode::TakeBack),
             Command::Forward => self.forward(net, conn, port),
             Command::Answer(request, len) => {
                 self.peek(net, conn, port);
@@ -415,8 +437,11 @@ impl Service for App {
         if wants_writable == Some(true) {
             self.event(*port, net.now(), AppEvent::Writable);
         }
-        if self.log.borrow().conns.get(port).is_some_and(|state| state.read_mode == ReadMode::Echo) {
-            self.forward(net, conn, *port);
+        let mode = self.log.borrow().conns.get(port).map(|state| state.read_mode);
+        match mode {
+            Some(ReadMode::Echo) => self.forward(net, conn, *port),
+            Some(ReadMode::TakeBack) => self.take_back(net, conn, *port),
+            _ => {}
         }
     }
 

@@ -1,8 +1,9 @@
 //! Request-response mode: each end alternately sends one segment. RFC 9293, RFC 7323, RFC 5681 and RFC 6298 apply
 //! unchanged.
 //!
-//! The harness compares an engine with this mode to one without it. Most scripts run with three services: one forwards
-//! the request, one consumes it and writes the same bytes, and one does both in one call.
+//! The harness compares an engine with this mode to one without it. Most scripts run with four services: one forwards
+//! the request, one consumes it and writes the same bytes, one does both in one call, and one takes the request and
+//! writes its bytes.
 
 mod demotion;
 mod loss;
@@ -54,7 +55,7 @@ fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(
 /// As [`play_with`], over a link with `pool` packets.
 #[track_caller]
 fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
-    let services = [Command::Echo, Command::CopyBack, Command::AnswerEach];
+    let services = [Command::Echo, Command::CopyBack, Command::AnswerEach, Command::TakeBack];
     for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
         let mut taken = true;
         let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
