@@ -292,6 +292,7 @@ fn owned_bytes_of_many_connections_reduce_send_buffers() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes a minute without optimisation: ./run test --all runs it in release mode")]
 fn packets_of_silent_peers_return_although_the_heap_is_full() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 128, ..link() }, |_| {});
     let free = s.free_packets();
