@@ -2,6 +2,7 @@
 //! `linerate conns`.
 
 mod http;
+mod hw_counters;
 mod metrics;
 mod process;
 mod responder;
@@ -20,6 +21,7 @@ use server::{ClientServer, Endpoint, Listener, REQUEST_TIMEOUT};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
 /// Idle timeout of clients of the local socket.
@@ -126,8 +128,11 @@ impl BoundListeners {
         let mut endpoints = Vec::new();
         if let Some(Metrics { listener, .. }) = self.metrics {
             let stats = stats.clone();
-            let react =
-                move |received: &mut Vec<u8>| http::react(received, || metrics::page(&stats.snapshots(workers)));
+            let page = move || {
+                let snapshots = stats.snapshots(workers);
+                metrics::page(&snapshots) + &hw_counters::page(Path::new(hw_counters::DEVICES), &snapshots)
+            };
+            let react = move |received: &mut Vec<u8>| http::react(received, &page);
             endpoints.push(Endpoint::new(Listener::Tcp(listener), REQUEST_TIMEOUT, react).map_err(Error::Spawn)?);
         }
         // Bound only now: opening a network may wait for another process, and a client that found the socket would wait

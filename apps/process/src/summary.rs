@@ -38,6 +38,8 @@ struct Fields {
     copied_bytes: u64,
     #[serde(with = "VerbsFields", skip_serializing_if = "is_nothing")]
     verbs: Verbs,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    verbs_errors: BTreeMap<&'static str, u64>,
     drops: BTreeMap<&'static str, u64>,
 }
 
@@ -50,6 +52,8 @@ struct VerbsFields {
     buffers: u64,
     requests_completed: u64,
     buffers_completed: u64,
+    credit_stalls: u64,
+    queue_stalls: u64,
 }
 
 fn is_nothing(verbs: &Verbs) -> bool {
@@ -95,11 +99,14 @@ impl fmt::Display for SummaryReport<'_> {
         if is_nothing(verbs) {
             return Ok(());
         }
-        let Verbs { requests, posts, buffers, requests_completed, buffers_completed } = verbs;
+        let Verbs { requests, posts, buffers, requests_completed, buffers_completed, credit_stalls, queue_stalls } =
+            verbs;
+        let errors = self.summary.verbs_errors.iter().map(|(status, n)| format!("; {n} {status}")).collect::<String>();
         write!(
             f,
             "\nposted      {requests} requests by {posts} calls, {buffers} buffers\n\
-             completed   {requests_completed} requests, {buffers_completed} buffers"
+             completed   {requests_completed} requests, {buffers_completed} buffers{errors}\n\
+             waited      {credit_stalls} times for buffers of peers, {queue_stalls} for send queues"
         )
     }
 }

@@ -232,7 +232,7 @@ fn text(connections: &[Connection]) -> String {
     text
 }
 
-/// Returns the available TCP details, each with name and unit.
+/// Returns the available details of TCP and RDMA, each with name and unit.
 pub fn details(connection: &Connection) -> Vec<String> {
     let number = |name: &str, value: Option<u64>| value.map(|value| format!("{name}:{value}"));
     let time = |name: &str, value: Option<f64>| value.map(|value| format!("{name}:{}", micros(value)));
@@ -252,6 +252,12 @@ pub fn details(connection: &Connection) -> Vec<String> {
         number("retrans", connection.retransmitted_segments),
         number("timeouts", connection.time_outs.filter(|times| *times > 0).map(u64::from)),
         connection.pacing_bytes_per_second.map(|rate| format!("pacing:{rate}B/s")),
+        connection.rdma_state.as_ref().map(|state| format!("qp_state:{state}")),
+        number("qp", connection.rdma_qp.map(u64::from)),
+        number("peer_qp", connection.rdma_peer_qp.map(u64::from)),
+        number("credits", connection.rdma_credits),
+        number("outstanding", connection.rdma_outstanding),
+        number("stalls", connection.rdma_credit_stalls),
         flag("recovering", connection.is_recovering),
         flag("reordering", connection.reorders),
     ]

@@ -187,6 +187,24 @@ const METRICS: &[Metric] = &[
     counter("linerate_rdma_buffers_completed_total", "Completions polled for receive buffers.", |snapshot| {
         verbs(snapshot).map(|verbs| verbs.buffers_completed)
     }),
+    counter(
+        "linerate_rdma_credit_stalls_total",
+        "Flushes that left data behind: the peer had no free buffer.",
+        |snapshot| verbs(snapshot).map(|verbs| verbs.credit_stalls),
+    ),
+    counter(
+        "linerate_rdma_queue_stalls_total",
+        "Flushes that left data behind: the send queue was full.",
+        |snapshot| verbs(snapshot).map(|verbs| verbs.queue_stalls),
+    ),
+    Metric {
+        name: "linerate_rdma_errors_total",
+        kind: Kind::Counter,
+        help: "Completions with an error, by status of ibv_poll_cq. A status appears with its first error.",
+        values: Values::By("status", |snapshot| {
+            snapshot.summary.verbs_errors.iter().map(|(status, n)| (*status, *n)).collect()
+        }),
+    },
 ];
 
 /// Formats the Prometheus page, in text format version 0.0.4. The index in `snapshots` is the worker number; `None` is
@@ -243,7 +261,7 @@ pub fn values(snapshot: &Snapshot) -> BTreeMap<String, Value> {
 }
 
 /// Escapes a label value: `\`, `"` and line feeds (Prometheus text format).
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

@@ -153,12 +153,30 @@ pub struct Connection {
     pub reorders: Option<bool>,
     /// Pacing rate, if the connection is paced.
     pub pacing_bytes_per_second: Option<u64>,
+    /// Queue pair of this connection alone (RDMA).
+    #[serde(default)]
+    pub rdma_qp: Option<u32>,
+    /// Queue pair of the peer, if datagrams are sent to it (RDMA).
+    #[serde(default)]
+    pub rdma_peer_qp: Option<u32>,
+    /// State of the queue pair (RDMA).
+    #[serde(default)]
+    pub rdma_state: Option<String>,
+    /// Free buffers of the peer (RDMA).
+    #[serde(default)]
+    pub rdma_credits: Option<u64>,
+    /// Incomplete requests (RDMA).
+    #[serde(default)]
+    pub rdma_outstanding: Option<u64>,
+    /// Number of times that data waited for buffers of the peer (RDMA).
+    #[serde(default)]
+    pub rdma_credit_stalls: Option<u64>,
 }
 
 impl From<&ConnInfo> for Connection {
     fn from(info: &ConnInfo) -> Self {
         let micros = |time: Option<Duration>| time.map(|time| time.as_nanos() as f64 / 1000.0);
-        let (conn, tcp) = (info.conn, &info.tcp);
+        let (conn, tcp, verbs) = (info.conn, &info.tcp, info.verbs.as_ref());
         Connection {
             worker: conn.worker(),
             slot: conn.slot(),
@@ -183,6 +201,12 @@ impl From<&ConnInfo> for Connection {
             is_recovering: tcp.is_recovering,
             reorders: tcp.reorders,
             pacing_bytes_per_second: tcp.pacing_rate,
+            rdma_qp: verbs.and_then(|verbs| verbs.qp),
+            rdma_peer_qp: verbs.and_then(|verbs| verbs.peer_qp),
+            rdma_state: verbs.map(|verbs| verbs.state.to_owned()),
+            rdma_credits: verbs.map(|verbs| verbs.credits),
+            rdma_outstanding: verbs.map(|verbs| verbs.outstanding),
+            rdma_credit_stalls: verbs.map(|verbs| verbs.credit_stalls),
         }
     }
 }

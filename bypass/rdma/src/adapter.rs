@@ -216,7 +216,8 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
         for (worker, (messages, rest)) in channels.into_iter().enumerate() {
             let channel = rest.as_ref().map(IdleWait::channel);
-            let Queues { cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &own, channel).map_err(failed)?;
+            let Queues { cqs, srq, datagrams } =
+                Queues::new(&config, &limits, &mr, &own, channel, worker).map_err(failed)?;
             let count = if config.offer_from < usize::MAX { WINDOWS } else { 0 };
             let mws = (0..count).map(|_| Mw::new(&mr)).collect::<Result<_, _>>().map_err(failed)?;
             let (events, received) = mailbox_of(rest.as_ref(), EVENTS_PER_CONNECTION * config.max_connections);

@@ -14,26 +14,27 @@ pub struct Queues<C: Provider> {
 }
 
 impl<C: Provider> Queues<C> {
-    /// Creates the queues of one worker with memory of `mr`, of which `buffers` is a part. Completions signal
-    /// `channel`, if the worker sleeps.
+    /// Creates the queues of worker number `worker` with memory of `mr`, of which `buffers` is a part. Completions
+    /// signal `channel`, if the worker sleeps.
     pub(crate) fn new(
         config: &Config,
         limits: &DeviceLimits,
         mr: &Mr<C>,
         buffers: &Arena,
         channel: Option<&CompChannel<C>>,
+        worker: usize,
     ) -> Result<Self, Error> {
         let provider = mr.pd().provider();
         let (cqs, datagrams) = match config.mode {
             Mode::Ud => {
                 let (sends, receives) = config.datagrams(limits);
-                let cq = Cq::new(provider, sends + receives, channel)?;
+                let cq = Cq::of_worker(provider, sends + receives, channel, worker)?;
                 let datagrams = sessions::datagrams(config, limits, mr, buffers, cq.handle())?;
                 (vec![cq], Some(datagrams))
             }
             Mode::Send | Mode::Write => {
                 let most = config.qps_of_cq(limits);
-                let cq = |_| Cq::new(provider, config.cq_entries(most), channel);
+                let cq = |_| Cq::of_worker(provider, config.cq_entries(most), channel, worker);
                 ((0..config.qps().div_ceil(most)).map(cq).collect::<Result<_, _>>()?, None)
             }
         };

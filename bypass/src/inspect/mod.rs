@@ -152,6 +152,25 @@ pub struct ConnInfo {
     pub unsent: u64,
     /// TCP details.
     pub tcp: TcpInfo,
+    /// Details of RDMA connections.
+    pub verbs: Option<VerbsInfo>,
+}
+
+/// Details of an RDMA connection.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct VerbsInfo {
+    /// Queue pair of this connection alone.
+    pub qp: Option<u32>,
+    /// Queue pair of the peer, if datagrams are sent to it.
+    pub peer_qp: Option<u32>,
+    /// State of the queue pair.
+    pub state: &'static str,
+    /// Free buffers of the peer.
+    pub credits: u64,
+    /// Incomplete requests, or unacknowledged messages of a session.
+    pub outstanding: u64,
+    /// Number of times that data had to wait for credits.
+    pub credit_stalls: u64,
 }
 
 /// TCP details of a connection, from the stack or the kernel. `None` where the value is unknown or not measured yet.
@@ -289,6 +308,7 @@ mod tests {
                 unread: 0,
                 unsent: 0,
                 tcp: TcpInfo::default(),
+                verbs: None,
             })
         }
     }

@@ -39,6 +39,8 @@ pub struct Summary {
     pub copied_bytes: u64,
     /// Work of RDMA devices.
     pub verbs: Verbs,
+    /// Completions of RDMA devices with an error, by status.
+    pub verbs_errors: BTreeMap<&'static str, u64>,
     /// Frames, segments and datagrams dropped, by cause.
     pub drops: BTreeMap<&'static str, u64>,
 }
@@ -56,6 +58,10 @@ pub struct Verbs {
     pub requests_completed: u64,
     /// Completions polled for receive buffers.
     pub buffers_completed: u64,
+    /// Flushes that left data behind because the peer had no free buffer.
+    pub credit_stalls: u64,
+    /// Flushes that left data behind because the send queue was full.
+    pub queue_stalls: u64,
 }
 
 impl Summary {
@@ -74,6 +80,8 @@ impl AddAssign for Verbs {
         self.buffers += other.buffers;
         self.requests_completed += other.requests_completed;
         self.buffers_completed += other.buffers_completed;
+        self.credit_stalls += other.credit_stalls;
+        self.queue_stalls += other.queue_stalls;
     }
 }
 
@@ -95,6 +103,9 @@ impl AddAssign<&Summary> for Summary {
         self.retransmitted = self.retransmitted.into_iter().chain(other.retransmitted).reduce(|a, b| a + b);
         self.copied_bytes += other.copied_bytes;
         self.verbs += other.verbs;
+        for (status, n) in &other.verbs_errors {
+            *self.verbs_errors.entry(status).or_default() += n;
+        }
         for (cause, n) in &other.drops {
             self.drop_for(cause, *n);
         }

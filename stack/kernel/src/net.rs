@@ -294,6 +294,7 @@ impl HostedNet for Net {
             unsent: connection.tx.len() as u64,
             // A socket just closed has no kernel state.
             tcp: stream.and_then(|stream| tcp_info(stream).ok()).unwrap_or_default(),
+            verbs: None,
         })
     }
 }

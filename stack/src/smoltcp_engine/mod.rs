@@ -396,6 +396,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             // The send queue includes data in flight, which the socket does not distinguish.
             unsent: socket.send_queue() as u64,
             tcp: TcpInfo::default(),
+            verbs: None,
         })
     }
 

@@ -35,7 +35,16 @@ impl Inspect for FakeWorker {
         let state = if slot.is_multiple_of(10) { ConnState::LastAck } else { ConnState::Established };
         let remote = ([10, 0, (slot >> 8) as u8, slot as u8], 1000).into();
         let tcp = TcpInfo { rtt: Some(Duration::from_nanos(12_500)), ..TcpInfo::default() };
-        Some(ConnInfo { conn: ConnId::new(0, slot, 2), local: None, remote, state, unread: 1, unsent: 2, tcp })
+        Some(ConnInfo {
+            conn: ConnId::new(0, slot, 2),
+            local: None,
+            remote,
+            state,
+            unread: 1,
+            unsent: 2,
+            tcp,
+            verbs: None,
+        })
     }
 }
 

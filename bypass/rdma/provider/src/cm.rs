@@ -101,6 +101,46 @@ pub enum CmEventKind {
     Other(u32),
 }
 
+impl CmEvent {
+    /// Describes the failure that the event reports: the reason of the transport, and the peer's text of a rejection.
+    pub fn reason(&self) -> String {
+        let reason = match self.status {
+            0 => "no reason given".to_owned(),
+            number if number < 0 => std::io::Error::from_raw_os_error(-number).to_string(),
+            number => reject_reason(number)
+                .map_or_else(|| format!("reject reason {number}"), |text| format!("{text} (reject reason {number})")),
+        };
+        // Devices pad private data with zeros.
+        let text = self.private_data.bytes().split(|byte| *byte == 0).next().unwrap_or_default();
+        match std::str::from_utf8(text) {
+            Ok(text) if !text.is_empty() && text.chars().all(|c| c == ' ' || c.is_ascii_graphic()) => {
+                format!("{reason}: {text}")
+            }
+            _ => reason,
+        }
+    }
+}
+
+/// Returns the meaning of a reject reason (IBA 12.6.7.2), if it can occur with reliable connections.
+fn reject_reason(number: i32) -> Option<&'static str> {
+    Some(match number {
+        1 => "no queue pair available",
+        3 => "no resources available",
+        4 => "time-out",
+        5 => "unsupported request",
+        8 => "nothing listens at this address",
+        9 => "the service has another transport",
+        10 => "stale connection",
+        12 | 13 | 24 | 25 => "the peer is at another port",
+        14 => "invalid service level",
+        15 => "invalid traffic class",
+        26 => "the path MTU is not supported",
+        27 => "insufficient responder resources",
+        28 => "the program refused",
+        _ => return None,
+    })
+}
+
 /// Connection manager event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmEvent {
@@ -118,4 +158,32 @@ pub struct CmEvent {
     pub qp: u32,
     /// Data from the peer's program.
     pub private_data: PrivateData,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(status: i32, private_data: &[u8]) -> CmEvent {
+        CmEvent {
+            id: Handle(1),
+            kind: CmEventKind::Rejected,
+            status,
+            initiator_depth: 0,
+            responder_resources: 0,
+            qp: 0,
+            private_data: PrivateData::new(private_data),
+        }
+    }
+
+    #[test]
+    fn reason_has_meaning_number_and_text_of_the_peer() {
+        assert_eq!(event(8, b"").reason(), "nothing listens at this address (reject reason 8)");
+        assert_eq!(event(77, &[0; 56]).reason(), "reject reason 77");
+        let full = [&b"too many connections"[..], &[0; 36]].concat();
+        assert_eq!(event(28, &full).reason(), "the program refused (reject reason 28): too many connections");
+        // Control characters of a hostile peer reach no terminal.
+        assert_eq!(event(28, b"\x1b[2J").reason(), "the program refused (reject reason 28)");
+        assert!(event(-111, b"").reason().contains("refused"));
+    }
 }

@@ -112,11 +112,15 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The channel and its completion queues are live.
     unsafe fn get_cq_event(&self, channel: Handle) -> io::Result<bool>;
 
-    /// Creates a completion queue with at least `entries` entries (`ibv_create_cq`).
+    /// Creates a completion queue with at least `entries` entries, whose events are delivered by the completion vector
+    /// `vector` (`ibv_create_cq`).
     ///
     /// # Safety
     /// The channel is live.
-    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle>;
+    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>, vector: u32) -> io::Result<Handle>;
+
+    /// Returns the number of completion vectors: interrupts that completion queues can be spread over.
+    fn comp_vectors(&self) -> u32;
 
     /// `ibv_destroy_cq`.
     ///

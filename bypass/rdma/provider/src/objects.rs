@@ -28,6 +28,9 @@ pub struct Access {
     pub remote_atomic: bool,
     /// Memory windows may be bound.
     pub bind: bool,
+    /// The device may write in any order, as far as completions are concerned: no program polls the memory
+    /// (`IBV_ACCESS_RELAXED_ORDERING`). Devices and kernels without it ignore it.
+    pub relaxed: bool,
 }
 
 /// Capacities of a queue pair (`struct ibv_qp_cap`).

@@ -218,7 +218,31 @@ pub enum WcStatus {
     Other(u32),
 }
 
-/// Work completion (`struct ibv_wc`). On error only `id`, `status` and `qp` are valid.
+impl WcStatus {
+    /// Returns the name, as in `enum ibv_wc_status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            WcStatus::Success => "success",
+            WcStatus::LocalLength => "loc_len_err",
+            WcStatus::LocalQp => "loc_qp_op_err",
+            WcStatus::LocalProtection => "loc_prot_err",
+            WcStatus::Flushed => "wr_flush_err",
+            WcStatus::Bind => "mw_bind_err",
+            WcStatus::BadResponse => "bad_resp_err",
+            WcStatus::LocalAccess => "loc_access_err",
+            WcStatus::RemoteInvalidRequest => "rem_inv_req_err",
+            WcStatus::RemoteAccess => "rem_access_err",
+            WcStatus::RemoteOperation => "rem_op_err",
+            WcStatus::RetryExceeded => "retry_exc_err",
+            WcStatus::RnrRetryExceeded => "rnr_retry_exc_err",
+            WcStatus::RemoteAborted => "rem_abort_err",
+            WcStatus::Fatal => "fatal_err",
+            WcStatus::Other(_) => "other",
+        }
+    }
+}
+
+/// Work completion (`struct ibv_wc`). On error only `id`, `status`, `qp` and `vendor_error` are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkCompletion {
     /// Identifier of the work request.
@@ -235,12 +259,14 @@ pub struct WorkCompletion {
     pub immediate: Option<u32>,
     /// Queue pair number of a received datagram's sender.
     pub source: u32,
+    /// Error code of the vendor, if the request failed.
+    pub vendor_error: u32,
 }
 
 impl WorkCompletion {
     /// Creates a completion without immediate data and not of a datagram.
     pub fn new(id: u64, status: WcStatus, opcode: WcOpcode, len: u32, qp: u32) -> Self {
-        WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0 }
+        WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0, vendor_error: 0 }
     }
 }
 

@@ -45,6 +45,8 @@ pub struct DeviceConfig {
     pub flushes_on_fatal: bool,
     /// A reset queue pair keeps its posted buffers as empty ones, as that of Soft-RoCE does.
     pub keeps_reset_buffers: bool,
+    /// Number of completion vectors.
+    pub comp_vectors: u32,
     /// Steps until the device sees a posted buffer. A message that arrives before is answered by receiver-not-ready.
     pub post_delay: u64,
     /// A failed queue pair generates the last-WQE-reached event. Soft-RoCE does since Linux 6.5.
@@ -92,6 +94,7 @@ impl DeviceConfig {
             recycles_numbers: false,
             flushes_on_fatal: true,
             keeps_reset_buffers: false,
+            comp_vectors: 4,
             post_delay: 0,
             reports_last_wqe: true,
         }

@@ -136,6 +136,20 @@ impl Fabric {
         mrs.filter(|mr| mr.access.remote_write).map(|mr| (mr.start, mr.len)).collect()
     }
 
+    /// Returns the numbers of a device's regions with and without relaxed ordering.
+    pub fn relaxed(&self, sim: &SimDevice) -> (usize, usize) {
+        let world = self.world();
+        let mrs = world.mrs.of(sim.index);
+        let relaxed = mrs.iter().filter(|mr| world.mrs[**mr].access.relaxed).count();
+        (relaxed, mrs.len() - relaxed)
+    }
+
+    /// Returns the completion vectors of a device's completion queues, in the order of their creation.
+    pub fn vectors(&self, sim: &SimDevice) -> Vec<u32> {
+        let world = self.world();
+        world.cqs.of(sim.index).into_iter().map(|cq| world.cqs[cq].vector).collect()
+    }
+
     /// Returns the number of buffers in the shared receive queues of a device.
     pub fn srq_wrs(&self, sim: &SimDevice) -> usize {
         let world = self.world();

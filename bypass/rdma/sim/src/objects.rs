@@ -47,6 +47,7 @@ pub(super) struct Channel {
 
 /// Completion queue.
 pub(super) struct Queue {
+    pub vector: u32,
     pub channel: Option<Handle>,
     pub capacity: u32,
     pub completions: VecDeque<(WorkCompletion, QueueSlot)>,
@@ -186,7 +187,14 @@ impl World {
         Ok(())
     }
 
-    pub fn create_cq(&mut self, device: usize, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+    pub fn create_cq(
+        &mut self,
+        device: usize,
+        entries: u32,
+        channel: Option<Handle>,
+        vector: u32,
+    ) -> io::Result<Handle> {
+        require(vector < self.devices[device].config.comp_vectors, libc::EINVAL)?;
         self.enter(device, Call::CreateQueue)?;
         if let Some(channel) = channel {
             self.handles.check(&self.channels, device, channel)?;
@@ -195,7 +203,7 @@ impl World {
         require((1..=limits.cqes).contains(&entries), libc::EINVAL)?;
         require(self.cqs.count(Some(device)) < limits.cqs as usize, libc::ENOMEM)?;
         let completions = VecDeque::new();
-        let cq = Queue { channel, capacity: entries, completions, is_armed: false, is_overrun: false };
+        let cq = Queue { channel, vector, capacity: entries, completions, is_armed: false, is_overrun: false };
         Ok(self.handles.add(&mut self.cqs, device, cq))
     }
 

@@ -69,6 +69,10 @@ unsafe impl Provider for SimDevice {
         self.live(|world| Ok(world.devices[self.index].events.pop()))
     }
 
+    fn comp_vectors(&self) -> u32 {
+        self.with(|world| world.devices[self.index].config.comp_vectors)
+    }
+
     fn alloc_pd(&self) -> io::Result<Handle> {
         self.live(|world| world.alloc_pd(self.index))
     }
@@ -86,7 +90,7 @@ unsafe impl Provider for SimDevice {
         fn alloc_mw(pd: Handle) -> (Handle, u32);
         fn create_ah(pd: Handle, path: &AhAttr) -> Handle;
         fn get_cq_event(channel: Handle) -> bool;
-        fn create_cq(entries: u32, channel: Option<Handle>) -> Handle;
+        fn create_cq(entries: u32, channel: Option<Handle>, vector: u32) -> Handle;
         fn req_notify_cq(cq: Handle) -> ();
         fn poll_cq(cq: Handle, into: &mut Vec<WorkCompletion>) -> usize;
         fn create_srq(pd: Handle, attr: &SrqInitAttr) -> Handle;

@@ -4,6 +4,7 @@ use crate::provider::{AhAttr, Handle, Provider};
 use crate::session::Session;
 use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
 use linerate_bypass::Timer;
+use linerate_bypass::inspect::TcpInfo;
 
 /// Transport of one connection.
 pub(crate) enum ConnTransport<C: Provider> {
@@ -82,6 +83,22 @@ impl<C: Provider> ConnTransport<C> {
         match self {
             ConnTransport::Rc(qp) => qp.outstanding(),
             ConnTransport::Ud(peer) => peer.session.unacked(),
+        }
+    }
+
+    /// Returns the queue pair numbers of this end, and of the peer if it is known.
+    pub fn qp_numbers(&self) -> (Option<u32>, Option<u32>) {
+        match self {
+            ConnTransport::Rc(qp) => (Some(qp.number()), None),
+            ConnTransport::Ud(peer) => (None, Some(peer.qp)),
+        }
+    }
+
+    /// Returns the details that a session has in common with TCP.
+    pub fn tcp_info(&self) -> TcpInfo {
+        match self {
+            ConnTransport::Rc(_) => TcpInfo::default(),
+            ConnTransport::Ud(peer) => peer.session.tcp_info(),
         }
     }
 

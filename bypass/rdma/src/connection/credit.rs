@@ -36,6 +36,11 @@ impl Credits {
         self.have.saturating_sub(1) as usize
     }
 
+    /// Returns the number of posted and unused buffers of the peer.
+    pub fn available(&self) -> u32 {
+        self.have
+    }
+
     /// Returns true if a credit message should be sent unless another message follows.
     pub fn is_overdue(&self) -> bool {
         // The buffer used by a credit message alone triggers none: replies to it would never end.

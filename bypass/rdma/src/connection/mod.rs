@@ -13,6 +13,7 @@ use crate::connection::tx::Tx;
 use crate::connection::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
 use crate::provider::Provider;
 use crate::verbs::{BoundMw, CmId, Error, Message, RingAddr};
+use linerate_bypass::inspect::VerbsInfo;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, Lifecycle, OneSidedResult, Stage, Tracked};
 use std::collections::VecDeque;
@@ -128,6 +129,8 @@ pub(crate) struct Connection<C: Provider> {
     pub last_completion: Instant,
     /// A probe was sent since the last completion.
     pub is_probed: bool,
+    /// Number of times that data had to wait for credits.
+    pub credit_stalls: u64,
     /// Listed in the worker's connections with data to send or buffers to post.
     pub dirty: bool,
 }
@@ -147,7 +150,21 @@ impl<C: Provider> Connection<C> {
             to_take: 0,
             last_completion: now,
             is_probed: false,
+            credit_stalls: 0,
             dirty: false,
+        }
+    }
+
+    /// Returns the state of the transport.
+    pub fn verbs_info(&self) -> VerbsInfo {
+        let (qp, peer_qp) = self.link.transport.qp_numbers();
+        VerbsInfo {
+            qp,
+            peer_qp,
+            state: if self.life.stage == Stage::Open { "rts" } else { "error" },
+            credits: self.link.credits.available().into(),
+            outstanding: self.link.transport.outstanding() as u64,
+            credit_stalls: self.credit_stalls,
         }
     }
 

@@ -171,8 +171,12 @@ impl<C: Provider> Connector<C> {
                     _ => Step::Refused(ConnectError::Refused),
                 });
             }
-            Rejected | Failed | Disconnected => return Ok(Step::Refused(ConnectError::Refused)),
+            Rejected | Failed | Disconnected => {
+                note_failure(pending, event);
+                return Ok(Step::Refused(ConnectError::Refused));
+            }
             AddressFailed | RouteFailed | Unreachable | Removed => {
+                note_failure(pending, event);
                 return Ok(Step::Refused(ConnectError::Unreachable));
             }
             _ => {}
@@ -232,5 +236,15 @@ impl<C: Provider> Connector<C> {
             is_shared: self.config.srq.is_some(),
             private_data: PrivateData::new(&self.greeting.write()),
         }
+    }
+}
+
+/// Logs the failure of a connection being established, with its peer and queue pair.
+fn note_failure<C: Provider>(pending: &Pending<C>, event: &CmEvent) {
+    let peer = pending.id.addresses().map(|(_, remote)| remote.to_string());
+    let (peer, reason) = (peer.unwrap_or_else(|| "a peer".to_owned()), event.reason());
+    match pending.number {
+        Some(number) => tracing::info!("no connection with {peer} by queue pair {number}: {:?}: {reason}", event.kind),
+        None => tracing::info!("no connection with {peer}: {:?}: {reason}", event.kind),
     }
 }

@@ -70,7 +70,9 @@ impl<C: Provider> Connector<C> {
         }
         let number = qp.number();
         let Pool { ready, draining, resting, .. } = &self.pools[worker];
-        let may_keep = ready.len() + draining + resting.len() < self.config.pool;
+        // The worker no longer polls a completion queue that was replaced.
+        let is_polled = self.workers[worker].cqs.iter().any(|cq| qp.completes_in(cq));
+        let may_keep = is_polled && ready.len() + draining + resting.len() < self.config.pool;
         // A connection requested meanwhile also needs a queue pair.
         if may_keep && self.qps(worker) < self.config.max_connections {
             match qp.fail() {

@@ -29,7 +29,7 @@ impl<C: Provider> Connector<C> {
         let handle = &mut self.workers[worker];
         // Nothing is connected meanwhile, nor if this fails.
         (handle.cqs, handle.srq, handle.datagrams) = (Vec::new(), None, None);
-        let made = Queues::new(&self.config, &self.limits, &self.mr, &self.buffers, handle.channel.as_ref());
+        let made = Queues::new(&self.config, &self.limits, &self.mr, &self.buffers, handle.channel.as_ref(), worker);
         match made {
             Ok(queues) => {
                 handle.cqs = queues.cqs.iter().map(|cq| cq.handle().clone()).collect();

@@ -139,11 +139,12 @@ impl<C: Provider> Net<C> {
             return Ok(());
         };
         if peer.session.is_given_up() {
-            tracing::debug!("connection {id:?}: the peer acknowledges nothing");
+            tracing::info!("{}: the peer acknowledges nothing", self.described(id));
             self.end(id, CloseReason::TimedOut);
             return Ok(());
         }
         let (mut has_room, mut has_memory) = (true, true);
+        let resent = peer.session.resent();
         peer.session.send(self.now, |header, message| {
             has_room = datagrams.room() > 0;
             if !has_room {
@@ -163,6 +164,7 @@ impl<C: Provider> Net<C> {
             }
             datagrams.send(&peer.ah, peer.qp, peer.q_key, &mut datagram, false).is_ok()
         });
+        *self.summary.retransmitted.get_or_insert(0) += peer.session.resent() - resent;
         if peer.session.requests_path() {
             self.moved.push((peer.local_number, peer.path));
         }

@@ -21,7 +21,7 @@ use crate::provider::{AhAttr, Provider, WcOpcode, WcStatus};
 use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
-use linerate_bypass::inspect::{ConnInfo, TcpInfo};
+use linerate_bypass::inspect::ConnInfo;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{
     Arena, CloseReason, ConnId, ConnTable, HostedNet, OneSidedResult, Origin, Stage, Summary, Timers,
@@ -377,6 +377,9 @@ impl<C: Provider> Net<C> {
     fn complete(&mut self, completion: Completion) {
         let verbs = &mut self.summary.verbs;
         *if completion.is_buffer() { &mut verbs.buffers_completed } else { &mut verbs.requests_completed } += 1;
+        if completion.status() != WcStatus::Success {
+            self.note_error(&completion);
+        }
         if let Some(datagrams) = &self.datagrams
             && datagrams.owns(&completion)
         {
@@ -419,13 +422,37 @@ impl<C: Provider> Net<C> {
         }
     }
 
+    /// Returns the peer and the queue pair of a connection, for log lines.
+    #[cold]
+    fn described(&self, id: ConnId) -> String {
+        let Some(conn) = self.table.slots.get(id) else { return "an ended connection".to_owned() };
+        let qp = match conn.link.transport.qp_numbers() {
+            (Some(qp), _) => format!("queue pair {qp}"),
+            (None, peer) => format!("queue pair {} of the peer", peer.unwrap_or(0)),
+        };
+        format!("the connection with {} by {qp}", conn.link.remote)
+    }
+
+    /// Counts and logs a failed completion. Buffers and requests are also flushed when a connection ends in good order.
+    #[cold]
+    fn note_error(&mut self, completion: &Completion) {
+        let status = completion.status();
+        *self.summary.verbs_errors.entry(status.name()).or_default() += 1;
+        if status == WcStatus::Flushed {
+            return;
+        }
+        let (qp, vendor_error) = (completion.qp(), completion.vendor_error());
+        let peer = self.of_number(qp.into()).map(|id| self.described(id));
+        let peer = peer.unwrap_or_else(|| format!("queue pair {qp} without a connection"));
+        tracing::info!("{peer}: {status} ({}, vendor error {vendor_error:#x})", status.name());
+    }
+
     /// Handles a failed completion of a connection.
     fn fail(&mut self, id: ConnId, status: WcStatus) {
         if status == WcStatus::Flushed {
             // Buffers are also flushed when the peer has finished and disconnects first.
             return self.end_lost(id, CloseReason::Reset);
         }
-        tracing::debug!("connection {id:?}: {status}");
         self.end(id, if status == WcStatus::RetryExceeded { CloseReason::TimedOut } else { CloseReason::Reset });
     }
 
@@ -438,7 +465,7 @@ impl<C: Provider> Net<C> {
 
     /// Ends a connection whose peer violated the protocol.
     fn refuse(&mut self, id: ConnId, why: &dyn std::fmt::Display) {
-        tracing::warn!("connection {id:?} is closed: {why}");
+        tracing::warn!("{} is closed: {why}", self.described(id));
         self.summary.drop_for("message: senseless", 1);
         self.end(id, CloseReason::Reset);
     }
@@ -504,7 +531,8 @@ impl<C: Provider> HostedNet for Net<C> {
             state: connection.life.conn_state(),
             unread: connection.rx.len() as u64,
             unsent: connection.tx.len() as u64,
-            tcp: TcpInfo::default(),
+            tcp: connection.link.transport.tcp_info(),
+            verbs: Some(connection.verbs_info()),
         })
     }
 }

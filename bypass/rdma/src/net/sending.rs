@@ -95,7 +95,7 @@ impl<C: Provider> Net<C> {
             self.post(id);
             self.read_offered(id);
             if let Err(error) = self.flush(id) {
-                tracing::debug!("connection {id:?}: {error}");
+                tracing::info!("{}: {error}", self.described(id));
                 self.end(id, CloseReason::Reset);
             }
         }
@@ -176,6 +176,16 @@ impl<C: Provider> Net<C> {
                 }
             } else {
                 break;
+            }
+        }
+        if !conn.tx.is_empty() {
+            // Otherwise nothing of what follows is a reason to wait.
+            let verbs = &mut self.summary.verbs;
+            if conn.link.credits.sendable() == 0 {
+                verbs.credit_stalls += 1;
+                conn.credit_stalls += 1;
+            } else if conn.link.transport.room() <= KEPT {
+                verbs.queue_stalls += 1;
             }
         }
         if conn.link.credits.is_overdue() && conn.link.transport.room() > 0 {

@@ -16,7 +16,7 @@ impl RdmaCore {
         let pd = self.alloc_pd()?;
         // SAFETY: each object is live, destroyed once, and has no dependents left.
         unsafe {
-            let limit = self.create_cq(1, None).and_then(|cq| {
+            let limit = self.create_cq(16, None, 0).and_then(|cq| {
                 let limit = largest(|inline| {
                     let cap = QpCap { sends: 1, receives: 1, send_sges: 1, recv_sges: 1, inline };
                     let made = self.create_qp(pd, &QpInitAttr { send_cq: cq, recv_cq: cq, srq: None, cap });

@@ -77,10 +77,20 @@ unsafe impl Provider for RdmaCore {
     }
 
     unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
-        let access = values::access(access).cast_signed();
-        // SAFETY: the domain is live, and the caller keeps the memory mapped.
-        let mr = unsafe { sys::ibv_reg_mr(object(pd), start.cast(), len, access) };
-        let handle = made(mr).map_err(|error| error::explained(error, len))?;
+        let register = |access| {
+            let access = values::access(access).cast_signed();
+            // SAFETY: the domain is live, and the caller keeps the memory mapped.
+            let mr: *mut sys::ibv_mr = unsafe { sys::ibv_reg_mr(object(pd), start.cast(), len, access) };
+            made(mr).map(|handle| (handle, mr))
+        };
+        let registered = match register(access) {
+            // Kernels before 5.7 refuse unknown flags.
+            Err(error) if access.relaxed && error.raw_os_error() == Some(libc::EINVAL) => {
+                register(Access { relaxed: false, ..access })
+            }
+            registered => registered,
+        };
+        let (handle, mr) = registered.map_err(|error| error::explained(error, len))?;
         // SAFETY: the region was created above.
         let keys = unsafe { Keys { local: (*mr).lkey, remote: (*mr).rkey } };
         Ok((handle, keys))
@@ -129,11 +139,17 @@ unsafe impl Provider for RdmaCore {
         unsafe { events::get_cq_event(channel) }
     }
 
-    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>) -> io::Result<Handle> {
+    unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>, vector: u32) -> io::Result<Handle> {
+        let vector = c_int::try_from(vector).unwrap_or(0);
         let entries = c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let channel = channel.map_or(null_mut(), object);
         // SAFETY: the context is open, and the channel, if any, live; the user context may be anything.
-        made(unsafe { sys::ibv_create_cq(self.context.as_ptr(), entries, null_mut(), channel, 0) })
+        made(unsafe { sys::ibv_create_cq(self.context.as_ptr(), entries, null_mut(), channel, vector) })
+    }
+
+    fn comp_vectors(&self) -> u32 {
+        // SAFETY: `self` keeps the context open; the number does not change.
+        u32::try_from(unsafe { (*self.context.as_ptr()).num_comp_vectors }).unwrap_or(0).max(1)
     }
 
     unsafe fn destroy_cq(&self, cq: Handle) -> io::Result<()> {

@@ -48,6 +48,7 @@ fn completion(of: &sys::ibv_wc) -> WorkCompletion {
         qp: of.qp_num,
         immediate: has(sys::ibv_wc_flags::IBV_WC_WITH_IMM.0).then_some(immediate),
         source: of.src_qp,
+        vendor_error: of.vendor_err,
     }
 }
 
@@ -121,6 +122,8 @@ mod tests {
         let datagram = completion(&with);
         assert_eq!(datagram.source, 18);
         assert_eq!((read.immediate, datagram.immediate), (None, None));
+        with.vendor_err = 0x81;
+        assert_eq!(completion(&with).vendor_error, 0x81);
         with.wc_flags = 2;
         with.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
         assert_eq!(completion(&with).immediate, Some(0x0102_0304));

@@ -149,13 +149,14 @@ pub(super) fn gid(entry: &sys::ibv_gid_entry) -> Option<Gid> {
 }
 
 pub(super) fn access(access: Access) -> c_uint {
-    let Access { local_write, remote_read, remote_write, remote_atomic, bind } = access;
+    let Access { local_write, remote_read, remote_write, remote_atomic, bind, relaxed } = access;
     [
         (local_write, sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
         (remote_read, sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ),
         (remote_write, sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
         (remote_atomic, sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC),
         (bind, sys::ibv_access_flags::IBV_ACCESS_MW_BIND),
+        (relaxed, sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING),
     ]
     .into_iter()
     .fold(0, |all, (is, flag)| if is { all | flag.0 } else { all })
@@ -311,8 +312,16 @@ mod tests {
 
     #[test]
     fn access_and_send_flags_match_library_bits() {
-        let all = Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
+        let all = Access {
+            local_write: true,
+            remote_read: true,
+            remote_write: true,
+            remote_atomic: true,
+            bind: true,
+            relaxed: false,
+        };
         assert_eq!(access(all), 0b11111);
+        assert_eq!(access(Access { relaxed: true, ..Access::default() }), 1 << 20);
         assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
         assert_eq!(access(Access { remote_write: true, ..Access::default() }), 2);
         assert_eq!(access(Access { bind: true, ..Access::default() }), 16);

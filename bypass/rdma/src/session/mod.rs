@@ -15,6 +15,7 @@ pub(crate) use header::DatagramHeader;
 use crate::connection::wire::Malformed;
 use crate::verbs::Message;
 use linerate_bypass::Bytes;
+use linerate_bypass::inspect::TcpInfo;
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::VecDeque;
 
@@ -70,6 +71,8 @@ pub(crate) struct Session {
     round_trip: Option<(Duration, Duration)>,
     /// Number of doublings of the time-out.
     backoff: u32,
+    /// Number of messages sent again.
+    resent: u64,
     /// Number of requests for a new path since the last acknowledgement.
     paths_requested: u32,
 }
@@ -90,6 +93,7 @@ impl Session {
             ack_now: false,
             round_trip: None,
             backoff: 0,
+            resent: 0,
             paths_requested: 0,
         }
     }
@@ -97,6 +101,18 @@ impl Session {
     /// Returns the number of messages that can be added.
     pub fn room(&self) -> usize {
         (WINDOW as usize).saturating_sub(self.sent.len())
+    }
+
+    /// Returns the details that a session has in common with TCP.
+    pub fn tcp_info(&self) -> TcpInfo {
+        TcpInfo {
+            rtt: self.round_trip.map(|(rtt, _)| rtt),
+            rtt_variation: self.round_trip.map(|(_, variation)| variation),
+            rto: Some(self.wait()),
+            time_outs: Some(self.backoff),
+            retransmitted: Some(self.resent),
+            ..TcpInfo::default()
+        }
     }
 
     /// Returns the number of unacknowledged messages.
@@ -107,6 +123,11 @@ impl Session {
     /// Returns true if a message was transmitted too often without an acknowledgement.
     pub fn is_given_up(&self) -> bool {
         self.sent.front().is_some_and(|sent| sent.times > MOST_TIMES)
+    }
+
+    /// Returns the number of messages sent again.
+    pub fn resent(&self) -> u64 {
+        self.resent
     }
 
     /// Returns true at every third doubling of the time-out: the peer may have moved to another port.
@@ -154,6 +175,7 @@ impl Session {
                 break;
             }
             is_late |= sent.at.is_some();
+            self.resent += u64::from(sent.times > 0);
             (sent.at, sent.times) = (Some(now), sent.times.saturating_add(1));
             (self.ack_since, self.ack_now) = (None, false);
         }

@@ -5,7 +5,7 @@ use super::setup::connecting::ADDRESS;
 use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
 use crate::{Adapter, Config, Mode, OpenError, Unsupported};
-use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult};
+use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult, RemoteCounters};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
@@ -41,6 +41,27 @@ fn available_windows_are_probed_without_leftovers() {
     let adapter = open(&device, &Config { mode: Mode::Write, ..Config::default() }).unwrap();
     assert_eq!((fabric.live().mws, fabric.live().pds), (0, 0));
     drop(adapter);
+}
+
+#[test]
+fn workers_take_turns_with_completion_vectors() {
+    let (fabric, device) = device(|device| device.comp_vectors = 3);
+    let config = Config { max_connections: 4, ..Config::default() };
+    let adapter = Adapter::<_, ()>::open(&device, &config, &[], 5).unwrap();
+    let started = adapter.start().unwrap();
+    assert_eq!(fabric.vectors(&device), [0, 1, 2, 0, 1]);
+    drop(started);
+}
+
+#[test]
+fn only_memory_that_nothing_polls_has_relaxed_ordering() {
+    let (fabric, device) = device(|_| {});
+    let adapter = open(&device, &Config::default()).unwrap();
+    let counted = adapter.count(Arc::new(RemoteCounters::new(1).unwrap())).unwrap();
+    let started = adapter.start().unwrap();
+    // The arenas, and the counters that the program reads while peers change them.
+    assert_eq!((fabric.relaxed(&device), counted.get().is_some()), ((2, 1), true));
+    drop(started);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl<S: Hosted> End<S> {
         let rest = config.rests.then(|| IdleWait::new(&device).unwrap());
         let limits = device.limits().unwrap();
         let channel = rest.as_ref().map(IdleWait::channel);
-        let Queues { mut cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &buffers, channel).unwrap();
+        let Queues { mut cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &buffers, channel, 0).unwrap();
         let cq = cqs.remove(0);
         let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
         let mws = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Mw::new(&mr).unwrap()).collect();

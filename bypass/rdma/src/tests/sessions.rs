@@ -61,6 +61,8 @@ fn streams_survive_loss_and_reordering() {
         are_finished(&mut rig);
         let counts = rig.fabric.datagram_counts();
         assert_eq!(counts.lost > 0, faults.lost_percent > 0, "{counts:?}");
+        let resent: u64 = rig.ends.iter().filter_map(|end| end.worker.summary().retransmitted).sum();
+        assert!(resent > 0 || faults.lost_percent == 0, "{counts:?}");
         assert_eq!((counts.too_long, counts.wrong_key, counts.short_buffer), (0, 0, 0), "{counts:?}");
         rig.end();
     }

@@ -163,6 +163,12 @@ fn both_workers_wake(connect: Connect, mode: crate::Mode) {
     let info = &stats.connections[0];
     assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     assert_eq!(info.remote, listening[0]);
+    let verbs = info.verbs.as_ref().unwrap();
+    assert_eq!(
+        (verbs.state, verbs.qp.is_some(), verbs.peer_qp.is_some()),
+        ("rts", mode != crate::Mode::Ud, mode == crate::Mode::Ud)
+    );
+    assert!(verbs.credits > 0);
     // Timers.
     app_sender.send_to_worker(0, Order::SetTimer).unwrap();
     expect(Event::Timer);

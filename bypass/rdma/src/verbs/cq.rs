@@ -121,6 +121,12 @@ impl Completion {
         self.inner.status
     }
 
+    /// Returns the vendor's code of an error.
+    #[inline]
+    pub fn vendor_error(&self) -> u32 {
+        self.inner.vendor_error
+    }
+
     /// Returns the completed operation, which is valid on success only.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
@@ -131,9 +137,21 @@ impl Completion {
 impl<C: Provider> Cq<C> {
     /// Creates a queue with at least `entries` entries.
     pub fn new(provider: &Arc<C>, entries: u32, channel: Option<&CompChannel<C>>) -> Result<Self, Error> {
+        Cq::of_worker(provider, entries, channel, 0)
+    }
+
+    /// Creates a queue like [`new`](Self::new), whose events interrupt the processor that the device has for `worker`:
+    /// workers take turns.
+    pub fn of_worker(
+        provider: &Arc<C>,
+        entries: u32,
+        channel: Option<&CompChannel<C>>,
+        worker: usize,
+    ) -> Result<Self, Error> {
+        let vector = (worker % provider.comp_vectors().max(1) as usize) as u32;
         let channel = channel.map(|channel| channel.0.clone());
         // SAFETY: the channel is live.
-        let made = unsafe { provider.create_cq(entries, channel.as_ref().map(|channel| channel.handle)) };
+        let made = unsafe { provider.create_cq(entries, channel.as_ref().map(|channel| channel.handle), vector) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
         let inner =
             Arc::new(CqInner { provider: provider.clone(), handle, qps: AtomicUsize::new(0), _channel: channel });

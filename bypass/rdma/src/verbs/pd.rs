@@ -121,7 +121,7 @@ impl<C: Provider> Mr<C> {
     /// With a `sink`, READs are stored there and copied out: over iWARP, a READ response arrives as a write of the
     /// peer, and its R_Key, which the peer sees, opens the whole region for writes at any time.
     pub fn new(pd: &Pd<C>, arenas: &[Arena], sink: Option<Arena>) -> Result<Self, Error> {
-        let access = Access { local_write: true, bind: true, ..Access::default() };
+        let access = Access { local_write: true, bind: true, relaxed: true, ..Access::default() };
         let part = |arena: &Arena| {
             let range = arena.regions().next().expect("an arena has a region");
             let kept = Kept::Arena(arena.clone());
@@ -164,7 +164,7 @@ impl<C: Provider> Mr<C> {
 
     /// Registers `block` alone, as memory that a peer writes at any time through a [`Mw`].
     pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<Registration<C>, Error> {
-        let access = Access { local_write: true, bind: true, ..Access::default() };
+        let access = Access { local_write: true, bind: true, relaxed: true, ..Access::default() };
         let start = block.as_mut_ptr().expose_provenance();
         let (range, kept) = (start..start + block.len(), Kept::Block(block));
         // SAFETY: the block is uniquely owned and stays in place. No reference to its bytes exists from here on.

@@ -22,7 +22,7 @@ pub(super) struct SinkBlock {
 
 impl<C: Provider> Sink<C> {
     pub fn new(pd: &Pd<C>, arena: Arena) -> Result<Self, Error> {
-        let access = Access { local_write: true, remote_write: true, ..Access::default() };
+        let access = Access { local_write: true, remote_write: true, relaxed: true, ..Access::default() };
         let range = arena.regions().next().expect("an arena has a region");
         let kept = Kept::Arena(arena.clone());
         // SAFETY: the memory stays mapped as long as the arena. All blocks of the arena are `SinkBlock`s, which are

@@ -17,8 +17,14 @@ const BYTES: usize = 1 << 16;
 
 pub const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
 
-pub const ALL: Access =
-    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, bind: true };
+pub const ALL: Access = Access {
+    local_write: true,
+    remote_read: true,
+    remote_write: true,
+    remote_atomic: false,
+    bind: true,
+    relaxed: false,
+};
 
 /// Queue pair.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +63,7 @@ impl Rig {
         let channel = native.create_comp_channel().unwrap();
         // SAFETY: the domain and the channel are live; the memory outlives the region.
         let ((mr, keys), cq) = unsafe {
-            (native.reg_mr(pd, memory, BYTES, ALL).unwrap(), native.create_cq(256, Some(channel.0)).unwrap())
+            (native.reg_mr(pd, memory, BYTES, ALL).unwrap(), native.create_cq(256, Some(channel.0), 0).unwrap())
         };
         let (qps, srq) = Default::default();
         Some(Rig { native, pd, keys, gid, channel, cq, mr, memory, qps, srq })

@@ -39,6 +39,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             unread: tcb.received.into(),
             unsent: tcb.unsent.into(),
             tcp: self.tcp_info(slot, tcb),
+            verbs: None,
         })
     }
 

@@ -468,6 +468,9 @@ impl World {
             let (cq, number) = (object.config.send_cq, object.number);
             let len = request.len() as u32;
             let completion = WorkCompletion::new(request.id, status, request.opcode(), len, number);
+            // The code of mlx5 for this error.
+            let vendor_error = if status == WcStatus::RetryExceeded { 0x81 } else { 0 };
+            let completion = WorkCompletion { vendor_error, ..completion };
             self.complete(cq, completion, QueueSlot::Send(qp, request.sequence));
         }
         if status != WcStatus::Success {

@@ -36,7 +36,7 @@ fn one_event_per_notification_request() {
 fn channel_reports_each_queue() {
     let setup = Setup::default();
     let (fabric, a, b) = connected(&setup);
-    let second = call!(b.sim.create_cq(4, Some(b.channel))).unwrap();
+    let second = call!(b.sim.create_cq(4, Some(b.channel), 0)).unwrap();
     let config = QpInitAttr { send_cq: second, recv_cq: b.cq, srq: None, cap: setup.cap };
     call!(b.sim.destroy_qp(b.qp)).unwrap();
     let (qp, number, _) = call!(b.sim.create_qp(b.pd, &config)).unwrap();

@@ -64,10 +64,22 @@ impl Drop for Memory {
     }
 }
 
-pub const ALL: Access =
-    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: true, bind: true };
-pub const LOCAL: Access =
-    Access { local_write: true, remote_read: false, remote_write: false, remote_atomic: false, bind: false };
+pub const ALL: Access = Access {
+    local_write: true,
+    remote_read: true,
+    remote_write: true,
+    remote_atomic: true,
+    bind: true,
+    relaxed: false,
+};
+pub const LOCAL: Access = Access {
+    local_write: true,
+    remote_read: false,
+    remote_write: false,
+    remote_atomic: false,
+    bind: false,
+    relaxed: false,
+};
 pub const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
 pub const SILENT: SendFlags = SendFlags { signalled: false, inline: false };
 
@@ -122,7 +134,7 @@ impl End {
         let memory = Memory::new(8192);
         let (mr, keys) = call!(sim.reg_mr(pd, memory.start(), 8192, ALL)).unwrap();
         let (channel, channel_fd) = sim.create_comp_channel().unwrap();
-        let cq = call!(sim.create_cq(setup.completions, Some(channel))).unwrap();
+        let cq = call!(sim.create_cq(setup.completions, Some(channel), 0)).unwrap();
         let srq = setup.srq.map(|config| call!(sim.create_srq(pd, &config)).unwrap());
         let config = QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap: setup.cap };
         let (qp, number, _) = call!(sim.create_qp(pd, &config)).unwrap();

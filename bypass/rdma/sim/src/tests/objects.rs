@@ -66,7 +66,7 @@ fn limits_are_enforced() {
     assert_eq!(number(a.sim.alloc_pd()), libc::ENOMEM);
     assert_eq!(number(call!(a.sim.reg_mr(a.pd, a.memory.start(), 1, LOCAL))), libc::ENOMEM);
     assert_eq!(number(call!(a.sim.alloc_mw(a.pd))), libc::ENOMEM);
-    assert_eq!(number(call!(a.sim.create_cq(1, None))), libc::ENOMEM);
+    assert_eq!(number(call!(a.sim.create_cq(1, None, 0))), libc::ENOMEM);
     let srq = SrqInitAttr { buffers: 1, sges: 1 };
     assert_eq!(number(call!(a.sim.create_srq(a.pd, &srq))), libc::ENOMEM);
     assert_eq!(qp(setup.cap), libc::ENOMEM);

@@ -362,9 +362,10 @@ impl<C: Provider> Connector<C> {
                 self.notify(worker, ConnectorEvent::Made(link, origin));
             }
             Err(error) => {
+                let peer = handshake.stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |peer| peer.to_string());
                 match error {
-                    ExchangeError::OtherMode => tracing::warn!("connection not established: {error}"),
-                    _ => tracing::debug!("connection not established: {error}"),
+                    ExchangeError::OtherMode => tracing::warn!("no connection with {peer}: {error}"),
+                    _ => tracing::info!("no connection with {peer}: {error}"),
                 }
                 self.give_up(handshake, error.outcome(), now);
             }

@@ -218,6 +218,9 @@ fn every_request_error_ends_its_connection() {
             let ended = [0, 1].map(|end| rig.ends[end].worker.service().ended.clone());
             assert!(ended.iter().all(|ended| ended.len() == 2), "{status} after {after}: {ended:?}");
             assert!(ended.iter().any(|ended| ended[0] == reason), "{status}: {ended:?}");
+            // Counted where the request failed.
+            let errors = [0, 1].map(|end| rig.ends[end].worker.summary().verbs_errors.get(status.name()).copied());
+            assert!(errors.into_iter().flatten().sum::<u64>() > 0, "{status}: {errors:?}");
         }
     }
 }

@@ -49,15 +49,23 @@ pub struct QpConfig {
 }
 
 impl QpConfig {
-    /// Calls `make` with this configuration, and after each failure with half the inline size, down to none. Devices do
-    /// not report the largest possible size.
-    pub fn with_largest_inline<T>(mut self, make: impl Fn(&Self) -> Result<T, Error>) -> Result<T, Error> {
-        loop {
-            match make(&self) {
-                Err(_) if self.inline > 0 => self.inline /= 2,
-                made => return made,
+    /// Calls `make` with this configuration, or with the largest smaller inline size that it accepts, found by binary
+    /// search. Devices do not report that size, and it need not be a power of two.
+    pub fn with_largest_inline<T>(self, make: impl Fn(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        let attempt = |inline| make(&QpConfig { inline, ..self });
+        match attempt(self.inline) {
+            Err(_) if self.inline > 0 => {}
+            made => return made,
+        }
+        let (mut made, mut accepted, mut refused) = (attempt(0)?, 0, self.inline);
+        while accepted + 1 < refused {
+            let inline = accepted + (refused - accepted) / 2;
+            match attempt(inline) {
+                Ok(larger) => (made, accepted) = (larger, inline),
+                Err(_) => refused = inline,
             }
         }
+        Ok(made)
     }
 }
 
@@ -298,5 +306,25 @@ impl<C: Provider> Drop for Core<C> {
         // dropped after this.
         destroyed("queue pair", unsafe { provider.destroy_qp(self.handle) });
         self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn largest_inline_size_is_found_for_any_limit() {
+        let config = QpConfig { sends: 1, receives: 1, inline: 220, signal_every: 1, list: 1 };
+        for limit in [0, 1, 60, 109, 110, 172, 219, 220, 400] {
+            let made = config.with_largest_inline(|config| match config.inline {
+                inline if inline <= limit => Ok(inline),
+                _ => Err(Error::new("create a queue pair")(ErrorKind::InvalidInput.into())),
+            });
+            assert_eq!(made.unwrap(), limit.min(220));
+        }
+        let none = |_: &QpConfig| Err::<(), _>(Error::new("create a queue pair")(ErrorKind::OutOfMemory.into()));
+        assert!(config.with_largest_inline(none).is_err());
     }
 }

@@ -145,8 +145,14 @@ fn mw(fabric: &Fabric, b: &End, access: Access) -> (Handle, u32) {
     (mw, rkey)
 }
 
-const READ: Access =
-    Access { local_write: false, remote_read: true, remote_write: false, remote_atomic: false, bind: false };
+const READ: Access = Access {
+    local_write: false,
+    remote_read: true,
+    remote_write: false,
+    remote_atomic: false,
+    bind: false,
+    relaxed: false,
+};
 
 #[test]
 fn window_opens_bound_range_only() {
