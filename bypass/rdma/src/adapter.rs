@@ -1,7 +1,7 @@
 //! Adapter: opens a device for a number of workers and a connector.
 
 use crate::config::{Connect, Mode, Unsupported};
-use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle, sessions};
+use crate::connector::{Connector, ExchangeError, Listeners, UdQpHandle, WorkerHandle};
 use crate::provider::{Access, DeviceLimits, Provider, TransportKind};
 use crate::queues::Queues;
 use crate::verbs::{self, Error, ExposedMr, Mr, Mw, Pd};
@@ -98,14 +98,14 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             .within(&limits)
             .map_err(|error| OpenError::Unsupported { device: provider.name().to_owned(), error })?;
         if config.mode == Mode::Ud {
-            let port = provider.port(sessions::PORT).map_err(Error::of("query the port")).map_err(failed)?;
+            let port = provider.port(config.first_port()).map_err(Error::of("query the port")).map_err(failed)?;
             config.buffer = config.buffer.min(port.mtu.bytes() as usize);
         }
         let config = config;
         tracing::debug!("{}: up to {} connections per worker", provider.name(), config.max_connections);
         let listeners = match config.connect {
             Connect::Manager => Listeners::open(provider, listen).map_err(failed)?,
-            Connect::Exchange => Listeners::by_exchange(provider, listen)
+            Connect::Exchange => Listeners::by_exchange(provider, listen, &config)
                 .map_err(|error| OpenError::Exchange { device: provider.name().to_owned(), error })?,
         };
         let own = config.max_connections * usize::from(config.buffers);

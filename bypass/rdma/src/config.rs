@@ -2,7 +2,7 @@
 
 use crate::connection::credit::LEAST_BUFFERS;
 use crate::net::KEPT;
-use crate::provider::{DeviceLimits, Retry, TransportKind};
+use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
 use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
 use crate::verbs::QpConfig;
@@ -52,6 +52,13 @@ pub struct Config {
     pub reuse_after: Duration,
     /// Idle workers sleep until they are woken instead of polling.
     pub rests: bool,
+    /// Traffic class, service level and P_Key index of all connections.
+    pub path: PathOptions,
+    /// Port of all connections. By default, connections use the port of their local address, prepared queue pairs and
+    /// datagrams port 1.
+    pub port: Option<u8>,
+    /// Index of the local GID of all connections. By default, connections use that of their local address.
+    pub gid_index: Option<u8>,
     /// Method of establishing connections; the same at both ends.
     pub connect: Connect,
     /// Maximum duration of connection setup.
@@ -106,6 +113,9 @@ impl Default for Config {
             pool: 0,
             reuse_after: Duration::from_secs(5),
             rests: false,
+            path: PathOptions::default(),
+            port: None,
+            gid_index: None,
             connect: Connect::Manager,
             connect_timeout: Duration::from_secs(10),
             probe_after: Duration::from_secs(10),
@@ -133,6 +143,14 @@ pub enum Unsupported {
     /// rdma_cm does not carry the attributes of sessions.
     #[error("datagram sessions need the exchange over TCP instead of rdma_cm")]
     SessionsByManager,
+    /// The device has fewer ports.
+    #[error("there is no port {port}: the device has {ports}")]
+    NoPort {
+        /// Requested port.
+        port: u8,
+        /// Number of ports.
+        ports: u8,
+    },
     /// The transport has no reliable connections of the verbs specification.
     #[error(
         "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as --via kernel"
@@ -176,6 +194,16 @@ impl Config {
         }
     }
 
+    /// Returns the attributes of queue pairs that the connection manager does not choose.
+    pub(crate) fn qp_options(&self) -> QpOptions {
+        QpOptions { retry: self.retry(), path: self.path }
+    }
+
+    /// Returns the port of prepared queue pairs and of datagrams.
+    pub(crate) fn first_port(&self) -> u8 {
+        self.port.unwrap_or(1)
+    }
+
     /// Returns the retransmission parameters of queue pairs.
     pub(crate) fn retry(&self) -> Retry {
         let nanos = self.timeout.as_nanos();
@@ -202,6 +230,9 @@ impl Config {
             TransportKind::Usnic => return Err(Unsupported::Transport("Cisco usNIC")),
             TransportKind::Unspecified => return Err(Unsupported::Transport("unspecified, as that of Amazon EFA")),
             TransportKind::Other => return Err(Unsupported::Transport("unknown")),
+        }
+        if let Some(port) = self.port.filter(|port| !(1..=limits.ports).contains(port)) {
+            return Err(Unsupported::NoPort { port, ports: limits.ports });
         }
         no_more_than("requests under way", sends, limits.qp_wrs)?;
         if self.mode == Mode::Write {

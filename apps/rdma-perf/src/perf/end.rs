@@ -6,7 +6,8 @@ use super::run::Run;
 use super::{Parameters, PerfError, Refusal, Test};
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_rdma::provider::{
-    CmConnParam, CmEvent, CmEventKind, DeviceLimits, PrivateData, Provider, Retry, TransportKind,
+    CmConnParam, CmEvent, CmEventKind, DeviceLimits, PathOptions, PrivateData, Provider, QpOptions, Retry,
+    TransportKind,
 };
 use linerate_rdma::verbs::{CmId, CmNotification, Error, EventChannel, Init, New, Qp};
 use linerate_rdma::wait_readable;
@@ -19,7 +20,10 @@ const RESOLVE_MS: u32 = 2000;
 /// Maximum duration of connection setup.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Transport retries, and unlimited retries after receiver-not-ready.
-pub(super) const RETRY: Retry = Retry { rnr_retries: 7, ..Retry::DEFAULT };
+pub(super) const OPTIONS: QpOptions = QpOptions {
+    retry: Retry { rnr_retries: 7, ..Retry::DEFAULT },
+    path: PathOptions { traffic_class: 0, service_level: 0, pkey_index: 0 },
+};
 /// Interval at which a waiting end checks whether it is interrupted.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// Idle turns between readings of the clock.
@@ -324,7 +328,7 @@ impl<C: Provider> End<C> {
                 id.accept(&params)?;
                 return Ok((prepared, Err(qp)));
             }
-            let qp = qp.to_rtr_by_cm(&id, &RETRY)?.to_rts_by_cm(&id, &RETRY)?;
+            let qp = qp.to_rtr_by_cm(&id, &OPTIONS)?.to_rts_by_cm(&id, &OPTIONS)?;
             id.accept(&params)?;
             Ok((prepared, Ok(qp)))
         });
@@ -352,8 +356,8 @@ impl<C: Provider> End<C> {
             qp,
             responder_resources: self.limits.responder_resources.min(reads),
             initiator_depth: self.limits.initiator_depth.min(answered).min(parameters.reads),
-            retries: RETRY.retries,
-            rnr_retries: RETRY.rnr_retries,
+            retries: OPTIONS.retry.retries,
+            rnr_retries: OPTIONS.retry.rnr_retries,
             is_shared: false,
             private_data: PrivateData::new(private_data),
         }
@@ -406,7 +410,8 @@ impl<C: Provider> End<C> {
                 let qp = if event.kind == Established {
                     qp.rts_by_iwarp()
                 } else {
-                    let ready = qp.reinit_by_cm(id, &RETRY)?.to_rtr_by_cm(id, &RETRY)?.to_rts_by_cm(id, &RETRY)?;
+                    let ready =
+                        qp.reinit_by_cm(id, &OPTIONS)?.to_rtr_by_cm(id, &OPTIONS)?.to_rts_by_cm(id, &OPTIONS)?;
                     id.establish()?;
                     ready
                 };

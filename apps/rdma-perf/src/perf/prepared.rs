@@ -73,7 +73,7 @@ impl<C: Provider> Prepared<C> {
 
     /// Moves the queue pair to INIT and posts its buffers.
     pub fn init(&self, qp: Qp<C, New>, id: &CmId<C>) -> Result<Qp<C, Init>, Error> {
-        let mut qp = qp.init_by_cm(id, &super::end::RETRY)?;
+        let mut qp = qp.init_by_cm(id, &super::end::OPTIONS)?;
         qp.post_recv_mr(&self.theirs, self.buffer.clone(), self.buffers)?;
         Ok(qp)
     }

@@ -12,7 +12,10 @@ mod work;
 
 pub use cm::{CmConnParam, CmEvent, CmEventKind, PrivateData};
 pub use device::{AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
-pub use objects::{Access, AhAttr, Handle, Keys, QpAttr, QpCap, QpInitAttr, QpState, Retry, SrqInitAttr, Transition};
+pub use objects::{
+    Access, AhAttr, Handle, Keys, PathOptions, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, Retry, SrqInitAttr,
+    Transition,
+};
 pub use work::{GRH_LEN, Operation, PostError, RecvWr, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use std::io;
@@ -187,12 +190,12 @@ pub unsafe trait Provider: Send + Sync + 'static {
     unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()>;
 
     /// Changes the state of a queue pair with the attributes of the connection `id` (`rdma_init_qp_attr`, then
-    /// `ibv_modify_qp`), except for those of `retry`. The kernel's connection manager has no setting for some of them:
+    /// `ibv_modify_qp`), except for `options`. The kernel's connection manager has no setting for some of them:
     /// RNR timers of 655 ms, and time-outs of seconds.
     ///
     /// # Safety
     /// The queue pair and the identifier are live.
-    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()>;
+    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()>;
 
     /// `ibv_query_qp`.
     ///

@@ -102,12 +102,21 @@ pub struct AhAttr {
     pub port: u8,
     /// Hop limit.
     pub hop_limit: u8,
+    /// Traffic class of the GRH: over RoCE version 2, DSCP in the upper six bits.
+    pub traffic_class: u8,
+    /// Service level: over Ethernet, the priority of a VLAN tag.
+    pub service_level: u8,
 }
 
 impl AhAttr {
     /// Returns the address vector from the local GID `source` to the peer's `gid` or `lid`.
     pub fn to(gid: [u8; 16], lid: u16, source: &Gid) -> Self {
-        AhAttr { gid, lid, source: source.index, port: source.port, hop_limit: 64 }
+        AhAttr { gid, lid, source: source.index, port: source.port, hop_limit: 64, traffic_class: 0, service_level: 0 }
+    }
+
+    /// Returns the address vector with the chosen classes.
+    pub fn with(self, path: &PathOptions) -> Self {
+        AhAttr { traffic_class: path.traffic_class, service_level: path.service_level, ..self }
     }
 }
 
@@ -122,6 +131,26 @@ pub struct Retry {
     pub rnr_retries: u8,
     /// Minimum RNR NAK timer: an index into IBA table 45.
     pub min_rnr_timer: u8,
+}
+
+/// Attributes of paths that a program may choose.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PathOptions {
+    /// Traffic class of the GRH: over RoCE version 2, DSCP in the upper six bits.
+    pub traffic_class: u8,
+    /// Service level: over Ethernet, the priority of a VLAN tag.
+    pub service_level: u8,
+    /// Index in the port's P_Key table.
+    pub pkey_index: u16,
+}
+
+/// Attributes of a queue pair that the connection manager does not choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpOptions {
+    /// Retransmission parameters.
+    pub retry: Retry,
+    /// Attributes of the path.
+    pub path: PathOptions,
 }
 
 impl Retry {

@@ -144,6 +144,13 @@ impl Fabric {
         (relaxed, mrs.len() - relaxed)
     }
 
+    /// Returns port, P_Key index, traffic class and service level of each queue pair of a device.
+    pub fn paths(&self, sim: &SimDevice) -> Vec<(u8, u16, u8, u8)> {
+        let world = self.world();
+        let qps = world.qps.of(sim.index).into_iter().map(|qp| &world.qps[qp]);
+        qps.map(|qp| (qp.port, qp.partition, qp.classes.0, qp.classes.1)).collect()
+    }
+
     /// Returns the completion vectors of a device's completion queues, in the order of their creation.
     pub fn vectors(&self, sim: &SimDevice) -> Vec<u32> {
         let world = self.world();

@@ -4,7 +4,7 @@ use super::device::SimDevice;
 use super::world::{World, require};
 use linerate_rdma_provider::{
     Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, Provider,
-    QpAttr, QpCap, QpInitAttr, QpState, RecvWr, Retry, SendWr, SrqInitAttr, Transition, WorkCompletion,
+    QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -97,7 +97,7 @@ unsafe impl Provider for SimDevice {
         fn create_qp(pd: Handle, attr: &QpInitAttr) -> (Handle, u32, QpCap);
         fn create_ud_qp(pd: Handle, attr: &QpInitAttr) -> (Handle, u32, QpCap);
         fn modify_qp(qp: Handle, transition: &Transition) -> ();
-        fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> ();
+        fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> ();
         fn query_qp(qp: Handle) -> QpAttr;
         fn cm_get_event(channel: Handle) -> Option<CmEvent>;
         fn cm_create_id(channel: Handle) -> Handle;

@@ -1,14 +1,15 @@
 //! Connection setup by the connection manager (`rdma_cm(7)`).
 
 use super::{Connector, ListenerKind, Made, RESOLVE_MS, Step};
-use crate::ConnectorEvent;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::EndParams;
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, Provider};
-use crate::verbs::{CmId, Error, Init, Qp, Rts};
+use crate::verbs::{CmId, Error, Init, Mr, Qp, Rts};
+use crate::{Config, ConnectorEvent};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{CloseReason, ConnectError, Origin};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 /// Connection being established.
@@ -49,6 +50,10 @@ impl<C: Provider> Connector<C> {
         if !id.is_on_device() {
             return refusal(b"not on this device", id);
         }
+        if let Err(error) = self.check_choice(&id) {
+            tracing::info!("connection not accepted: {error}");
+            return refusal(b"not on this port", id);
+        }
         let worker = self.next_worker();
         if self.is_full(worker) {
             return refusal(b"too many connections", id);
@@ -67,15 +72,15 @@ impl<C: Provider> Connector<C> {
         event: &CmEvent,
         now: Instant,
     ) -> Result<(), Error> {
-        let retry = &self.config.retry();
-        let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id, retry))?;
+        let options = &self.config.qp_options();
+        let qp = self.qp_for(worker, None, |qp| qp.init_by_cm(&id, options))?;
         // A prepared queue pair is set up for neither the port nor the peer's rights.
-        let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id, retry)? } else { qp };
+        let qp = if self.config.pool > 0 { qp.reinit_by_cm(&id, options)? } else { qp };
         let parameters = self.parameters(qp.number(), event.initiator_depth, event.responder_resources);
         let (qp, ready) = if self.is_iwarp {
             (Some(qp), None)
         } else {
-            (None, Some(qp.to_rtr_by_cm(&id, retry)?.to_rts_by_cm(&id, retry)?))
+            (None, Some(qp.to_rtr_by_cm(&id, options)?.to_rts_by_cm(&id, options)?))
         };
         self.expect(worker, parameters.qp.into())?;
         if let Err(error) = id.accept(&parameters) {
@@ -133,15 +138,18 @@ impl<C: Provider> Connector<C> {
         use CmEventKind::*;
         let greeting = || EndParams::read(event.private_data.bytes());
         let id = &mut pending.id;
-        let retry = &self.config.retry();
+        let options = &self.config.qp_options();
         match event.kind {
             AddressResolved if !id.is_on_device() => {
                 tracing::warn!("there is no route to the peer by {}", self.mr.pd().provider().name());
                 return Ok(Step::Refused(ConnectError::Unreachable));
             }
-            AddressResolved => id.resolve_route(RESOLVE_MS)?,
+            AddressResolved => {
+                check_choice(&self.mr, &self.config, id)?;
+                id.resolve_route(RESOLVE_MS)?;
+            }
             RouteResolved => {
-                let qp = self.qp_for(pending.worker, None, |qp| qp.init_by_cm(id, retry))?;
+                let qp = self.qp_for(pending.worker, None, |qp| qp.init_by_cm(id, options))?;
                 let number = qp.number().into();
                 self.expect(pending.worker, number)?;
                 pending.number = Some(number);
@@ -154,7 +162,7 @@ impl<C: Provider> Connector<C> {
                     tracing::warn!("the peer is another program");
                     return Ok(Step::Refused(ConnectError::Refused));
                 };
-                let ready = qp.reinit_by_cm(id, retry)?.to_rtr_by_cm(id, retry)?.to_rts_by_cm(id, retry)?;
+                let ready = qp.reinit_by_cm(id, options)?.to_rtr_by_cm(id, options)?.to_rts_by_cm(id, options)?;
                 id.establish()?;
                 return Ok(Step::Ready(ConnTransport::Rc(ready), theirs));
             }
@@ -226,6 +234,10 @@ impl<C: Provider> Connector<C> {
         }
     }
 
+    fn check_choice(&self, id: &CmId<C>) -> Result<(), Error> {
+        check_choice(&self.mr, &self.config, id)
+    }
+
     fn parameters(&self, qp: u32, requested: u8, answered: u8) -> CmConnParam {
         CmConnParam {
             qp,
@@ -247,4 +259,18 @@ fn note_failure<C: Provider>(pending: &Pending<C>, event: &CmEvent) {
         Some(number) => tracing::info!("no connection with {peer} by queue pair {number}: {:?}: {reason}", event.kind),
         None => tracing::info!("no connection with {peer}: {:?}: {reason}", event.kind),
     }
+}
+
+/// Checks that a connection uses the port and the GID of `config`: the connection manager chooses them by the address.
+fn check_choice<C: Provider>(mr: &Mr<C>, config: &Config, id: &CmId<C>) -> Result<(), Error> {
+    if config.port.is_none() && config.gid_index.is_none() {
+        return Ok(());
+    }
+    let (port, raw) = id.source()?;
+    let gids = mr.pd().provider().gids(port).map_err(Error::of("query the port's addresses"))?;
+    let is_gid = |index| gids.iter().any(|gid| gid.index == index && gid.raw == raw);
+    if config.port.is_none_or(|chosen| chosen == port) && config.gid_index.is_none_or(is_gid) {
+        return Ok(());
+    }
+    Err(Error { operation: "connect by the chosen port and GID index", error: ErrorKind::AddrNotAvailable.into() })
 }

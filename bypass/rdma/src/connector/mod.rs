@@ -88,8 +88,8 @@ impl<C: Provider> Listeners<C> {
     }
 
     /// Listens on `addresses` with the TCP exchange.
-    pub fn by_exchange(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
-        Ok(Listeners(ListenerKind::Exchange(Exchange::open(provider, addresses)?)))
+    pub fn by_exchange(provider: &Arc<C>, addresses: &[SocketAddr], config: &Config) -> Result<Self, ExchangeError> {
+        Ok(Listeners(ListenerKind::Exchange(Exchange::open(provider, addresses, config)?)))
     }
 
     /// Returns the addresses, with the ports chosen for port 0.

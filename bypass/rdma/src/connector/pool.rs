@@ -9,7 +9,7 @@ use linerate_bypass::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 
-/// Prepared queue pairs of one worker, for port 1. Connections by another port create theirs.
+/// Prepared queue pairs of one worker, for the first port. Connections by another port create theirs.
 ///
 /// The queue pair of an ended connection is reused if the pool has room: its worker [drains](Connector::recycle)
 /// it, it [rests](Connector::rest_drained) until no packets of the old connection are left, and it is
@@ -24,9 +24,6 @@ pub(super) struct Pool<C: Provider> {
     /// Queue pairs to be destroyed, by number.
     pub(super) leaving: HashMap<u32, Leaving<C>>,
 }
-
-/// Port of prepared queue pairs.
-const PORT: u8 = 1;
 
 impl<C: Provider> Default for Pool<C> {
     fn default() -> Self {
@@ -58,7 +55,8 @@ impl<C: Provider> Connector<C> {
             has_cqs && is_short && pool.ready.len() < wanted && qps < self.config.max_connections
         };
         let Some(worker) = (0..self.workers.len()).find(lacks) else { return Ok(false) };
-        let qp = self.with_buffers(self.make_qp(worker)?.init(PORT)?)?;
+        let (port, pkey_index) = (self.config.first_port(), self.config.path.pkey_index);
+        let qp = self.with_buffers(self.make_qp(worker)?.init_in(port, pkey_index)?)?;
         self.pools[worker].ready.push(qp);
         Ok(true)
     }
@@ -118,7 +116,9 @@ impl<C: Provider> Connector<C> {
                 if self.pools[worker].ready.len() >= self.config.pool {
                     continue;
                 }
-                let renewed = qp.reset().and_then(|qp| self.furnish(qp)?.init(PORT));
+                let renewed = qp
+                    .reset()
+                    .and_then(|qp| self.furnish(qp)?.init_in(self.config.first_port(), self.config.path.pkey_index));
                 match renewed.and_then(|qp| self.with_buffers(qp)) {
                     Ok(qp) => self.pools[worker].ready.push(qp),
                     Err(error) => tracing::debug!("{error}"),
@@ -136,7 +136,7 @@ impl<C: Provider> Connector<C> {
         port: Option<u8>,
         init: impl FnOnce(Qp<C, New>) -> Result<Qp<C, Init>, Error>,
     ) -> Result<Qp<C, Init>, Error> {
-        if port.is_none_or(|port| port == PORT)
+        if port.is_none_or(|port| port == self.config.first_port())
             && let Some(qp) = self.pools[worker].ready.pop()
         {
             return Ok(qp);

@@ -9,9 +9,6 @@ use linerate_bypass::Arena;
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::HashMap;
 
-/// Port of all UD queue pairs.
-pub(crate) const PORT: u8 = 1;
-
 /// Maximum cached address handles.
 const KEPT: usize = 1024;
 /// Age from which an address handle serves no new session: it contains the MAC address that the peer had when it was
@@ -48,7 +45,8 @@ pub(crate) fn datagrams<C: Provider>(
 ) -> Result<UdQp<C>, Error> {
     let (sends, receives) = config.datagrams(limits);
     let qp = QpConfig { sends, receives, inline: config.inline, ..config.qp() };
-    let mut datagrams = qp.with_largest_inline(|qp| UdQp::new(mr, cq, qp, PORT, None))?;
+    let path = (config.first_port(), config.path.pkey_index);
+    let mut datagrams = qp.with_largest_inline(|qp| UdQp::new_in(mr, cq, qp, path, None))?;
     let len = datagrams.buffer_len();
     datagrams.post((0..receives).map_while(|_| buffers.alloc(len)))?;
     Ok(datagrams)

@@ -23,7 +23,7 @@ pub use open::RdmaCore;
 
 use crate::provider::{
     Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, PrivateData,
-    Provider, QpAttr, QpCap, QpInitAttr, QpState, RecvWr, Retry, SendWr, SrqInitAttr, Transition, WorkCompletion,
+    Provider, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
 };
 use answer::{done, made, object};
 use cm_values::Address;
@@ -207,9 +207,9 @@ unsafe impl Provider for RdmaCore {
         done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which.0.cast_signed()) })
     }
 
-    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()> {
+    unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { qp::modify_qp_by_cm(qp, id, state, retry) }
+        unsafe { qp::modify_qp_by_cm(qp, id, state, options) }
     }
 
     unsafe fn query_qp(&self, qp: Handle) -> io::Result<QpAttr> {

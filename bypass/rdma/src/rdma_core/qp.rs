@@ -2,7 +2,7 @@
 
 use super::answer::{done, made, object};
 use super::values;
-use crate::provider::{AhAttr, Handle, QpAttr, QpCap, QpInitAttr, QpState, Retry, Transition};
+use crate::provider::{AhAttr, Handle, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, Transition};
 use rdma_mummy_sys as sys;
 use rdma_mummy_sys::ibv_qp_attr_mask as given;
 use std::io;
@@ -109,10 +109,10 @@ pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
             flow_label: 0,
             sgid_index: path.source,
             hop_limit: path.hop_limit,
-            traffic_class: 0,
+            traffic_class: path.traffic_class,
         },
         dlid: path.lid,
-        sl: 0,
+        sl: path.service_level,
         src_path_bits: 0,
         static_rate: 0,
         is_global: u8::from(path.lid == 0),
@@ -122,20 +122,20 @@ pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
 
 /// # Safety
 /// As for [`Provider::modify_qp_by_cm`](crate::provider::Provider::modify_qp_by_cm).
-pub(super) unsafe fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()> {
+pub(super) unsafe fn modify_qp_by_cm(qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()> {
     if state == QpState::Rtr {
         // The peer's rights were unknown when the queue pair entered INIT. The transition is repeated, as librdmacm
         // does for its own queue pairs.
         // SAFETY: guaranteed by the caller.
-        unsafe { step_by(qp, id, QpState::Init, retry)? };
+        unsafe { step_by(qp, id, QpState::Init, options)? };
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { step_by(qp, id, state, retry) }
+    unsafe { step_by(qp, id, state, options) }
 }
 
 /// # Safety
 /// As for [`modify_qp_by_cm`].
-unsafe fn step_by(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::Result<()> {
+unsafe fn step_by(qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()> {
     // SAFETY: numbers and a byte array, for which zero is valid.
     let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
     attributes.qp_state = values::state_number(state);
@@ -147,8 +147,19 @@ unsafe fn step_by(qp: Handle, id: Handle, state: QpState, retry: &Retry) -> io::
         return Ok(());
     }
     // Without their mask bits, the values are ignored.
+    let QpOptions { retry, path } = options;
     (attributes.timeout, attributes.retry_cnt) = (retry.timeout, retry.retries);
     (attributes.rnr_retry, attributes.min_rnr_timer) = (retry.rnr_retries, retry.min_rnr_timer);
+    // The connection manager has a traffic class and a service level of its own.
+    if path.traffic_class > 0 {
+        attributes.ah_attr.grh.traffic_class = path.traffic_class;
+    }
+    if path.service_level > 0 {
+        attributes.ah_attr.sl = path.service_level;
+    }
+    if path.pkey_index > 0 {
+        attributes.pkey_index = path.pkey_index;
+    }
     // SAFETY: the queue pair is live; the structure outlives the call.
     done(unsafe { sys::ibv_modify_qp(object(qp), &mut attributes, which) })
 }
@@ -171,7 +182,8 @@ mod tests {
     use super::*;
     use crate::provider::{Access, Mtu};
 
-    const PATH: AhAttr = AhAttr { gid: [7; 16], lid: 0, source: 1, port: 2, hop_limit: 64 };
+    const PATH: AhAttr =
+        AhAttr { gid: [7; 16], lid: 0, source: 1, port: 2, hop_limit: 64, traffic_class: 104, service_level: 3 };
 
     #[test]
     fn transitions_give_the_specified_attributes() {
@@ -215,6 +227,7 @@ mod tests {
     #[test]
     fn path_over_ethernet_has_grh() {
         let to = address(&PATH);
+        assert_eq!((to.grh.traffic_class, to.sl), (104, 3));
         assert_eq!((to.is_global, to.grh.sgid_index, to.grh.hop_limit, to.port_num), (1, 1, 64, 2));
         // SAFETY: both members are 16 bytes.
         assert_eq!(unsafe { to.grh.dgid.raw }, [7; 16]);

@@ -191,7 +191,7 @@ impl<S: Hosted> End<S> {
         let commands = self.commands.take().unwrap();
         let listeners = match self.config.connect {
             Connect::Manager => Listeners::open(&self.device, listen).unwrap(),
-            Connect::Exchange => Listeners::by_exchange(&self.device, listen).unwrap(),
+            Connect::Exchange => Listeners::by_exchange(&self.device, listen, &self.config).unwrap(),
         };
         let listening = listeners.addresses();
         let made = Connector::new(

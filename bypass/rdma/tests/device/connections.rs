@@ -2,9 +2,13 @@
 
 use crate::rig::{Pair, Rig, await_that, is_readable};
 use linerate_rdma::provider::{
-    CmConnParam, CmEvent, CmEventKind, Handle, Operation, PrivateData, Provider, QpState, Retry, Transition, WcStatus,
+    CmConnParam, CmEvent, CmEventKind, Handle, Operation, PathOptions, PrivateData, Provider, QpOptions, QpState,
+    Retry, Transition, WcStatus,
 };
 use std::net::SocketAddr;
+
+const OPTIONS: QpOptions =
+    QpOptions { retry: Retry::DEFAULT, path: PathOptions { traffic_class: 0, service_level: 0, pkey_index: 0 } };
 
 struct Manager<'a> {
     rig: &'a Rig,
@@ -65,7 +69,7 @@ impl<'a> Manager<'a> {
     fn by(&self, qp: Pair, id: Handle, states: &[QpState]) {
         for &state in states {
             // SAFETY: the queue pair and the identifier are live.
-            unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state, &Retry::DEFAULT) }
+            unsafe { self.rig.native.modify_qp_by_cm(qp.handle, id, state, &OPTIONS) }
                 .unwrap_or_else(|error| panic!("{state:?}: {error}"));
         }
     }

@@ -60,6 +60,26 @@ pub struct RdmaArgs {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_connect: Option<RdmaConnect>,
 
+    /// Traffic class of RoCE version 2: DSCP times four (rdma) [default: 0]
+    #[arg(long, value_name = "N", help_heading = "RDMA")]
+    pub rdma_traffic_class: Option<u8>,
+
+    /// Service level: over Ethernet, the priority (rdma) [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=15), help_heading = "RDMA")]
+    pub rdma_service_level: Option<u8>,
+
+    /// Index in the P_Key table of the port (rdma) [default: 0]
+    #[arg(long, value_name = "N", help_heading = "RDMA")]
+    pub rdma_pkey_index: Option<u16>,
+
+    /// Index of the local GID in the table of the port (rdma) [default: that of the local address]
+    #[arg(long, value_name = "N", help_heading = "RDMA")]
+    pub rdma_gid_index: Option<u8>,
+
+    /// Port of the device (rdma) [default: that of the local address]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "RDMA")]
+    pub rdma_port: Option<u8>,
+
     /// Send a request again after this time without an acknowledgement, rounded up to 4.096 us times a power of two
     /// (rdma) [default: 268ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "RDMA")]
@@ -88,6 +108,11 @@ impl From<RdmaArgs> for RdmaConfig {
             pool: args.rdma_pool,
             mode: args.rdma_mode,
             connect: args.rdma_connect,
+            traffic_class: args.rdma_traffic_class,
+            service_level: args.rdma_service_level,
+            pkey_index: args.rdma_pkey_index,
+            gid_index: args.rdma_gid_index,
+            port: args.rdma_port,
             timeout: args.rdma_timeout,
             retries: args.rdma_retries,
             rnr_retries: args.rdma_rnr_retries,
@@ -141,6 +166,11 @@ mod tests {
             ("--rdma-rendezvous-min never", |config| config.offer_from, usize::MAX),
             ("--rdma-connect cm", |config| config.connect as usize, Connect::Manager as usize),
             ("--rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
+            ("--rdma-traffic-class 104", |config| config.path.traffic_class.into(), 104),
+            ("--rdma-service-level 3", |config| config.path.service_level.into(), 3),
+            ("--rdma-pkey-index 1", |config| config.path.pkey_index.into(), 1),
+            ("--rdma-gid-index 5", |config| config.gid_index.unwrap().into(), 5),
+            ("--rdma-port 2", |config| config.port.unwrap().into(), 2),
             ("--rdma-timeout 3ms", |config| config.timeout.as_micros() as usize, 3000),
             ("--rdma-retries 0", |config| config.retries.into(), 0),
             ("--rdma-rnr-retries 7", |config| config.rnr_retries.into(), 7),
@@ -177,6 +207,8 @@ mod tests {
             ("--rdma-post-batch 33", "1..=32"),
             ("--rdma-connect udp", "cm, tcp"),
             ("--rdma-timeout 3", "3ms".trim_start_matches('3')),
+            ("--rdma-service-level 16", "0..=15"),
+            ("--rdma-port 0", "1.."),
             ("--rdma-retries 8", "0..=7"),
             ("--rdma-rnr-retries 8", "0..=7"),
             ("--rdma-rendezvous-min 0", "or never"),

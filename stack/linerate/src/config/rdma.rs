@@ -49,6 +49,16 @@ pub struct RdmaConfig {
     pub retries: Option<u8>,
     /// Retries after the peer's device had no buffer, at most 7, which is unlimited.
     pub rnr_retries: Option<u8>,
+    /// Traffic class of RoCE version 2, with DSCP in the upper six bits.
+    pub traffic_class: Option<u8>,
+    /// Service level, from 0 to 15: over Ethernet, the priority.
+    pub service_level: Option<u8>,
+    /// Index of the P_Key in the table of the port.
+    pub pkey_index: Option<u16>,
+    /// Index of the local GID in the table of the port.
+    pub gid_index: Option<u8>,
+    /// Port of the device, from 1.
+    pub port: Option<u8>,
     /// Connection establishment, the same at both ends; rdma_cm if `None`, and TCP with [`RdmaMode::Ud`].
     pub connect: Option<RdmaConnect>,
 }
@@ -123,6 +133,11 @@ impl RdmaConfig {
             ("--rdma-post-batch", self.post_batch.is_some()),
             ("--rdma-rendezvous-min", self.rendezvous_min.is_some()),
             ("--rdma-connect", self.connect.is_some()),
+            ("--rdma-traffic-class", self.traffic_class.is_some()),
+            ("--rdma-service-level", self.service_level.is_some()),
+            ("--rdma-pkey-index", self.pkey_index.is_some()),
+            ("--rdma-gid-index", self.gid_index.is_some()),
+            ("--rdma-port", self.port.is_some()),
             ("--rdma-timeout", self.timeout.is_some()),
             ("--rdma-retries", self.retries.is_some()),
             ("--rdma-rnr-retries", self.rnr_retries.is_some()),
@@ -142,6 +157,8 @@ impl RdmaConfig {
             ("--rdma-post-batch", self.post_batch.map(u64::from), 1..=32),
             ("--rdma-connections", self.connections.map(u64::from), 1..=1 << 20),
             ("--rdma-pool", self.pool.map(u64::from), 0..=1 << 20),
+            ("--rdma-service-level", self.service_level.map(u64::from), 0..=15),
+            ("--rdma-port", self.port.map(u64::from), 1..=255),
             ("--rdma-retries", self.retries.map(u64::from), 0..=7),
             ("--rdma-rnr-retries", self.rnr_retries.map(u64::from), 0..=7),
         ])?;
@@ -193,6 +210,13 @@ impl RdmaConfig {
                 (Some(RdmaConnect::Tcp), _) | (None, Some(RdmaMode::Ud)) => linerate_rdma::Connect::Exchange,
                 (Some(RdmaConnect::Cm), _) | (None, _) => linerate_rdma::Connect::Manager,
             },
+            path: linerate_rdma::provider::PathOptions {
+                traffic_class: self.traffic_class.unwrap_or_default(),
+                service_level: self.service_level.unwrap_or_default(),
+                pkey_index: self.pkey_index.unwrap_or_default(),
+            },
+            gid_index: self.gid_index,
+            port: self.port,
             timeout: self.timeout.unwrap_or(defaults.timeout),
             retries: self.retries.unwrap_or(defaults.retries),
             rnr_retries: self.rnr_retries.unwrap_or(defaults.rnr_retries),

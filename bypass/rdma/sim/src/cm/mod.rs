@@ -8,7 +8,7 @@ use super::fabric::RETRY_STEPS;
 use super::faults::Call;
 use super::world::{World, errno, require};
 use linerate_rdma_provider::{
-    Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, QpState, Retry, Transition,
+    Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, QpOptions, QpState, Retry, Transition,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -373,13 +373,14 @@ impl World {
         qp: Handle,
         id: Handle,
         state: QpState,
-        retry: &Retry,
+        options: &QpOptions,
     ) -> io::Result<()> {
         require(self.devices[device].health == Health::Well, libc::EIO)?;
         self.handles.check(&self.qps, device, qp)?;
         self.handles.check(&self.cm_ids, device, id)?;
         let object = &self.cm_ids[id];
         require(object.is_on_device, libc::EINVAL)?;
+        let QpOptions { retry, path } = options;
         let is_iwarp = self.devices[device].is_iwarp();
         let port = self.port_of(id);
         let (initiator_depth, responder_resources) = object.reads();
@@ -396,7 +397,7 @@ impl World {
                 let remote_read = is_remote && responder_resources > 0;
                 let access =
                     Access { remote_write: is_remote, remote_read, remote_atomic: remote_read, ..Access::default() };
-                Transition::Init { port, partition: 0, access }
+                Transition::Init { port, partition: path.pkey_index, access }
             }
             // The kernel does this when connecting.
             QpState::Rts if is_iwarp => {
@@ -412,7 +413,15 @@ impl World {
                     psn: object.their_first_packet,
                     responder_resources,
                     min_rnr_timer: retry.min_rnr_timer,
-                    path: AhAttr { gid: self.gid_at(remote), lid: 0, source, port, hop_limit: 64 },
+                    path: AhAttr {
+                        gid: self.gid_at(remote),
+                        lid: 0,
+                        source,
+                        port,
+                        hop_limit: 64,
+                        traffic_class: path.traffic_class,
+                        service_level: path.service_level,
+                    },
                 }
             }
             QpState::Rts if object.is_answerable() => {

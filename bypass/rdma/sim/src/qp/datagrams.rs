@@ -1,6 +1,6 @@
 //! UD queue pairs: state transitions, and datagrams in flight.
 
-use super::Request;
+use super::{PKEYS, Request};
 use crate::memory::{Denied, Need, read, write};
 use crate::world::{World, errno, require};
 use linerate_rdma_provider::{
@@ -15,6 +15,7 @@ pub(crate) struct Datagram {
     source: u32,
     /// Destination.
     gid: [u8; 16],
+    partition: u16,
     mac: Option<u32>,
     qp: u32,
     key: u32,
@@ -49,8 +50,8 @@ impl World {
         match *transition {
             Transition::InitUd { port, partition, key } => {
                 require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
-                require(has_port(port) && partition == 0, libc::EINVAL)?;
-                (object.state, object.port) = (QpState::Init, port);
+                require(has_port(port) && partition < PKEYS, libc::EINVAL)?;
+                (object.state, object.port, object.partition) = (QpState::Init, port, partition);
                 object.datagrams = Some(key);
             }
             Transition::RtrUd => {
@@ -85,6 +86,9 @@ impl World {
             return WcStatus::LocalQp;
         };
         let (gid, mac) = (address.path.gid, address.mac);
+        let classes = (address.path.traffic_class, address.path.service_level);
+        let partition = self.qps[handle].partition;
+        self.qps[handle].classes = classes;
         self.datagram_counts.sent += 1;
         if request.len() > u64::from(self.devices[device].config.mtu.bytes()) {
             // Neither a packet nor an error (IBA C10-93.1.1), as in Soft-RoCE.
@@ -108,7 +112,7 @@ impl World {
         // A key with the highest bit set selects the local Q_Key (IBA 10.2.5).
         let key = if key >> 31 == 1 { own_key } else { key };
         let due = self.now + delay;
-        self.air.push(Datagram { from: handle, source, gid, mac, qp, key, due, bytes });
+        self.air.push(Datagram { from: handle, source, gid, partition, mac, qp, key, due, bytes });
         WcStatus::Success
     }
 
@@ -131,6 +135,7 @@ impl World {
                 && self.qps[peer].receives()
                 && there.has_gid(self.qps[peer].port, datagram.gid)
                 && datagram.mac == Some(there.mac)
+                && datagram.partition == self.qps[peer].partition
         });
         let Some(peer) = peer else {
             self.datagram_counts.unknown += 1;

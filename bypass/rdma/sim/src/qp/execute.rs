@@ -193,7 +193,8 @@ impl World {
         let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
         let (qp, other) = (&self.qps[handle], &self.qps[peer]);
         let (sending, receiving) = (qp.sending?, other.receiving?);
-        let is_connected_to_us = receiving.qp == qp.number && ours.has_gid(qp.port, receiving.gid);
+        let is_connected_to_us =
+            qp.partition == other.partition && receiving.qp == qp.number && ours.has_gid(qp.port, receiving.gid);
         let takes = other.receives() && is_connected_to_us && receiving.psn == sending.psn;
         (ours.carries(qp.port) && theirs.carries(other.port) && takes).then_some(peer)
     }

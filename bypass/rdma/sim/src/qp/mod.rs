@@ -15,6 +15,9 @@ use linerate_rdma_provider::{
 use std::collections::VecDeque;
 use std::io;
 
+/// Entries of a port's P_Key table, all different.
+pub(crate) const PKEYS: u16 = 2;
+
 /// Posted buffer.
 #[derive(Debug, Clone)]
 pub(super) struct Buffer {
@@ -109,8 +112,11 @@ pub(super) struct Pair {
     pub pd: Handle,
     pub config: QpInitAttr,
     pub number: u32,
-    /// Port, from `Init` on.
+    /// Port and P_Key index, from `Init` on.
     pub port: u8,
+    pub partition: u16,
+    /// Traffic class and service level, from `Rtr` on.
+    pub classes: (u8, u8),
     pub state: QpState,
     /// Rights of the peer.
     pub access: Access,
@@ -182,6 +188,8 @@ impl World {
             config: QpInitAttr { cap, ..*config },
             number,
             port: 1,
+            partition: 0,
+            classes: (0, 0),
             state: QpState::Reset,
             access: Access::default(),
             receiving: None,
@@ -255,8 +263,8 @@ impl World {
         match *transition {
             Transition::Init { port, partition, access } => {
                 require(matches!(object.state, QpState::Reset | QpState::Init), libc::EINVAL)?;
-                require(has_port(port) && partition == 0, libc::EINVAL)?;
-                (object.state, object.port) = (QpState::Init, port);
+                require(has_port(port) && partition < PKEYS, libc::EINVAL)?;
+                (object.state, object.port, object.partition) = (QpState::Init, port, partition);
                 object.access = access;
             }
             Transition::Rtr { mtu, qp, psn, responder_resources, min_rnr_timer, path } => {
@@ -270,6 +278,7 @@ impl World {
                     && usize::from(path.source) < gids;
                 require(is_valid, libc::EINVAL)?;
                 object.state = QpState::Rtr;
+                object.classes = (path.traffic_class, path.service_level);
                 object.receiving = Some(Receiving { mtu, qp, psn, responder_resources, gid: path.gid });
             }
             Transition::Rts { psn, timeout, retries, rnr_retries, initiator_depth } => {

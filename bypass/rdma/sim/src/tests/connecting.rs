@@ -55,7 +55,8 @@ impl Party {
     }
 
     fn modify_qp_with(&self, id: Handle, state: QpState, retry: Retry) -> io::Result<()> {
-        call!(self.end.sim.modify_qp_by_cm(self.end.qp, id, state, &retry))
+        let options = QpOptions { retry, path: PathOptions::default() };
+        call!(self.end.sim.modify_qp_by_cm(self.end.qp, id, state, &options))
     }
 
     pub fn listen(&self, port: u16) -> (Handle, SocketAddr) {

@@ -12,8 +12,9 @@ mod rc;
 
 use super::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_rdma_provider::{
-    Access, AhAttr, AsyncEvent, GidKind, Handle, Keys, Mtu, Operation, PostError, Provider, QpCap, QpInitAttr, QpState,
-    RecvWr, Retry, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus, WorkCompletion,
+    Access, AhAttr, AsyncEvent, GidKind, Handle, Keys, Mtu, Operation, PathOptions, PostError, Provider, QpCap,
+    QpInitAttr, QpOptions, QpState, RecvWr, Retry, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus,
+    WorkCompletion,
 };
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

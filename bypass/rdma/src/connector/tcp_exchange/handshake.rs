@@ -1,12 +1,13 @@
 //! Handshake of the TCP exchange.
 
 use super::{Connector, ExchangeError, Handshake, Stage};
+use crate::Config;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::{ConnTransport, UdPeer};
 use crate::connection::wire::EndParams;
 use crate::connector::qp_info::{NUMBERS, QpInfo, READY, SessionInfo};
 use crate::connector::{Source, Step, sessions};
-use crate::provider::{AhAttr, Gid, GidKind, Handle, Provider, Retry, Transition};
+use crate::provider::{AhAttr, Gid, GidKind, Handle, Provider, QpOptions, Transition};
 use crate::session::Session;
 use crate::verbs::{Error, Init, Qp, Rts};
 use linerate_bypass::Timer;
@@ -95,17 +96,18 @@ impl<C: Provider> Connector<C> {
         if self.is_full(handshake.worker) {
             return Err(ExchangeError::Full);
         }
+        let pkey_index = self.config.path.pkey_index;
         let provider = self.mr.pd().provider();
-        let own = gid_of(&**provider, handshake.stream.local_addr()?.ip())?;
+        let own = gid_of(&**provider, handshake.stream.local_addr()?.ip(), &self.config)?;
         let port = provider.port(own.port).map_err(Error::of("query the port"))?;
         let (half, qp, session) = match &self.workers[handshake.worker].datagrams {
-            Some(_) if own.port != sessions::PORT => return Err(ExchangeError::NotOfDevice(own.ip())),
+            Some(_) if own.port != self.config.first_port() => return Err(ExchangeError::NotOfDevice(own.ip())),
             Some(handle) => {
                 let session = SessionInfo { number: sessions::new_number()?, q_key: handle.q_key };
                 (Half::Session(session, handle.handle), handle.qp, Some(session))
             }
             None => {
-                let qp = self.qp_for(handshake.worker, Some(own.port), |qp| qp.init(own.port))?;
+                let qp = self.qp_for(handshake.worker, Some(own.port), |qp| qp.init_in(own.port, pkey_index))?;
                 let number = qp.number();
                 (Half::Pair(qp), number, None)
             }
@@ -141,9 +143,11 @@ impl<C: Provider> Connector<C> {
         now: Instant,
     ) -> Result<ConnTransport<C>, ExchangeError> {
         match (half, theirs.session) {
-            (Half::Pair(qp), None) => Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs, &self.config.retry())?)),
+            (Half::Pair(qp), None) => {
+                Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs, &self.config.qp_options())?))
+            }
             (Half::Session(session, handle), Some(their_session)) => {
-                let path = AhAttr::to(theirs.gid, 0, own);
+                let path = AhAttr::to(theirs.gid, 0, own).with(&self.config.path);
                 let ah = self.ah_cache.to(worker, self.mr.pd(), &path, now)?;
                 Ok(ConnTransport::Ud(Box::new(UdPeer {
                     session: Session::new(their_session.number, ours.greeting.credits),
@@ -181,7 +185,7 @@ impl<C: Provider> Connector<C> {
             let name = EventData::new_u64(super::MADE | transport.number());
             epoll::modify(&exchange.epoll, &handshake.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
         }
-        let own = gid_of(&**self.mr.pd().provider(), addresses[0].ip())?;
+        let own = gid_of(&**self.mr.pd().provider(), addresses[0].ip(), &self.config)?;
         Ok((ConnCore::new(transport, None, addresses, &self.greeting, theirs), (own.port, own.raw)))
     }
 }
@@ -199,15 +203,16 @@ fn join_pair<C: Provider>(
     own: &Gid,
     ours: &QpInfo,
     theirs: &QpInfo,
-    retry: &Retry,
+    options: &QpOptions,
 ) -> Result<Qp<C, Rts>, Error> {
+    let QpOptions { retry, path } = options;
     let receive = Transition::Rtr {
         mtu: ours.mtu.min(theirs.mtu),
         qp: theirs.qp,
         psn: theirs.psn,
         responder_resources: ours.responder_resources.min(theirs.initiator_depth),
         min_rnr_timer: retry.min_rnr_timer,
-        path: AhAttr::to(theirs.gid, 0, own),
+        path: AhAttr::to(theirs.gid, 0, own).with(path),
     };
     let send = Transition::Rts {
         psn: ours.psn,
@@ -219,15 +224,22 @@ fn join_pair<C: Provider>(
     qp.to_rtr(&receive)?.to_rts(&send)
 }
 
-/// Returns the RoCE version 2 GID of the device for `ip`.
-pub(super) fn gid_of(provider: &impl Provider, ip: IpAddr) -> Result<Gid, ExchangeError> {
+/// Returns the RoCE version 2 GID of the device for `ip`, at the port and index of `config` if it has them.
+pub(super) fn gid_of(provider: &impl Provider, ip: IpAddr, config: &Config) -> Result<Gid, ExchangeError> {
     let ip = ip.to_canonical();
     let ports = provider.limits().map_err(Error::of("query the device"))?.ports;
+    let is_chosen = |gid: &Gid| {
+        config.port.is_none_or(|port| port == gid.port) && config.gid_index.is_none_or(|index| index == gid.index)
+    };
+    let mut is_found = false;
     for port in 1..=ports {
         let gids = provider.gids(port).map_err(Error::of("query the port's addresses"))?;
-        if let Some(gid) = gids.into_iter().find(|gid| gid.kind == GidKind::RoceV2 && gid.ip() == ip) {
-            return Ok(gid);
+        for gid in gids.into_iter().filter(|gid| gid.kind == GidKind::RoceV2 && gid.ip() == ip) {
+            is_found = true;
+            if is_chosen(&gid) {
+                return Ok(gid);
+            }
         }
     }
-    Err(ExchangeError::NotOfDevice(ip))
+    Err(if is_found { ExchangeError::NotChosen(ip) } else { ExchangeError::NotOfDevice(ip) })
 }

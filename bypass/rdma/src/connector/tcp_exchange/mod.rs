@@ -8,11 +8,11 @@ mod handshake;
 
 use super::qp_info::QpInfo;
 use super::{Connector, ListenerKind, Made, Step};
-use crate::ConnectorEvent;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::EndParams;
 use crate::provider::{Gid, Provider, TransportKind};
 use crate::verbs::Error;
+use crate::{Config, ConnectorEvent};
 use handshake::{Half, gid_of};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnectError, Origin, raise_open_files};
@@ -49,6 +49,9 @@ pub enum ExchangeError {
     /// RoCE needs an address of the device's port.
     #[error("{0} is no address of this device: use one that linerate rdma info shows, or a route by it")]
     NotOfDevice(IpAddr),
+    /// The address is at another port, or has another GID.
+    #[error("{0} is not at the chosen port and GID index: linerate rdma info shows both")]
+    NotChosen(IpAddr),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -146,7 +149,7 @@ enum Stage<C: Provider> {
 
 impl<C: Provider> Exchange<C> {
     /// Listens on `addresses` of the device.
-    pub fn open(provider: &Arc<C>, addresses: &[SocketAddr]) -> Result<Self, ExchangeError> {
+    pub fn open(provider: &Arc<C>, addresses: &[SocketAddr], config: &Config) -> Result<Self, ExchangeError> {
         let limits = provider.limits().map_err(Error::of("query the device"))?;
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
@@ -159,7 +162,7 @@ impl<C: Provider> Exchange<C> {
         let mut listeners = Vec::new();
         for &address in addresses {
             if !address.ip().is_unspecified() {
-                gid_of(&**provider, address.ip())?;
+                gid_of(&**provider, address.ip(), config)?;
             }
             let begin = || {
                 let listener = TcpListener::bind(address)?;

@@ -1,8 +1,9 @@
 //! Devices with several ports, and InfiniBand devices.
 
+use crate::provider::PathOptions;
 use crate::tests::rig::{Peer, Rig, Setup};
-use crate::{Config, Connect};
-use linerate_bypass::CloseReason;
+use crate::{Config, Connect, ExchangeError, Listeners, Mode};
+use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::DeviceConfig;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -74,5 +75,59 @@ fn gid_event_keeps_infiniband_connections() {
         let device = rig.ends[end].device.clone();
         rig.fabric.gid_event(&device, 1);
         is_kept(&mut rig);
+    }
+}
+
+/// Chooses everything, and connects by port 2.
+fn choosing(connect: Connect, mode: Mode) -> (Rig, SocketAddr) {
+    let defaults = Setup::default();
+    let path = PathOptions { traffic_class: 104, service_level: 3, pkey_index: 1 };
+    let connect_timeout = Duration::from_millis(100);
+    let config = Config { connect, mode, connect_timeout, path, port: Some(2), max_connections: 4, ..defaults.config };
+    let network = if connect == Connect::Exchange { [127, 0, 0] } else { [10, 0, 0] };
+    let setup = Setup { network, config, device: two_ports, offers: mode != Mode::Ud, ..defaults };
+    let mut rig = Rig::new(&setup, [Peer::sends(&[(100, false)]), Peer::echoes()]);
+    rig.tick = 20_000;
+    let [a, b, _] = network;
+    let address = rig.listens(SocketAddr::from(([a, b, 1, 2], if connect == Connect::Exchange { 0 } else { 7 })));
+    (rig, address)
+}
+
+#[test]
+fn chosen_path_is_used_with_rdma_cm() {
+    let (mut rig, address) = choosing(Connect::Manager, Mode::Send);
+    rig.connect_to(address);
+    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
+    for end in &rig.ends {
+        assert!(rig.fabric.paths(&end.device).contains(&(2, 1, 104, 3)), "{:?}", rig.fabric.paths(&end.device));
+    }
+    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
+}
+
+#[test]
+fn address_of_another_port_is_refused() {
+    let (mut rig, _) = choosing(Connect::Manager, Mode::Send);
+    rig.connect_to(([10, 0, 0, 2], 7).into());
+    rig.run_until(|ends| ends[0].worker.service().failed == [(7, ConnectError::Unreachable)]);
+    let fabric = rig.fabric.clone();
+    let mut device = DeviceConfig::roce([127, 0, 0, 9].into());
+    two_ports(&mut device);
+    let device = fabric.device("model9", device);
+    let listens = |port, gid_index, ip: [u8; 4]| {
+        let config = Config { port, gid_index, ..Config::default() };
+        Listeners::by_exchange(&device, &[SocketAddr::from((ip, 0))], &config)
+    };
+    // Index 3 is the address in RoCE version 2.
+    for (port, gid_index, ip, is_possible) in [
+        (None, None, [127, 0, 0, 9], true),
+        (Some(1), Some(3), [127, 0, 0, 9], true),
+        (Some(2), None, [127, 0, 0, 9], false),
+        (None, Some(2), [127, 0, 0, 9], false),
+        (Some(2), Some(3), [127, 0, 1, 9], true),
+    ] {
+        match listens(port, gid_index, ip) {
+            Ok(_) => assert!(is_possible, "{port:?} {gid_index:?} {ip:?}"),
+            Err(error) => assert!(!is_possible && matches!(error, ExchangeError::NotChosen(_)), "{error}"),
+        }
     }
 }

@@ -193,7 +193,8 @@ fn end_of_tcp_connection_ends_connection() {
 fn foreign_address_cannot_be_listened_on() {
     let fabric = Fabric::new(FabricConfig::default());
     let device = fabric.device("roce", DeviceConfig::roce([127, 0, 0, 2].into()));
-    let listens = |address: &str| Listeners::by_exchange(&device, &[address.parse().unwrap()]).err();
+    let listens =
+        |address: &str| Listeners::by_exchange(&device, &[address.parse().unwrap()], &Config::default()).err();
     assert!(listens("127.0.0.2:0").is_none() && listens("0.0.0.0:0").is_none());
     assert!(matches!(listens("127.0.0.1:0"), Some(ExchangeError::NotOfDevice(ip)) if ip.to_string() == "127.0.0.1"));
     let other = TcpListener::bind("127.0.0.2:0").unwrap();
@@ -205,5 +206,5 @@ fn foreign_address_cannot_be_listened_on() {
 fn iwarp_has_no_exchange() {
     let fabric = Fabric::new(FabricConfig::default());
     let device = fabric.device("iwarp", DeviceConfig::iwarp([127, 0, 0, 2].into()));
-    assert!(matches!(Listeners::by_exchange(&device, &[]).err(), Some(ExchangeError::Iwarp)));
+    assert!(matches!(Listeners::by_exchange(&device, &[], &Config::default()).err(), Some(ExchangeError::Iwarp)));
 }

@@ -8,7 +8,7 @@ use super::cq::WrIdSpace;
 use super::ring::{Ring, Target};
 use super::sends::SendQueue;
 use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
-use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpState, Retry, Transition};
+use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpOptions, QpState, Transition};
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -189,25 +189,30 @@ impl<C: Provider> Qp<C, New> {
         self
     }
 
-    /// Moves the queue pair to INIT.
+    /// Moves the queue pair to INIT, on a port and with the first P_Key.
     pub fn init(self, port: u8) -> Result<Qp<C, Init>, Error> {
+        self.init_in(port, 0)
+    }
+
+    /// Moves the queue pair to INIT, on a port and with a P_Key of its table.
+    pub fn init_in(self, port: u8, pkey_index: u16) -> Result<Qp<C, Init>, Error> {
         // Peers read through windows with their own rights, but the queue pair must also allow remote reads.
         let Core { ring, has_counters, .. } = &*self.core;
         let (remote_write, remote_atomic) = (ring.is_some(), *has_counters);
         let access = Access { local_write: true, remote_read: true, remote_write, remote_atomic, ..Access::default() };
-        self.modify_qp(&Transition::Init { port, partition: 0, access }, "make a queue pair ready for buffers")
+        self.modify_qp(&Transition::Init { port, partition: pkey_index, access }, "make a queue pair ready for buffers")
     }
 
     /// Like [`init`](Self::init), with the attributes of the connection manager.
-    pub fn init_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Init>, Error> {
-        self.modify_qp_by_cm(id, QpState::Init, retry, "make a queue pair ready for buffers")
+    pub fn init_by_cm(self, id: &CmId<C>, options: &QpOptions) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, options, "make a queue pair ready for buffers")
     }
 }
 
 impl<C: Provider> Qp<C, Init> {
     /// Repeats `init_by_cm`: the connection manager knows the peer's rights only once a connection is requested.
-    pub fn reinit_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Init>, Error> {
-        self.modify_qp_by_cm(id, QpState::Init, retry, "tell a queue pair what its peer may do")
+    pub fn reinit_by_cm(self, id: &CmId<C>, options: &QpOptions) -> Result<Qp<C, Init>, Error> {
+        self.modify_qp_by_cm(id, QpState::Init, options, "tell a queue pair what its peer may do")
     }
 
     /// Moves the queue pair to RTR.
@@ -216,8 +221,8 @@ impl<C: Provider> Qp<C, Init> {
     }
 
     /// Like [`to_rtr`](Self::to_rtr), with the attributes of the connection manager.
-    pub fn to_rtr_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Rtr>, Error> {
-        self.modify_qp_by_cm(id, QpState::Rtr, retry, "make a queue pair ready to receive")
+    pub fn to_rtr_by_cm(self, id: &CmId<C>, options: &QpOptions) -> Result<Qp<C, Rtr>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rtr, options, "make a queue pair ready to receive")
     }
 
     /// Marks the queue pair as RTS: iWARP's connection manager changes the state before it reports the connection as
@@ -234,8 +239,8 @@ impl<C: Provider> Qp<C, Rtr> {
     }
 
     /// Like [`to_rts`](Self::to_rts), with the attributes of the connection manager.
-    pub fn to_rts_by_cm(self, id: &CmId<C>, retry: &Retry) -> Result<Qp<C, Rts>, Error> {
-        self.modify_qp_by_cm(id, QpState::Rts, retry, "make a queue pair ready to send")
+    pub fn to_rts_by_cm(self, id: &CmId<C>, options: &QpOptions) -> Result<Qp<C, Rts>, Error> {
+        self.modify_qp_by_cm(id, QpState::Rts, options, "make a queue pair ready to send")
     }
 }
 
@@ -279,11 +284,11 @@ impl<C: Provider, S> Qp<C, S> {
         self,
         id: &CmId<C>,
         state: QpState,
-        retry: &Retry,
+        options: &QpOptions,
         operation: &'static str,
     ) -> Result<Qp<C, T>, Error> {
         // SAFETY: the queue pair and the identifier are live.
-        unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state, retry) }
+        unsafe { self.core.mr.pd().provider().modify_qp_by_cm(self.core.handle, id.handle(), state, options) }
             .map_err(Error::new(operation))?;
         Ok(Qp { core: self.core, state: PhantomData })
     }

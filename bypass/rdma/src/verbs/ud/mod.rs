@@ -48,6 +48,7 @@ pub struct UdQp<C: Provider> {
     cap: QpCap,
     config: QpConfig,
     port: u8,
+    pkey_index: u16,
     key: u32,
     max_message: usize,
     mr: Mr<C>,
@@ -89,6 +90,17 @@ impl<C: Provider> UdQp<C> {
     /// Errors of the device; `EOPNOTSUPP` over iWARP. Keys with the highest bit set are reserved for privileged
     /// programs.
     pub fn new(mr: &Mr<C>, cq: &CqHandle<C>, config: &QpConfig, port: u8, key: Option<u32>) -> Result<Self, Error> {
+        UdQp::new_in(mr, cq, config, (port, 0), key)
+    }
+
+    /// Creates a queue pair like [`new`](Self::new), on a port and with a P_Key of its table.
+    pub fn new_in(
+        mr: &Mr<C>,
+        cq: &CqHandle<C>,
+        config: &QpConfig,
+        (port, pkey_index): (u8, u16),
+        key: Option<u32>,
+    ) -> Result<Self, Error> {
         let pd = mr.pd();
         let mtu = pd.provider().port(port).map_err(Error::new("query a port's MTU"))?.mtu;
         let cap = QpCap {
@@ -112,6 +124,7 @@ impl<C: Provider> UdQp<C> {
             cap: given,
             config,
             port,
+            pkey_index,
             key: key.unwrap_or_else(|| fastrand::u32(1..PRIVILEGED)),
             max_message: mtu.bytes() as usize,
             mr: mr.clone(),
@@ -128,7 +141,7 @@ impl<C: Provider> UdQp<C> {
 
     /// Moves the queue pair from RESET to RTS.
     fn start(&mut self) -> Result<(), Error> {
-        let init = Transition::InitUd { port: self.port, partition: 0, key: self.key };
+        let init = Transition::InitUd { port: self.port, partition: self.pkey_index, key: self.key };
         self.modify_qp(&init, "make a queue pair ready for buffers")?;
         self.modify_qp(&Transition::RtrUd, "make a queue pair ready to receive")?;
         let send = Transition::RtsUd { psn: fastrand::u32(0..QP_NUMBERS) };
