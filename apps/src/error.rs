@@ -158,6 +158,14 @@ pub enum Error {
     /// The directory of a HTTP server could not be loaded.
     #[error("--dir {0}")]
     Site(#[from] SiteError),
+    /// The map of the cluster could not be read, or is wrong.
+    #[error("--cluster-map {}: {reason}", path.display())]
+    ClusterMap {
+        /// The file.
+        path: PathBuf,
+        /// Cause, with the remedy.
+        reason: String,
+    },
     /// The password file could not be read.
     #[error("--password-file {}: {error}: write the password into its first line", path.display())]
     PasswordFile {

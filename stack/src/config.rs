@@ -78,6 +78,10 @@ pub struct Config {
     pub fragments: bool,
     /// TCP addresses to accept connections on. An unspecified address stands for all local addresses.
     pub listen: Vec<SocketAddr>,
+    /// TCP addresses of the first worker. The connections to such an address with the port *n* higher belong to worker
+    /// *n*, whichever worker the port of the device delivers their frames to. Each of these addresses is one of
+    /// [`listen`](Self::listen), too.
+    pub listen_by_worker: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
     /// Maximum connections of one worker, without those in TIME-WAIT. A SYN beyond it is dropped and counted.
@@ -214,6 +218,7 @@ impl Default for Config {
             vlan: None,
             fragments: false,
             listen: Vec::new(),
+            listen_by_worker: Vec::new(),
             listen_udp: Vec::new(),
             max_connections: 1 << 17,
             max_half_open: 4096,

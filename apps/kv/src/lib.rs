@@ -1,6 +1,7 @@
 //! Key-value cache: storage and client protocols.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod commands;
 pub mod counters;
 pub mod export;

@@ -1,12 +1,69 @@
 //! Shards available to a command.
 
+use crate::cluster::{ClusterMap, slot_of_hash};
 use crate::store::{Key, Store};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Shards available to a command, by number: at least those of all its keys.
 ///
 /// The shard of a key depends only on its hash, so every worker can compute it.
 pub struct Shards<'a> {
     stores: &'a mut [Option<Box<Store>>],
+    placement: &'a Placement,
+}
+
+/// Placement of keys on the shards of a server.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    count: usize,
+    /// In cluster mode, the shard of each slot.
+    of_slots: Option<Arc<[u8]>>,
+    /// In cluster mode, the shard of this worker, which is that of its node.
+    own: usize,
+}
+
+impl Placement {
+    /// Creates the placement on `count` shards.
+    pub const fn new(count: usize) -> Self {
+        Placement { count, of_slots: None, own: 0 }
+    }
+
+    /// Creates the placement for the worker `own` of a cluster in which the shard of a key follows from its slot.
+    pub fn by_slot(count: usize, own: usize, of_slots: Arc<[u8]>) -> Self {
+        Placement { count, of_slots: Some(of_slots), own }
+    }
+
+    /// Returns the shard of keys with the hash `hash`.
+    #[inline]
+    pub fn shard_of(&self, hash: u64) -> usize {
+        match &self.of_slots {
+            None => shard_of(hash, self.count),
+            Some(of_slots) => of_slots[usize::from(slot_of_hash(hash))].into(),
+        }
+    }
+
+    /// Returns the shard of keys in `slot`, in cluster mode.
+    pub fn shard_of_slot(&self, slot: u16) -> Option<usize> {
+        self.of_slots.as_ref().map(|of_slots| of_slots[usize::from(slot)].into())
+    }
+
+    /// Returns the number of shards.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the shards that belong to the node of this worker: all without cluster mode.
+    #[inline]
+    pub fn of_node(&self) -> Range<usize> {
+        if self.of_slots.is_some() { self.own..self.own + 1 } else { 0..self.count }
+    }
+
+    /// Returns the shard of each slot that workers use as long as the server runs.
+    pub fn of_map(map: &ClusterMap) -> Arc<[u8]> {
+        map.shards().into()
+    }
 }
 
 /// Returns the shard, of `count`, of keys with the hash `hash`.
@@ -20,8 +77,8 @@ pub fn shard_of(hash: u64, count: usize) -> usize {
 
 impl<'a> Shards<'a> {
     /// Creates the set of the shards present in `stores`.
-    pub fn new(stores: &'a mut [Option<Box<Store>>]) -> Self {
-        Shards { stores }
+    pub fn new(stores: &'a mut [Option<Box<Store>>], placement: &'a Placement) -> Self {
+        Shards { stores, placement }
     }
 
     /// Returns `bytes` as a key of the keyspace `space`.
@@ -39,20 +96,20 @@ impl<'a> Shards<'a> {
     /// Panics if it is absent.
     #[inline]
     pub fn of(&mut self, key: &Key) -> &mut Store {
-        let at = shard_of(key.hash(), self.stores.len());
+        let at = self.placement.shard_of(key.hash());
         self.stores[at].as_mut().expect("the shards of a command's keys are there")
     }
 
     /// Returns true if both keys are in the same shard.
     pub fn are_in_same_shard(&self, one: &Key, other: &Key) -> bool {
-        shard_of(one.hash(), self.stores.len()) == shard_of(other.hash(), self.stores.len())
+        self.placement.shard_of(one.hash()) == self.placement.shard_of(other.hash())
     }
 
     /// Prefetches the items of keys with these hashes: first all index lines, then all items. Keys beyond the first few
     /// hundred are skipped, because their items would evict the first ones from the cache.
     pub fn prefetch_items(&self, hashes: impl Iterator<Item = u64>) {
         const MAX_PREFETCHED: usize = 256;
-        let shard_of = |hash| self.stores[shard_of(hash, self.stores.len())].as_ref();
+        let shard_of = |hash| self.stores[self.placement.shard_of(hash)].as_ref();
         let mut fetched = [0; MAX_PREFETCHED];
         let mut count = 0;
         for (hash, slot) in hashes.zip(&mut fetched) {
@@ -77,6 +134,11 @@ impl<'a> Shards<'a> {
     /// Returns the number of shards, present or not.
     pub fn count(&self) -> usize {
         self.stores.len()
+    }
+
+    /// Returns the shards that commands on all keys visit: those of the [node](Placement::of_node), present or not.
+    pub fn of_node(&self) -> Range<usize> {
+        self.placement.of_node()
     }
 }
 

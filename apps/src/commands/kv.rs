@@ -1,5 +1,6 @@
 //! `linerate kv`.
 
+mod cluster;
 mod load;
 mod serve;
 mod udp;

@@ -75,6 +75,18 @@ pub fn bounded(program: &str) -> Command {
     command
 }
 
+/// Returns the command of the script that uses a cluster with `client`.
+pub fn cluster_script(client: Client, node: SocketAddr) -> Command {
+    let (program, name) = match client {
+        Client::NodeRedis => ("node", "cluster_node.js"),
+        _ => (PYTHON, "cluster_py.py"),
+    };
+    let mut command = bounded(program);
+    command.arg(format!("{}/tests/kv_clients/{name}", env!("CARGO_MANIFEST_DIR")));
+    command.args([node.ip().to_string(), node.port().to_string()]).env("NODE_PATH", NODE_PATH);
+    command
+}
+
 /// Runs the script `name` in this directory.
 #[track_caller]
 fn script(program: &str, name: &str, server: SocketAddr, password: Option<&str>) {

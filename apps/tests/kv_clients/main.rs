@@ -12,6 +12,7 @@ mod program;
 mod wire;
 
 mod clients;
+mod cluster;
 #[cfg(feature = "dpdk")]
 mod links;
 mod redis_benchmark;

@@ -39,6 +39,12 @@ fn wrong_arguments_name_the_correct_ones() {
         ("--listen 127.0.0.1 --counters 2000000", &["--counters", "1048576"]),
         ("--listen 127.0.0.1:0 --export 16m", &["--export", "--via rdma:DEVICE"]),
         ("--listen 127.0.0.1:0 --counters 9", &["--counters", "--via rdma:DEVICE"]),
+        ("--listen 127.0.0.1 --cluster-announce here", &["--cluster-announce", "--cluster: add it"]),
+        ("--memcached 127.0.0.1 --cluster", &["--cluster", "add --listen"]),
+        ("--listen 127.0.0.1:0 --cluster", &["--cluster", "such as 6379"]),
+        ("--listen 127.0.0.1:7000 --listen [::1]:7001 --cluster", &["--cluster", "the same port"]),
+        ("--listen 0.0.0.0 --cluster-map x", &["--cluster-map", "--cluster-announce"]),
+        ("--listen 127.0.0.1:65535 --cluster --workers 2", &["worker 1 has no port"]),
     ] {
         assert_refused(args, 2, parts);
     }
@@ -50,6 +56,28 @@ fn port_in_use_is_named() {
     let address = taken.local_addr().unwrap().to_string();
     for option in ["--listen", "--memcached"] {
         assert_refused(&format!("{option} {address}"), 1, &[&address, "already taken", "choose another port"]);
+    }
+}
+
+#[test]
+fn wrong_map_of_a_cluster_has_one_clear_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("map.toml").display().to_string();
+    let node =
+        |port: u16, slots: &str| format!("[[node]]\nhost = \"127.0.0.1\"\nport = {port}\nslots = [\"{slots}\"]\n");
+    assert_refused(&format!("--listen 127.0.0.1:7000 --cluster-map {path}"), 1, &["--cluster-map", "No such file"]);
+    for (text, part) in [
+        (node(7000, "0-16384"), "slots from 0 to 16383"),
+        (node(7000, "0-16382"), "slots 16383-16383 belong to no node"),
+        (node(7000, "0-16383") + &node(7001, "5"), "slot 5 belongs to node 127.0.0.1:7000 and to node 127.0.0.1:7001"),
+        (node(7001, "0-16383"), "no node 127.0.0.1:7000 for worker 0"),
+        (node(7000, "0-16383") + "replica = true", "line 5: unknown field `replica`"),
+        (node(7000, "all"), "line 4"),
+        ("nodes".to_owned(), "line 1"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let args = format!("--listen 127.0.0.1:7000 --cluster-map {path}");
+        assert_refused(&args, 1, &["--cluster-map", &path, part]);
     }
 }
 

@@ -28,9 +28,15 @@ impl<M> Sockets<M> {
         self.worker
     }
 
-    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports.
+    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports, and then its
+    /// [own](Self::own_tcp_addrs).
     pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|&(_, address)| address).collect()
+    }
+
+    /// Returns the TCP addresses of this worker only, in the order of [`Config::listen_by_worker`].
+    pub fn own_tcp_addrs(&self) -> Vec<SocketAddr> {
+        self.tcp_addrs().split_off(self.config.listen.len())
     }
 
     /// Returns the UDP addresses in the order of [`Config::listen_udp`], with the actual ports.
@@ -73,6 +79,20 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
             let open = || {
                 let listener: TcpListener = open(Protocol::Tcp, address, workers > 1, config)?.into();
                 sockets.poller.add_source(&listener, Token::Listener(index))?;
+                Ok(listener)
+            };
+            let listener = open().map_err(|error| explain(Protocol::Tcp, address, error))?;
+            sockets.listeners.push((listener, address));
+        }
+    }
+    for (index, first) in config.listen_by_worker.iter().enumerate() {
+        for sockets in &mut sockets {
+            let mut address = *first;
+            address.set_port(first.port().wrapping_add(sockets.worker as u16));
+            claim(Protocol::Tcp, address)?;
+            let open = || {
+                let listener: TcpListener = open(Protocol::Tcp, address, false, config)?.into();
+                sockets.poller.add_source(&listener, Token::Listener(config.listen.len() + index))?;
                 Ok(listener)
             };
             let listener = open().map_err(|error| explain(Protocol::Tcp, address, error))?;

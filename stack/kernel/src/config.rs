@@ -9,6 +9,9 @@ pub struct Config {
     /// TCP addresses to accept connections on. Port 0 selects any free port, the same for all workers. An unspecified
     /// address stands for its family: `[::]` does not include IPv4.
     pub listen: Vec<SocketAddr>,
+    /// TCP addresses of the first worker. Worker *n* listens on such an address with the port *n* higher, and no other
+    /// does.
+    pub listen_by_worker: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on, as for [`listen`](Self::listen). The kernel does not report the local
     /// address of a datagram, so on an unspecified address datagrams have that one.
     pub listen_udp: Vec<SocketAddr>,
@@ -39,6 +42,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             listen: Vec::new(),
+            listen_by_worker: Vec::new(),
             listen_udp: Vec::new(),
             spin: false,
             max_connections: 1 << 17,

@@ -138,6 +138,14 @@ pub enum Error {
     /// A port number is required.
     #[error("{0}: port 0 is reserved: give a port from 1 to 65535")]
     PortZero(SocketAddr),
+    /// A worker has no port number.
+    #[error("{first}: worker {worker} has no port: give a port from 1 to 65535 less the number of workers")]
+    PortOfWorker {
+        /// Address of the first worker.
+        first: SocketAddr,
+        /// Number of the worker.
+        worker: usize,
+    },
     /// The address does not identify one host.
     #[error("--connect {0}: not a host address: give the server's address")]
     NotAHost(SocketAddr),
@@ -285,6 +293,7 @@ impl Error {
                 | SourceNotLocal { .. }
                 | TooManyAddresses { .. }
                 | PortZero(_)
+                | PortOfWorker { .. }
                 | NotAHost(_)
                 | SecondGateway(_)
                 | NotInThisBuild { .. }

@@ -47,7 +47,10 @@ impl<M: Send + 'static> Port<M> {
             #[cfg(feature = "rdma")]
             Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, config, listen, workers)?))),
             #[cfg(feature = "dpdk")]
-            _ => Ok(Port::Stack(Box::new(stack::Port::open(config, listen, workers, stop)?), listen.tcp.clone())),
+            _ => {
+                let listening = listen.all_tcp(workers)?;
+                Ok(Port::Stack(Box::new(stack::Port::open(config, listen, workers, stop)?), listening))
+            }
             #[cfg(not(feature = "dpdk"))]
             via => {
                 // `stop` ends the wait for a link, which only DPDK ports have.

@@ -4,7 +4,9 @@
 //! which sends on its own queue, every frame therefore arrives at its owner. A port with RSS is programmed with
 //! [`RSS_KEY`] and the same table.
 
+use crate::config::Config;
 use crate::tcp::tuple::Tuple;
+use std::net::SocketAddr;
 
 /// RSS key: `6d 5a` repeated, as long as the longest key of any port (52 bytes).
 ///
@@ -63,11 +65,54 @@ pub fn owner(hash: u32, workers: usize) -> usize {
     (hash % TABLE_ENTRIES as u32 % workers) as usize
 }
 
+/// Assignment of TCP flows to workers: by their local port if it belongs to a worker, otherwise by their hash.
+#[derive(Debug, Clone)]
+pub(crate) struct Steering {
+    workers: usize,
+    /// Addresses of the first worker, [`Config::listen_by_worker`].
+    by_worker: Vec<SocketAddr>,
+}
+
+impl Steering {
+    pub fn new(workers: usize, config: &Config) -> Self {
+        Steering { workers, by_worker: config.listen_by_worker.clone() }
+    }
+
+    /// Returns true if some ports belong to workers.
+    pub fn has_ports(&self) -> bool {
+        !self.by_worker.is_empty()
+    }
+
+    /// Returns the worker to which the local port of `tuple` belongs.
+    pub fn by_port(&self, tuple: &Tuple) -> Option<usize> {
+        let local = tuple.local();
+        self.by_worker.iter().find_map(|first| {
+            let is_address = match first.ip().is_unspecified() {
+                true => first.is_ipv4() == local.is_ipv4(),
+                false => first.ip() == local.ip(),
+            };
+            let worker = usize::from(local.port().checked_sub(first.port())?);
+            (is_address && worker < self.workers).then_some(worker)
+        })
+    }
+
+    /// Returns the worker that owns the flow with the hash `hash`, unless [its port](Self::by_port) belongs to one.
+    #[inline]
+    pub fn by_hash(&self, hash: u32) -> usize {
+        owner(hash, self.workers)
+    }
+
+    /// Returns the worker that owns the flow.
+    pub fn owner(&self, tuple: &Tuple) -> usize {
+        self.by_port(tuple).unwrap_or_else(|| self.by_hash(toeplitz(tuple)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::net::{IpAddr, SocketAddr};
+    use std::net::IpAddr;
 
     /// Computes the hash by definition: for each set bit of the input, exclusive or with the 32 key bits from that
     /// position.
@@ -127,6 +172,34 @@ mod tests {
             prop_assert_eq!(hash, toeplitz_by_definition(&RSS_KEY, &input(a, b)));
             prop_assert_eq!(hash, toeplitz(&Tuple::new(b, a)));
         }
+    }
+
+    #[test]
+    fn local_ports_of_workers_precede_the_hash() {
+        let first = ["10.0.0.2:7000", "[::]:7100"].map(|address| address.parse().unwrap());
+        let config = Config { listen_by_worker: first.to_vec(), ..Config::default() };
+        let steering = Steering::new(3, &config);
+        let tuple = |local: &str, remote: &str| Tuple::new(local.parse().unwrap(), remote.parse().unwrap());
+        for (local, worker) in [
+            ("10.0.0.2:7000", Some(0)),
+            ("10.0.0.2:7002", Some(2)),
+            ("10.0.0.2:7003", None),
+            ("10.0.0.2:6999", None),
+            ("10.0.0.3:7001", None),
+            ("10.0.0.2:7101", None),
+            ("[fd00::2]:7101", Some(1)),
+            ("[fd00::2]:7001", None),
+        ] {
+            for port in 1024..1100 {
+                let remote =
+                    if local.starts_with('[') { format!("[fd00::9]:{port}") } else { format!("10.0.0.9:{port}") };
+                let tuple = tuple(local, &remote);
+                assert_eq!(steering.by_port(&tuple), worker, "{local}");
+                assert_eq!(steering.owner(&tuple), worker.unwrap_or_else(|| owner(toeplitz(&tuple), 3)));
+            }
+        }
+        // The port of the peer has no owner.
+        assert_eq!(steering.by_port(&tuple("10.0.0.9:1024", "10.0.0.2:7000")), None);
     }
 
     #[test]

@@ -2,16 +2,16 @@
 
 use crate::addresses::Addresses;
 use crate::config::Config;
-use crate::demux::steering::{owner, toeplitz};
+use crate::demux::steering::Steering;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// Selects local addresses and ports such that RSS delivers replies to the connecting worker.
+/// Selects local addresses and ports such that replies belong to the connecting worker.
 pub(crate) struct EphemeralPorts {
     worker: usize,
-    workers: usize,
+    steering: Steering,
     range: RangeInclusive<u16>,
     next: u16,
     /// Configured source addresses, used in turn. A family without any uses source address selection.
@@ -24,9 +24,9 @@ pub(crate) struct EphemeralPorts {
 impl EphemeralPorts {
     /// Creates a selector for the source addresses and ports of `config`.
     pub fn new(worker: usize, workers: usize, random: u64, config: &Config) -> Self {
-        let range = config.outgoing_ports.clone();
+        let (range, steering) = (config.outgoing_ports.clone(), Steering::new(workers, config));
         let next = range.start() + (random % range.len().max(1) as u64) as u16;
-        EphemeralPorts { worker, workers, range, next, from: config.connect_from.clone(), turn: 0, exhausted: None }
+        EphemeralPorts { worker, steering, range, next, from: config.connect_from.clone(), turn: 0, exhausted: None }
     }
 
     /// Returns a connection to `remote` from a free local port; `None` if all ports of all usable addresses are
@@ -73,7 +73,7 @@ impl EphemeralPorts {
             let port = self.next;
             self.next = if port == *self.range.end() { *self.range.start() } else { port + 1 };
             let tuple = Tuple::new(SocketAddr::new(local, port), remote);
-            if owner(toeplitz(&tuple), self.workers) == self.worker && !taken(&tuple) {
+            if self.steering.owner(&tuple) == self.worker && !taken(&tuple) {
                 return Some(tuple);
             }
         }
@@ -84,6 +84,7 @@ impl EphemeralPorts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demux::steering::{owner, toeplitz};
     use linerate_bypass::MacAddr;
     use std::cell::Cell;
     use std::collections::HashSet;

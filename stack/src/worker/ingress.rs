@@ -5,7 +5,7 @@ use crate::arp_ndp::neighbors::PendingResolutions;
 use crate::arp_ndp::receive::{self, ArpNdpEvent, NeighborInfo};
 use crate::config::Config;
 use crate::demux::demux_fast::FastDemux;
-use crate::demux::steering::{owner, toeplitz};
+use crate::demux::steering::{Steering, toeplitz};
 use crate::demux::vlan::{self, VlanId};
 use crate::demux::{FrameKind, Host, Tcp};
 use crate::drop_stats::DropCause;
@@ -46,6 +46,7 @@ enum PortHash {
 pub(crate) struct Ingress<P> {
     worker: usize,
     others: Vec<Sender<WorkerMsg<P>>>,
+    steering: Steering,
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
@@ -70,10 +71,14 @@ pub(crate) struct Ingress<P> {
 impl<P: Packet> Ingress<P> {
     pub fn new(worker: usize, others: Vec<Sender<WorkerMsg<P>>>, config: &Config) -> Self {
         let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), VecDeque::new());
+        let steering = Steering::new(others.len(), config);
+        // The hash of a port is trusted only if it decides alone.
+        let port_hash = if steering.has_ports() { PortHash::Ignored } else { PortHash::Unverified(HASHES_CHECKED) };
         Ingress {
             worker,
             others,
-            port_hash: PortHash::Unverified(HASHES_CHECKED),
+            steering,
+            port_hash,
             dhcp: config.dhcp,
             fragments: config.fragments,
             dad_running: false,
@@ -188,8 +193,17 @@ impl<P: Packet> Ingress<P> {
     }
 
     /// Returns the worker that owns the segment's flow.
+    #[inline]
     fn owner_of(&mut self, tuple: &Tuple, frame: &P) -> usize {
-        owner(self.hash(tuple, frame.rx_info().rss_hash), self.others.len())
+        let reported = frame.rx_info().rss_hash;
+        if let (Some(hash), PortHash::Trusted) = (reported, self.port_hash) {
+            return self.steering.by_hash(hash);
+        }
+        if let Some(worker) = self.steering.by_port(tuple) {
+            return worker;
+        }
+        let hash = self.hash(tuple, reported);
+        self.steering.by_hash(hash)
     }
 
     /// Processes a segment of this worker, at once or with its burst.
@@ -240,7 +254,7 @@ impl<P: Packet> Ingress<P> {
         let owner = match kind {
             _ if forwarded || self.others.len() == 1 => self.worker,
             FrameKind::Tcp(tcp) => self.owner_of(&tcp.tuple, &frame),
-            FrameKind::IcmpError { tuple, .. } => owner(toeplitz(&tuple), self.others.len()),
+            FrameKind::IcmpError { tuple, .. } => self.steering.owner(&tuple),
             FrameKind::Dhcp | FrameKind::MldQuery => 0,
             FrameKind::Ndp if self.dad_running || self.slaac => 0,
             FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) => self.worker,
@@ -395,7 +409,7 @@ impl<P: Packet> Ingress<P> {
     }
 
     fn forward<N: Nic<Packet = P>>(&mut self, frame: P, owner: usize, egress: &mut Egress<N>) {
-        if self.misdirected == 0 {
+        if self.misdirected == 0 && !self.steering.has_ports() {
             tracing::info!(
                 "frames arrive at worker {} that worker {owner} owns: the port uses another RSS function; frames are \
                  passed on",
@@ -412,11 +426,8 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// Returns the flow's hash: that of the port once it has proved correct, else a computed one.
+    /// Returns the flow's computed hash, and compares that of the port with it.
     fn hash(&mut self, tuple: &Tuple, reported: Option<u32>) -> u32 {
-        if let (Some(hash), PortHash::Trusted) = (reported, self.port_hash) {
-            return hash;
-        }
         let computed = toeplitz(tuple);
         if let (Some(hash), PortHash::Unverified(left)) = (reported, self.port_hash) {
             self.port_hash = if hash != computed {

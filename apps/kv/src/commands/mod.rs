@@ -11,6 +11,7 @@
 //! When the connection closes, the owner ends the session's [watches](Session::unwatch).
 
 mod admin;
+mod cluster;
 mod data;
 mod error;
 mod options;
@@ -23,6 +24,7 @@ mod table;
 mod testing;
 
 pub use admin::slowlog::SlowRequest;
+pub use cluster::redirection;
 pub use error::CommandError;
 pub use scatter::Scatter;
 pub use server::{RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
@@ -30,7 +32,7 @@ pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
 
 use crate::resp::{Args, OwnedArgs, Reply};
-use crate::shards::{ShardSet, Shards, shard_of};
+use crate::shards::{Placement, ShardSet, Shards};
 use crate::sink::Sink;
 use crate::store::{Key, KeyHasher, Value};
 use error::{NO_AUTH, TOO_LONG};
@@ -130,13 +132,13 @@ impl<'a> Request<'a> {
         self.key.as_ref().map(Key::hash)
     }
 
-    /// Returns the shards, of `count`, that the request needs in `session`.
-    pub fn needed_shards(&self, session: &Session, hasher: &KeyHasher, count: usize) -> ShardSet {
+    /// Returns the shards that the request needs in `session`.
+    pub fn needed_shards(&self, session: &Session, hasher: &KeyHasher, placement: &Placement) -> ShardSet {
         match &self.command {
             Ok(command) if session.transaction.is_none() || command.flags.has(Flags::NOT_QUEUED) => {
                 let mut needed = ShardSet::NONE;
                 let mut space = session.space;
-                self.add_needed_shards(command, session, &mut space, hasher, count, &mut needed);
+                self.add_needed_shards(command, session, &mut space, hasher, placement, &mut needed);
                 needed
             }
             // The command is queued or fails.
@@ -151,15 +153,15 @@ impl<'a> Request<'a> {
         session: &Session,
         space: &mut u8,
         hasher: &KeyHasher,
-        count: usize,
+        placement: &Placement,
         needed: &mut ShardSet,
     ) {
-        let mut add = |space: u8, bytes: &[u8]| needed.add(shard_of(hasher.key(space, bytes).hash(), count));
+        let mut add = |space: u8, bytes: &[u8]| needed.add(placement.shard_of(hasher.key(space, bytes).hash()));
         match command.shard_use {
             ShardUse::Nothing => {}
             ShardUse::Keys => match &self.key {
                 Some(key) if command.last == command.first as i8 && key.space == *space => {
-                    needed.add(shard_of(key.hash(), count));
+                    needed.add(placement.shard_of(key.hash()));
                 }
                 _ => table::key_positions(command, self.args.len()).for_each(|at| add(*space, &self.args[at])),
             },
@@ -167,21 +169,29 @@ impl<'a> Request<'a> {
                 add(*space, &self.args[1]);
                 add(data::keys::copy_space(self.args, *space).unwrap_or(*space), &self.args[2]);
             }
-            ShardUse::Cursor => needed.add(data::scan::shard(&self.args[1], count).unwrap_or(0)),
+            ShardUse::Cursor => needed.add(data::scan::shard(&self.args[1], placement.of_node()).unwrap_or(0)),
             // The handler visits one shard per step.
             ShardUse::EachShard if self.may_run_in_steps(session) => needed.add(match &session.paused {
-                Some(Paused::Keys(progress)) => progress.shard,
-                _ => 0,
+                Some(Paused::Keys(progress)) => placement.of_node().start + progress.visited,
+                _ => placement.of_node().start,
             }),
-            ShardUse::All | ShardUse::EachShard => *needed = ShardSet::all(count),
+            ShardUse::Node => needed.add(placement.of_node().start),
+            ShardUse::All | ShardUse::EachShard => needed.extend(placement.of_node().collect()),
             ShardUse::Select => *space = session::connection::selected(&self.args[1]).unwrap_or(*space),
-            ShardUse::Watched => needed.extend(session.watched_shards(count)),
+            ShardUse::Watched => needed.extend(session.watched_shards(placement)),
             ShardUse::Queue => {
-                needed.extend(session.watched_shards(count));
+                needed.extend(session.watched_shards(placement));
                 // `EXEC` runs no command of a failed transaction.
                 let transaction = session.transaction.iter().filter(|transaction| !transaction.is_failed);
                 for queued in transaction.flat_map(|transaction| &transaction.queue) {
-                    Request::queued(queued).add_needed_shards(queued.command, session, space, hasher, count, needed);
+                    Request::queued(queued).add_needed_shards(
+                        queued.command,
+                        session,
+                        space,
+                        hasher,
+                        placement,
+                        needed,
+                    );
                 }
             }
         }

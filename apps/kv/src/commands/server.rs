@@ -1,5 +1,6 @@
 //! Interface of the commands to the server.
 
+use crate::cluster::ClusterMap;
 use crate::commands::DATABASES;
 use crate::commands::admin::slowlog::SlowRequest;
 use crate::commands::session::ClientInfo;
@@ -36,7 +37,10 @@ pub trait Server {
     /// worker, which stay as they are: they never decrease.
     fn reset_totals(&mut self, stats: &Stats);
 
-    /// Returns the number of keys in the database `space`, in all shards.
+    /// Returns the map of the cluster and the worker whose node answers, in cluster mode.
+    fn cluster(&self) -> Option<(&ClusterMap, usize)>;
+
+    /// Returns the number of keys in the database `space`, in all shards or, in cluster mode, in that of the node.
     fn keys(&self, space: u8) -> u64;
 
     /// Returns the slow requests of all workers, the newest first, at most [`Settings::slow_entries`].
@@ -88,6 +92,8 @@ pub struct Settings {
     pub slow_micros: i64,
     /// Maximum number of requests in the slow log (`slowlog-max-len`).
     pub slow_entries: u64,
+    /// The server is part of a cluster (`cluster-enabled`). The server sets this itself.
+    pub is_cluster: bool,
 }
 
 impl Default for Settings {
@@ -103,6 +109,7 @@ impl Default for Settings {
             query: 64 << 20,
             slow_micros: 10_000,
             slow_entries: 128,
+            is_cluster: false,
         }
     }
 }
@@ -147,6 +154,6 @@ pub struct Totals {
     pub expired: u64,
     /// Evicted keys.
     pub evicted: u64,
-    /// Number of keys, and of keys with an expiry time, of each database.
+    /// Number of keys, and of keys with an expiry time, of each database. In cluster mode those of the node.
     pub databases: [(u64, u64); DATABASES as usize],
 }

@@ -1,6 +1,7 @@
 //! Table of commands.
 
 use crate::commands::admin::{command_docs, config, dataset, info, slowlog};
+use crate::commands::cluster;
 use crate::commands::data::{expiry, hashes, keys, numbers, scan, strings};
 use crate::commands::error::{CommandError, CommandResult};
 use crate::commands::session::transactions;
@@ -60,6 +61,8 @@ pub(super) enum ShardUse {
     Cursor,
     /// All shards.
     All,
+    /// In cluster mode, the shard of the node.
+    Node,
     /// All shards: one at a time, or all at once in a transaction.
     EachShard,
     /// No shard; the command changes the database of later commands.
@@ -193,6 +196,7 @@ const READ: u32 = Flags::READ;
 const FAST: u32 = Flags::FAST;
 const LIVE: u32 = Flags::LOADING | Flags::STALE;
 const SIZED: u32 = Flags::SIZED;
+const STALE: u32 = Flags::STALE;
 const STRING: u32 = Flags::STRING;
 const HASH: u32 = Flags::HASH;
 const KEY: u32 = Flags::KEYSPACE;
@@ -304,6 +308,21 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("slowlog|len", 2, LIVE | Flags::ADMIN, slowlog::len),
         C::new("slowlog|reset", 2, LIVE | Flags::ADMIN, slowlog::reset),
     ]),
+    C::new("cluster", -2, 0, dataset::materialized).subcommands(&[
+        C::new("cluster|countkeysinslot", 3, STALE | SIZED, cluster::count_keys_in_slot).shard_use(ShardUse::Node),
+        C::new("cluster|getkeysinslot", 4, STALE | SIZED, cluster::get_keys_in_slot).shard_use(ShardUse::Node),
+        C::new("cluster|info", 2, STALE, cluster::info),
+        C::new("cluster|keyslot", 3, STALE, cluster::keyslot),
+        C::new("cluster|links", 2, STALE, cluster::links),
+        C::new("cluster|myid", 2, STALE, cluster::my_id),
+        C::new("cluster|myshardid", 2, STALE, cluster::my_shard_id),
+        C::new("cluster|nodes", 2, STALE, cluster::nodes),
+        C::new("cluster|shards", 2, STALE, cluster::shards),
+        C::new("cluster|slots", 2, STALE, cluster::slots),
+    ]),
+    C::new("readonly", 1, LIVE | FAST | CLIENT, cluster::change_nothing),
+    C::new("readwrite", 1, LIVE | FAST | CLIENT, cluster::change_nothing),
+    C::new("asking", 1, FAST | CLIENT, cluster::change_nothing),
     C::new("time", 1, LIVE | FAST, dataset::time),
     C::new("linerate.export", 1, LIVE | FAST, dataset::export),
     C::new("linerate.counter", -1, LIVE | FAST, dataset::counter),

@@ -1,5 +1,6 @@
 //! Client and server for tests.
 
+use crate::cluster::ClusterMap;
 use crate::commands::session::ClientInfo;
 use crate::commands::{
     Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest, Stats, Totals,
@@ -8,7 +9,7 @@ use crate::counters::CounterNames;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
-use crate::shards::Shards;
+use crate::shards::{Placement, Shards};
 use crate::store::{Config, KeyHasher, ShardStats, Store};
 use linerate_bypass::RemoteAddr;
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ pub(super) struct TestServer {
     pub totals: Totals,
     pub counters: Option<CounterNames>,
     pub slow: Vec<SlowRequest>,
+    pub cluster: Option<ClusterMap>,
     shards: Vec<Arc<ShardStats>>,
     /// Counters at the last reset.
     reset_at: Stats,
@@ -87,6 +89,10 @@ impl Server for TestServer {
         self.slow.clear();
     }
 
+    fn cluster(&self) -> Option<(&ClusterMap, usize)> {
+        self.cluster.as_ref().map(|map| (map, 0))
+    }
+
     fn keys(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }
@@ -104,6 +110,7 @@ pub(super) struct TestClient {
     pub stores: Vec<Option<Box<Store>>>,
     pub stats: Stats,
     hasher: KeyHasher,
+    placement: Placement,
     now: u64,
     export: Export,
     /// All words of its commands.
@@ -133,12 +140,14 @@ impl TestClient {
                 totals: Totals::default(),
                 counters: None,
                 slow: Vec::new(),
+                cluster: None,
                 shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
                 reset_at: Stats::default(),
             },
             stores,
             stats: Stats::default(),
             hasher: KeyHasher::new(&config.key),
+            placement: Placement::new(count),
             now: START,
             export,
             words: BTreeSet::new(),
@@ -164,12 +173,13 @@ impl TestClient {
         assert_eq!(parser.parse(&line, limits), Ok(Parsed::Request(line.len())));
         let request = Request::new(parser.args(&line), self.session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needed_shards(&self.session, &self.hasher, count);
+        let placement = self.placement.clone();
+        let needed = request.needed_shards(&self.session, &self.hasher, &placement);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();
         let mut cx = Context {
-            shards: &mut Shards::new(&mut lent),
+            shards: &mut Shards::new(&mut lent, &placement),
             hasher: &self.hasher,
             session: &mut self.session,
             server: &mut self.server,
@@ -194,7 +204,7 @@ impl TestClient {
         for word in self.words.iter().filter(|_| has_few).chain(&words) {
             let key = self.hasher.key(0, word);
             let found = find(&self.export, word, self.now);
-            let there = Shards::new(&mut self.stores).of(&key).peek_untouched(&key, self.now);
+            let there = Shards::new(&mut self.stores, &self.placement).of(&key).peek_untouched(&key, self.now);
             let fits = there.as_ref().is_some_and(|value| word.len() + value.len() <= self.export.layout().longest());
             if found.is_some() || fits && has_few {
                 assert_eq!(found, there, "{command} of {:?}", word.escape_ascii().to_string());

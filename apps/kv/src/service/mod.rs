@@ -28,6 +28,7 @@ pub use workers::messages::Message;
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::resp;
+use crate::shards::Placement;
 use crate::store::{HashBatch, KeyHasher, Store};
 use conn::gather::Round;
 use conn::output::Replies;
@@ -52,6 +53,11 @@ pub struct Kv {
     /// Shards present on this worker, by shard number: its own unless lent, and borrowed ones.
     stores: Vec<Option<Box<Store>>>,
     hasher: KeyHasher,
+    placement: Placement,
+    /// A key may belong to another worker or, in a cluster, to another machine.
+    is_routed: bool,
+    /// Slots of this worker's shard that went to other machines while the shard was lent.
+    lost_slots: Vec<u16>,
     /// Writes are copied to an RDMA-readable export.
     exports: bool,
     clients: Vec<Option<Box<Client>>>,
@@ -119,6 +125,9 @@ impl Kv {
             worker,
             stores,
             hasher: hub.hasher(),
+            placement: hub.placement(worker),
+            lost_slots: Vec::new(),
+            is_routed: workers > 1 || hub.is_cluster(),
             datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
             clients: Vec::new(),

@@ -30,6 +30,7 @@ use memory::heap::Heap;
 use memory::item::{Form, Item, ItemHeader};
 use memory::slab::Slab;
 use reclaim::expiry_wheel::Wheel;
+use reclaim::lost_slots::LostSlots;
 use std::sync::Arc;
 use values::hashes::table::Table;
 use watch::Watches;
@@ -50,6 +51,8 @@ pub struct Config {
     pub long: usize,
     /// Arena shared by all shards.
     pub arena: Arena,
+    /// Puts the cluster slots of keys into their hashes.
+    pub has_slots: bool,
 }
 
 /// Largest and default [`Config::long`].
@@ -67,6 +70,7 @@ impl Config {
             evict: EvictionPolicy::None,
             key: std::array::from_fn(|_| fastrand::u8(..)),
             long: LONG_THRESHOLD,
+            has_slots: false,
             arena: arena.expect("memory for an arena"),
         }
     }
@@ -155,6 +159,8 @@ pub struct Store {
     last_cas: u64,
     /// Index cursor of the sweep for flushed items.
     sweep_cursor: u64,
+    /// Slots that this server has lost, whose keys are being removed.
+    lost_slots: Option<Box<LostSlots>>,
     /// Empty between calls.
     scratch_locations: Vec<Location>,
     scratch_labels: Vec<u32>,
@@ -195,11 +201,12 @@ impl Store {
             evict: config.evict,
             memory: config.memory,
             long: config.long.min(LONG_THRESHOLD),
-            hasher: KeyHasher::new(&config.key),
+            hasher: KeyHasher::new(&config.key).with_slots(config.has_slots),
             rng: fastrand::Rng::with_seed(seed),
             stats,
             last_cas: 0,
             sweep_cursor: 0,
+            lost_slots: None,
             scratch_locations: Vec::new(),
             scratch_labels: Vec::new(),
             pinned: None,

@@ -3,7 +3,7 @@
 use linerate_kv::memcached::{
     Context, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, WorkerCounts, execute,
 };
-use linerate_kv::shards::{Shards, shard_of};
+use linerate_kv::shards::{Placement, Shards, shard_of};
 use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
 use std::sync::Arc;
 
@@ -159,8 +159,9 @@ impl Client {
         request.each_key(|key| needed[shard_of(store.key(SPACE, key).hash(), count)] = true);
         let mut lent: Vec<_> = (0..count).map(|n| if needed[n] { self.stores[n].take() } else { None }).collect();
         let counts = self.server.counts.clone();
+        let placement = Placement::new(count);
         let mut cx = Context {
-            shards: &mut Shards::new(&mut lent),
+            shards: &mut Shards::new(&mut lent, &placement),
             server: &mut self.server,
             counts: &counts,
             limits: self.limits,

@@ -4,11 +4,12 @@ use crate::reply::Value;
 use linerate_harness::program::Program;
 use linerate_harness::rerun::is_installed;
 use linerate_harness::wait_for;
+use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::{
     ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
 };
 use linerate_kv::resp::{Limits, Parsed, Parser};
-use linerate_kv::shards::Shards;
+use linerate_kv::shards::{Placement, Shards};
 use linerate_kv::store::{Config, KeyHasher, ShardStats, Store};
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -46,6 +47,10 @@ struct TestServer {
 }
 
 impl Server for TestServer {
+    fn cluster(&self) -> Option<(&ClusterMap, usize)> {
+        None
+    }
+
     fn export(&self) -> Option<(linerate_bypass::RemoteAddr, linerate_kv::export::Layout)> {
         None
     }
@@ -148,12 +153,13 @@ impl LinerateServer {
         let args = whole.as_ref().map_or(args, |whole| whole.args());
         let request = Request::new(args, session.space(), &self.hasher);
         let count = self.stores.len();
-        let needed = request.needed_shards(session, &self.hasher, count);
+        let placement = Placement::new(count);
+        let needed = request.needed_shards(session, &self.hasher, &placement);
         let mut lent: Vec<_> = (0..count).map(|_| None).collect();
         needed.iter().for_each(|at| lent[at] = self.stores[at].take());
         let mut out = Vec::new();
         let mut cx = Context {
-            shards: &mut Shards::new(&mut lent),
+            shards: &mut Shards::new(&mut lent, &placement),
             hasher: &self.hasher,
             session,
             server: &mut self.server,

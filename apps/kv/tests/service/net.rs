@@ -4,10 +4,12 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::mailbox::{Receiver, mailbox};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
+use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv, Message};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of turns after which the service must be idle.
@@ -184,6 +186,7 @@ struct Worker {
 /// Server.
 pub struct TestServer {
     workers: Vec<Worker>,
+    hub: Arc<Hub>,
 }
 
 /// Function that sends bytes of a client and returns the reply of a number of lines.
@@ -199,20 +202,39 @@ impl TestServer {
     }
 
     pub fn with(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
-        Self::create(workers, set, |_| {})
+        Self::create(workers, set, None, |_| {})
+    }
+
+    /// Creates the nodes of this process in `map`.
+    pub fn in_cluster(map: ClusterMap) -> Self {
+        Self::create(map.workers(), |_| {}, Some(map), |_| {})
+    }
+
+    /// Replaces the map of the cluster.
+    pub fn replace_map(&mut self, map: ClusterMap) {
+        self.hub.replace_map(map);
+        self.pass(Duration::from_millis(2));
     }
 
     /// Creates a server that answers datagrams.
     pub fn with_datagrams(workers: usize, set: impl FnOnce(&mut Settings)) -> Self {
-        Self::create(workers, set, Hub::answer_datagrams)
+        Self::create(workers, set, None, Hub::answer_datagrams)
     }
 
-    fn create(workers: usize, set: impl FnOnce(&mut Settings), prepare: impl FnOnce(&Hub)) -> Self {
+    fn create(
+        workers: usize,
+        set: impl FnOnce(&mut Settings),
+        map: Option<ClusterMap>,
+        prepare: impl FnOnce(&Hub),
+    ) -> Self {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
         let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None, counters: None };
-        let hub = Hub::new(config);
+        let hub = match map {
+            Some(map) => Hub::in_cluster(config, map),
+            None => Hub::new(config),
+        };
         prepare(&hub);
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(64)).unzip();
         let app_sender = AppSender::new(senders);
@@ -229,7 +251,7 @@ impl TestServer {
             },
             inbox,
         };
-        TestServer { workers: inboxes.into_iter().enumerate().map(worker).collect() }
+        TestServer { workers: inboxes.into_iter().enumerate().map(worker).collect(), hub: hub.clone() }
     }
 
     pub fn connect(&mut self, worker: usize) -> Client {
@@ -240,7 +262,7 @@ impl TestServer {
         self.connect_to(worker, MEMCACHED)
     }
 
-    fn connect_to(&mut self, worker: usize, port: u16) -> Client {
+    pub fn connect_to(&mut self, worker: usize, port: u16) -> Client {
         let Worker { kv, net, .. } = &mut self.workers[worker];
         let end = End { room: usize::MAX, port, ..End::default() };
         let slot = net.ends.iter().position(|end| end.is_gone).unwrap_or(net.ends.len());

@@ -86,7 +86,7 @@ pub fn run(args: &HttpServeArgs, other_networks: Option<&str>) -> Result<(), Err
     };
     let server = Server::new(site, limits);
     let ServeArgs { listen, inspect, end, net } = &args.serve;
-    let listen = Listen { tcp: listen.clone(), udp: Vec::new() };
+    let listen = Listen { tcp: listen.clone(), ..Listen::default() };
     serve_local(
         "http",
         net,

@@ -1,5 +1,6 @@
 //! `linerate kv serve`.
 
+use crate::commands::kv::cluster::ClusterArgs;
 use crate::commands::shared::serve::{EndArgs, serve_on};
 use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
@@ -125,6 +126,9 @@ pub struct KvServeArgs {
     counters: u32,
 
     #[command(flatten)]
+    cluster: ClusterArgs,
+
+    #[command(flatten)]
     work: WorkArgs,
 
     #[command(flatten)]
@@ -142,9 +146,10 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
     check_password(args)?;
     check(args).map_err(|message| Error::Usage(message.to_owned()))?;
     let password = args.password_file.as_deref().map(read_password).transpose()?;
-    let mut tcp = args.listen.clone();
-    tcp.extend(args.memcached);
-    let listen = Listen { tcp, udp: args.memcached.filter(|_| args.udp).into_iter().collect() };
+    let udp = args.memcached.filter(|_| args.udp).into_iter().collect();
+    let mut listen = Listen { udp, ..Listen::default() };
+    if args.cluster.is_cluster() { &mut listen.by_worker } else { &mut listen.tcp }.extend(&args.listen);
+    listen.tcp.extend(args.memcached);
     let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
         let settings = Settings {
             password,
@@ -160,7 +165,15 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         let workers = network.workers();
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
-        let hub = Hub::new(Config { settings, workers, memcached, arena, export, counters });
+        let config = Config { settings, workers, memcached, arena, export, counters };
+        let hub = match args.cluster.source(&args.listen, workers) {
+            None => Hub::new(config),
+            Some(source) => {
+                let hub = Hub::in_cluster(config, source.read()?);
+                source.reload_on_sighup(hub.clone())?;
+                hub
+            }
+        };
         if args.udp {
             hub.answer_datagrams();
         }
@@ -222,6 +235,10 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         if args.listen.iter().any(|redis| redis.port() == memcached.port()) {
             return Err("--memcached: port already used for Redis clients: give another");
         }
+    }
+    args.cluster.check(&args.listen)?;
+    if args.cluster.is_cluster() && matches!(args.net.via, Via::Rdma { .. }) {
+        return Err("--cluster has no effect with --via rdma, whose clients know no nodes: leave it out");
     }
     if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
         return Err("--udp has no effect with --via rdma, which has no UDP: leave it out");

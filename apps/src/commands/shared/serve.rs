@@ -64,7 +64,8 @@ pub fn serve<S: Service + Send + 'static>(
     other_networks: Option<&str>,
     make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 ) -> Result<Vec<S>, Error> {
-    let listen = Listen { tcp: args.listen.clone(), udp: if udp { args.listen.clone() } else { Vec::new() } };
+    let udp = if udp { args.listen.clone() } else { Vec::new() };
+    let listen = Listen { tcp: args.listen.clone(), udp, ..Listen::default() };
     serve_on(name, &args.net, &listen, &args.inspect, &args.end, other_networks, |_| Ok(make))
 }
 

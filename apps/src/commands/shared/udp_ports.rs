@@ -57,7 +57,7 @@ impl Ports {
         let mut attempts = ATTEMPTS;
         let network = loop {
             let udp = (first..).take(args.connections as usize).map(|port| SocketAddr::new(local, port)).collect();
-            let listen = Listen { tcp: Vec::new(), udp };
+            let listen = Listen { udp, ..Listen::default() };
             let builder = Network::builder().config(args.net.clone()).listen_on(listen);
             match builder.core_placement(CorePlacement::Last).stop_flag(interrupted.clone()).build() {
                 Err(net::Error::Kernel(_)) if attempts > 1 => {

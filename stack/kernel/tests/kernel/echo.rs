@@ -1,11 +1,11 @@
 //! Streams arrive intact, over any number of connections.
 
-use crate::common::{DEADLINE, Running, listening, turn_until, worker};
+use crate::common::{DEADLINE, Running, listening, local, turn_until, worker};
 use crate::services::{Echo, pattern};
 use linerate_bypass::{CloseReason, Summary};
 use linerate_kernel::{Config, bind};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 fn client(server: std::net::SocketAddr) -> TcpStream {
@@ -108,6 +108,25 @@ fn workers_share_a_port_and_its_connections() {
     let accepted: Vec<u64> = workers.into_iter().map(|worker| worker.finish().1.accepted).collect();
     assert_eq!(accepted.iter().sum::<u64>(), 200);
     assert!(accepted.iter().all(|&n| n > 0), "{accepted:?}");
+}
+
+#[test]
+fn connections_to_the_port_of_a_worker_are_its_own() {
+    // Free ports one after the other. Another program may take one before they are bound.
+    let sockets = (0..100).find_map(|_| {
+        let first = TcpListener::bind(local()).unwrap().local_addr().unwrap();
+        let config = Config { listen_by_worker: vec![first], ..listening() };
+        bind(&config, 3).ok().map(|(_, sockets)| (first, sockets))
+    });
+    let (first, sockets) = sockets.expect("three free ports");
+    let addresses: Vec<SocketAddr> = sockets.iter().flat_map(|sockets| sockets.own_tcp_addrs()).collect();
+    assert_eq!(addresses.iter().map(|own| own.port() - first.port()).collect::<Vec<_>>(), [0, 1, 2]);
+    let workers: Vec<_> = sockets.into_iter().map(|sockets| Running::on(sockets, Echo::default())).collect();
+    for (worker, address) in addresses.iter().enumerate() {
+        (0..5 * (worker + 1)).for_each(|_| echo_exact(*address, 10));
+    }
+    let accepted: Vec<u64> = workers.into_iter().map(|worker| worker.finish().1.accepted).collect();
+    assert_eq!(accepted, [5, 10, 15]);
 }
 
 #[test]

@@ -368,7 +368,9 @@ mod tests {
 
     fn check(text: &str, listen: &[&str]) -> String {
         let tcp = listen.iter().map(|address| address.parse().unwrap()).collect();
-        config(text).check(&Listen { tcp, udp: Vec::new() }).map_or_else(|error| error.to_string(), |()| String::new())
+        config(text)
+            .check(&Listen { tcp, ..Listen::default() })
+            .map_or_else(|error| error.to_string(), |()| String::new())
     }
 
     #[test]

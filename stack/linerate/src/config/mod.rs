@@ -25,6 +25,24 @@ pub struct Listen {
     pub tcp: Vec<SocketAddr>,
     /// UDP addresses.
     pub udp: Vec<SocketAddr>,
+    /// TCP addresses of the first worker. Each other worker has the next port, and the connections to the port of a
+    /// worker are handled by it. Not for RDMA devices.
+    pub by_worker: Vec<SocketAddr>,
+}
+
+impl Listen {
+    /// Returns all TCP addresses of `workers` workers.
+    pub fn all_tcp(&self, workers: usize) -> Result<Vec<SocketAddr>, Error> {
+        let mut all = self.tcp.clone();
+        for first in &self.by_worker {
+            for worker in 0..workers {
+                let port = u16::try_from(usize::from(first.port()) + worker).ok().filter(|_| first.port() > 0);
+                let port = port.ok_or(Error::PortOfWorker { first: *first, worker })?;
+                all.push(SocketAddr::new(first.ip(), port));
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Configuration of a network. The default is one worker on kernel sockets.
@@ -288,6 +306,9 @@ impl NetConfig {
             Via::Rdma { .. } => {
                 let others = [("--idle-timeout", self.idle_timeout.is_some()), ("--spin", self.spin)];
                 refuse("rdma", self.stack_given().or(self.native.given()).or(first_given(&others)))?;
+                if !listen.by_worker.is_empty() {
+                    return Err(Error::NotWith { option: "a port for each worker", via: "rdma" });
+                }
                 self.rdma.check()
             }
             _ => self.check_stack(listen),
@@ -342,7 +363,12 @@ impl NetConfig {
                 return Err(Error::SecondGateway(*second));
             }
         }
-        listen.tcp.iter().chain(&listen.udp).try_for_each(|address| self.check_listen(*address))
+        listen
+            .tcp
+            .iter()
+            .chain(&listen.by_worker)
+            .chain(&listen.udp)
+            .try_for_each(|address| self.check_listen(*address))
     }
 
     fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {

@@ -23,9 +23,12 @@ impl<M: Send + 'static> Port<M> {
     /// Binds the sockets of `workers` workers.
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize) -> Result<Self, Error> {
         let defaults = Config::default();
+        // A port number that does not exist has an error of its own.
+        listen.all_tcp(workers)?;
         let (tcp, udp) = same_ports(listen);
         let config = Config {
             listen: tcp,
+            listen_by_worker: listen.by_worker.clone(),
             listen_udp: udp,
             spin: options.spin,
             rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
@@ -39,7 +42,9 @@ impl<M: Send + 'static> Port<M> {
 
     /// Returns the TCP listening addresses, with the ports that the kernel chose for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        self.sockets[0].tcp_addrs()
+        let (first, others) = self.sockets.split_at(1);
+        let own = others.iter().flat_map(Sockets::own_tcp_addrs);
+        first.iter().flat_map(Sockets::tcp_addrs).chain(own).collect()
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.

@@ -22,7 +22,7 @@ const KEEPALIVE: Duration = Duration::from_secs(300);
 
 /// Returns the keepalive of `options`, or the default of a server; `None` if there is none.
 fn keepalive(options: &NetConfig, listen: &Listen) -> Option<Keepalive> {
-    let serves = !listen.tcp.is_empty();
+    let serves = !listen.tcp.is_empty() || !listen.by_worker.is_empty();
     let idle = options.native.keepalive.or(serves.then_some(KEEPALIVE))?;
     (!idle.is_zero()).then(|| Keepalive { idle, ..Keepalive::default() })
 }
@@ -69,7 +69,7 @@ impl Port {
         };
         let port = dpdk_port::open(&eal, &options.via, workers, port)?;
         // A network without listeners is a client's, which must not send before the link is up.
-        if listen.tcp.is_empty() {
+        if listen.tcp.is_empty() && listen.by_worker.is_empty() {
             dpdk_port::await_link(&port, stop);
         }
         let defaults = match options.native.profile.unwrap_or_default() {
@@ -96,7 +96,8 @@ impl Port {
             mtu: options.mtu,
             vlan: options.vlan,
             fragments: options.fragments,
-            listen: listen.tcp.clone(),
+            listen: listen.all_tcp(workers)?,
+            listen_by_worker: listen.by_worker.clone(),
             listen_udp: listen.udp.clone(),
             rx_buffer: options.buffer,
             tx_buffer: options.buffer,

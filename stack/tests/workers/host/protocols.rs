@@ -295,6 +295,28 @@ fn misdirected_frames_reach_their_worker() {
 }
 
 #[test]
+fn connections_to_the_port_of_a_worker_are_its_own() {
+    // Port 7 of the clients is the third one.
+    let by_worker = "0.0.0.0:5".parse().unwrap();
+    let server = Config { listen_by_worker: vec![by_worker], ..server() };
+    // Frames are distributed by the hash, which the port reports.
+    let by_hash = Steering::new(move |frame| match tuple_of(frame) {
+        Some(tuple) => (owner(toeplitz(&tuple), 3), Some(toeplitz(&tuple))),
+        None => (0, None),
+    });
+    let link = LinkConfig { steering: Some(by_hash), ..LinkConfig::default() };
+    let mut net = Net::with(link, 3, &host(1), || Client::new(SERVER, 30, 50_000), &server, Echo::default);
+    let over = |net: &mut Net<Client, Echo>| net.a.workers.iter().all(|worker| worker.service().all_finished());
+    net.expect("every connection closed", MINUTE, over);
+    for worker in &net.a.workers {
+        worker.service().assert_exact();
+    }
+    let accepted: Vec<_> = net.b.workers.iter_mut().map(|worker| worker.summary().accepted).collect();
+    assert_eq!(accepted, [0, 0, 90]);
+    assert!(net.a.workers.iter().all(|worker| worker.misdirected() == 0));
+}
+
+#[test]
 fn equal_worker_counts_cause_no_misdirection() {
     let mut net =
         Net::with(LinkConfig::default(), 4, &host(1), || Client::new(SERVER6, 10, 50_000), &server(), Echo::default);

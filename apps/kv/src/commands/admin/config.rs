@@ -126,7 +126,7 @@ const PARAMETERS: &[Parameter] = &[
     fixed("save", |_, _| String::new()),
     fixed("appendonly", |_, _| "no".to_owned()),
     fixed("notify-keyspace-events", |_, _| String::new()),
-    fixed("cluster-enabled", |_, _| "no".to_owned()),
+    fixed("cluster-enabled", |settings, _| if settings.is_cluster { "yes" } else { "no" }.to_owned()),
     fixed("maxmemory-samples", |_, _| "16".to_owned()),
     fixed("lazyfree-lazy-user-flush", |_, _| "yes".to_owned()),
 ];

@@ -53,7 +53,7 @@ fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     let seconds = cx.now.saturating_sub(totals.since) / 1000;
     line(text, "redis_version", VERSION);
     line(text, "linerate_version", env!("CARGO_PKG_VERSION"));
-    line(text, "redis_mode", "standalone");
+    line(text, "redis_mode", if cx.server.cluster().is_some() { "cluster" } else { "standalone" });
     line(text, "os", std::env::consts::OS);
     line(text, "arch_bits", usize::BITS);
     line(text, "process_id", std::process::id());
@@ -111,8 +111,8 @@ fn cpu(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
     }
 }
 
-fn cluster(text: &mut String, _: &mut Context<'_, '_>, _: &Totals) {
-    line(text, "cluster_enabled", 0);
+fn cluster(text: &mut String, cx: &mut Context<'_, '_>, _: &Totals) {
+    line(text, "cluster_enabled", u8::from(cx.server.cluster().is_some()));
 }
 
 fn keyspace(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {

@@ -1,6 +1,8 @@
 //! Commands on keys with values of any type.
 
-use crate::commands::error::{CommandError, CommandResult, DATABASE, LFU, NO_KEY, NO_LFU, SAME_KEY, SYNTAX};
+use crate::commands::error::{
+    COPY_IN_CLUSTER, CommandError, CommandResult, DATABASE, LFU, NO_KEY, NO_LFU, SAME_KEY, SYNTAX,
+};
 use crate::commands::options::{int, integer};
 use crate::commands::{Context, DATABASES, Request};
 use crate::resp::{Args, Reply};
@@ -93,6 +95,9 @@ fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> CommandRe
 
 pub fn copy(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, replace) = copy_options(request.args, cx.session.space)?;
+    if space != 0 && cx.server.cluster().is_some() {
+        return Err(COPY_IN_CLUSTER);
+    }
     let from = cx.key(request, 1);
     let to = cx.hasher.key(space, request.args.at(2));
     if space == from.space && from.bytes == to.bytes {

@@ -10,6 +10,7 @@ use crate::resp::{Args, Protocol, Reply};
 use crate::sink::Sink;
 use crate::store::Str;
 use linerate_bypass::Bytes;
+use std::ops::Range;
 
 /// Limit of index slots examined per `SCAN` or per step of `KEYS`.
 const MAX_SLOTS: usize = 1 << 13;
@@ -21,8 +22,8 @@ pub(in crate::commands) const KEY_WORK: usize = 64;
 /// State of a `KEYS` that has examined part of the keys.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Progress {
-    /// Current shard and the cursor in it.
-    pub shard: usize,
+    /// Number of shards examined in full, and the cursor in the next one.
+    pub visited: usize,
     cursor: u64,
     found: CollectedReplies,
 }
@@ -39,12 +40,13 @@ pub fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     let most = cx.server.settings().output;
     let mut found = Matches::new(pattern, reply.protocol, std::mem::take(&mut progress.found));
     let mut slots = 0;
-    while let Some(store) = cx.shards.at(progress.shard) {
+    let shards = cx.shards.of_node();
+    while let Some(store) = cx.shards.at(shards.start + progress.visited) {
         let together = found.slots();
         progress.cursor = store.scan(space, progress.cursor, together, now, |key, _| found.take(key, None));
         slots += together;
-        progress.shard += usize::from(progress.cursor == 0);
-        if progress.shard == cx.shards.count() {
+        progress.visited += usize::from(progress.cursor == 0);
+        if progress.visited == shards.len() {
             break;
         }
         if found.replies.exceed(most) {
@@ -68,8 +70,8 @@ fn pattern(pattern: &[u8]) -> Result<&[u8], CommandError> {
 
 pub fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
-    let count = cx.shards.count();
-    let lens: Vec<usize> = (0..count).map(|at| cx.shards.at(at).map_or(0, |store| store.len(space))).collect();
+    let shards = cx.shards.of_node();
+    let lens: Vec<usize> = shards.clone().map(|at| cx.shards.at(at).map_or(0, |store| store.len(space))).collect();
     let all = lens.iter().sum::<usize>();
     let mut left = if all > 0 { fastrand::usize(..all) } else { 0 };
     let first = lens.iter().position(|len| {
@@ -79,7 +81,8 @@ pub fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_
     });
     // All keys of a shard may have expired.
     let first = first.unwrap_or(0);
-    let key = (first..first + count).find_map(|at| cx.shards.at(at % count)?.random_key(space, now));
+    let in_turn = shards.clone().cycle().skip(first).take(shards.len());
+    let key = { in_turn }.find_map(|at| cx.shards.at(at)?.random_key(space, now));
     match key {
         Some(key) => reply.bulk(&key),
         None => reply.null(),
@@ -87,9 +90,10 @@ pub fn randomkey(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// Returns the shard of a cursor. A cursor is the cursor in the shard times the number of shards, plus the shard.
-pub fn shard(cursor: &[u8], count: usize) -> Option<usize> {
-    Some((parse_cursor(cursor).ok()? % count as u64) as usize)
+/// Returns the shard of a cursor, which is one of `shards`. A cursor is the cursor in the shard times the number of
+/// shards, plus the position of the shard among them.
+pub fn shard(cursor: &[u8], shards: Range<usize>) -> Option<usize> {
+    Some(shards.start + (parse_cursor(cursor).ok()? % shards.len() as u64) as usize)
 }
 
 /// Parses a cursor as C's `strtoul` does.
@@ -224,13 +228,14 @@ impl<'a> Matches<'a> {
 pub fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let cursor = parse_cursor(&request.args[1])?;
     let options = Options::parse(request.args, 2, true)?;
-    let shards = cx.shards.count() as u64;
+    let Range { start, end } = cx.shards.of_node();
+    let shards = (end - start) as u64;
     let number = cursor % shards;
     let mut found = Matches::new(options.pattern, reply.protocol, CollectedReplies::default());
     let is_kind = |name: &str| options.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()));
     let (space, now) = (cx.session.space, cx.now);
     let mut next = 0;
-    if let Some(store) = cx.shards.at(number as usize).filter(|store| store.len(space) > 0) {
+    if let Some(store) = cx.shards.at(start + number as usize).filter(|store| store.len(space) > 0) {
         next = cursor / shards;
         let (mut keys, mut slots) = (0, 0);
         // Sparse parts of the index are scanned further, up to a limit.

@@ -2,8 +2,8 @@
 
 use crate::commands::data::keys;
 use crate::commands::error::{
-    CLIENT_NAME, CommandError, CommandResult, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER, SYNTAX,
-    WRONG_PASSWORD,
+    CLIENT_NAME, CommandError, CommandResult, DATABASE, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER,
+    SELECT_IN_CLUSTER, SYNTAX, WRONG_PASSWORD,
 };
 use crate::commands::options::integer;
 use crate::commands::{Context, Request};
@@ -46,7 +46,12 @@ pub fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -
 }
 
 pub fn select(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    cx.session.space = keys::database(&request.args[1])?;
+    let number = &request.args[1];
+    cx.session.space = match keys::database(number) {
+        Err(no_database) if cx.server.cluster().is_none() || no_database != DATABASE => return Err(no_database),
+        Ok(space) if cx.server.cluster().is_none() || space == 0 => space,
+        _ => return Err(SELECT_IN_CLUSTER),
+    };
     reply.ok();
     Ok(())
 }
@@ -125,7 +130,7 @@ pub fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     reply.bulk(b"id");
     reply.integer(cx.session.id as i64);
     reply.bulk(b"mode");
-    reply.bulk(b"standalone");
+    reply.bulk(if cx.server.cluster().is_some() { b"cluster" } else { b"standalone" });
     reply.bulk(b"role");
     reply.bulk(b"master");
     reply.bulk(b"modules");

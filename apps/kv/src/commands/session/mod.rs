@@ -5,12 +5,13 @@ pub mod connection;
 pub mod transactions;
 pub mod watched_keys;
 
+use crate::commands::cluster::SlotProgress;
 use crate::commands::data::hashes::Fields;
 use crate::commands::data::scan::Progress;
 use crate::commands::session::watched_keys::WatchedKeys;
 use crate::commands::table::{Command, FastCommand};
 use crate::resp::{Limits, OwnedArgs, Protocol};
-use crate::shards::{ShardSet, Shards};
+use crate::shards::{Placement, ShardSet, Shards};
 use std::net::SocketAddr;
 
 /// State of a client.
@@ -46,6 +47,8 @@ pub struct Session {
 pub(super) enum Paused {
     /// `KEYS`.
     Keys(Box<Progress>),
+    /// `CLUSTER COUNTKEYSINSLOT` or `CLUSTER GETKEYSINSLOT`.
+    Slot(Box<SlotProgress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
     Fields(Box<Fields>),
     /// `WATCH`, with the position of the next argument.
@@ -170,10 +173,10 @@ impl Session {
         (self.space, self.protocol) = (space, protocol);
     }
 
-    /// Returns the shards, of `count`, that hold watched keys. The owner of the connection [ends the
-    /// watches](Self::unwatch) when it closes.
-    pub fn watched_shards(&self, count: usize) -> ShardSet {
-        self.watched.shards(count)
+    /// Returns the shards that hold watched keys. The owner of the connection [ends the watches](Self::unwatch) when it
+    /// closes.
+    pub fn watched_shards(&self, placement: &Placement) -> ShardSet {
+        self.watched.shards(placement)
     }
 
     /// Ends all watches. The shards of the keys are among `shards`.

@@ -1,11 +1,12 @@
 //! Transactions.
 
+use crate::cluster::key_slot;
 use crate::commands::error::{
-    ABORTED, CommandError, CommandResult, DISCARD_ALONE, EXEC_ALONE, NESTED_MULTI, WATCH_IN_MULTI,
+    ABORTED, CROSS_SLOT, CommandError, CommandResult, DISCARD_ALONE, EXEC_ALONE, NESTED_MULTI, WATCH_IN_MULTI,
 };
 use crate::commands::session::watched_keys::MAX_WATCHED;
 use crate::commands::session::{Paused, Queued, Transaction};
-use crate::commands::{Context, Request};
+use crate::commands::{Context, Request, table};
 use crate::resp::Reply;
 
 /// Keys whose watch begins or ends in one step.
@@ -46,12 +47,24 @@ pub fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
         reply.null_array();
         return Ok(());
     }
+    if cx.server.cluster().is_some() && !is_in_one_slot(&transaction) {
+        return Err(CROSS_SLOT);
+    }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
         cx.session.last = Some(queued.command);
         Request::queued(queued).execute(queued.command, cx, reply);
     }
     Ok(())
+}
+
+/// Returns true if all keys of the queued commands have the same slot.
+fn is_in_one_slot(transaction: &Transaction) -> bool {
+    let keys = transaction.queue.iter().flat_map(|queued| {
+        let args = queued.args.args();
+        table::key_positions(queued.command, args.len()).map(move |at| key_slot(args.at(at)))
+    });
+    keys.is_sorted_by(|one, other| one == other)
 }
 
 pub fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
@@ -100,6 +113,7 @@ pub fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 #[cfg(test)]
 mod tests {
     use crate::commands::testing::TestClient;
+    use crate::shards::Placement;
 
     #[test]
     fn commands_are_queued_and_run_together() {
@@ -190,7 +204,7 @@ mod tests {
             client.expect("watch a", "+OK");
             client.expect("multi", "+OK");
             client.expect("discard", "+OK");
-            assert!(client.session.watched_shards(4).is_empty());
+            assert!(client.session.watched_shards(&Placement::new(4)).is_empty());
             client.run("hello 3");
             client.expect("watch a", "+OK");
             client.expect("set a 1", "+OK");

@@ -1,6 +1,6 @@
 //! Watched keys of a client.
 
-use crate::shards::{ShardSet, Shards, shard_of};
+use crate::shards::{Placement, ShardSet, Shards};
 use crate::store::Key;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -91,9 +91,9 @@ impl WatchedKeys {
         })
     }
 
-    /// Returns the shards of the keys, of `count` shards.
-    pub fn shards(&self, count: usize) -> ShardSet {
-        self.keys.keys().map(|hash| shard_of(hash.0, count)).collect()
+    /// Returns the shards of the keys.
+    pub fn shards(&self, placement: &Placement) -> ShardSet {
+        self.keys.keys().map(|hash| placement.shard_of(hash.0)).collect()
     }
 
     /// Ends up to `most` watches. Returns true if none is left. The shards of the keys are among `shards`.

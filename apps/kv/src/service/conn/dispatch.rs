@@ -1,5 +1,6 @@
 //! Parsing of requests, and their dispatch to the workers that hold their shards.
 
+use crate::cluster::slot_of_hash;
 use crate::commands::{self, Request, Scatter, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs, Protocol};
@@ -12,7 +13,7 @@ use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::remote_batch::{Form, Requester};
 use crate::service::workers::shard_borrow::Job;
-use crate::shards::{ShardSet, Shards, shard_of};
+use crate::shards::{ShardSet, Shards};
 use crate::sink::Sink;
 use crate::store::{Key, LONG_THRESHOLD, Long};
 use linerate_bypass::Transport;
@@ -169,12 +170,12 @@ impl Kv {
         while client.is_ready() && used < end && !self.replies.is_large() {
             let ProtocolState::Resp { session, parser, has_no_room } = &mut client.protocol_state else { break };
             let rest = &data[used..];
-            if (used > 0 || self.stores.len() > 1)
+            if (used > 0 || self.is_routed)
                 && session.is_plain()
                 && !parser.is_within()
                 && let Some((fast, key)) = FastRequest::of(rest)
             {
-                if self.stores.len() > 1
+                if self.is_routed
                     && let key = self.hasher.key(session.space(), key)
                     && let Some(owner) = self.remote_owner(&key)
                 {
@@ -212,6 +213,15 @@ impl Kv {
                 continue;
             }
             if args.is_empty() {
+                continue;
+            }
+            if let Some(map) = self.server.map()
+                && let Some(error) = commands::redirection(args, session, map)
+            {
+                session.fail_transaction();
+                parser.forget();
+                self.stats.errors += 1;
+                self.reply_error(client, &error, false);
                 continue;
             }
             if self.stores.len() > 1
@@ -362,7 +372,7 @@ impl Kv {
         if self.stores.len() == 1 || !session.is_authenticated() {
             return ShardSet::NONE;
         }
-        request.needed_shards(session, &self.hasher, self.stores.len())
+        request.needed_shards(session, &self.hasher, &self.placement)
     }
 
     /// Returns the shards that a memcached request needs, and the hash of its last key.
@@ -377,7 +387,7 @@ impl Kv {
         let (mut needs, mut hash) = (ShardSet::NONE, 0);
         request.each_key(|key| {
             hash = self.hasher.key(memcached::SPACE, key).hash();
-            needs.add(shard_of(hash, count));
+            needs.add(self.placement.shard_of(hash));
         });
         (needs, hash)
     }
@@ -385,8 +395,14 @@ impl Kv {
     /// Returns the worker to which a request for `key` is sent, unless it runs here.
     #[inline]
     fn remote_owner(&self, key: &Key<'_>) -> Option<usize> {
-        let owner = shard_of(key.hash(), self.stores.len());
-        (owner != self.worker).then_some(owner)
+        let owner = self.placement.shard_of(key.hash());
+        (owner != self.worker && self.is_here(key.hash())).then_some(owner)
+    }
+
+    /// Returns true unless keys with the hash `hash` belong to another machine.
+    #[inline]
+    pub(in crate::service) fn is_here(&self, hash: u64) -> bool {
+        self.server.map().is_none_or(|map| map.is_here(slot_of_hash(hash)))
     }
 
     /// Returns true if all shards in `needs` are present.
@@ -399,7 +415,7 @@ impl Kv {
     #[inline]
     pub(in crate::service) fn run_untimed(&mut self, request: &Request<'_>, session: &mut Session) {
         let mut cx = commands::Context {
-            shards: &mut Shards::new(&mut self.stores),
+            shards: &mut Shards::new(&mut self.stores, &self.placement),
             hasher: &self.hasher,
             session,
             server: &mut self.server,
@@ -417,7 +433,7 @@ impl Kv {
         }
         let mut cx = memcached::Context {
             limits: self.server.memcached_limits(),
-            shards: &mut Shards::new(&mut self.stores),
+            shards: &mut Shards::new(&mut self.stores, &self.placement),
             server: &mut self.server,
             counts: &self.counts,
             now: self.now,

@@ -6,7 +6,6 @@ use crate::resp::{Args, Reply};
 use crate::service::Kv;
 use crate::service::conn::gather::{MAX_REQUESTS, Piece, Round};
 use crate::service::workers::routed::{Operation, Routed};
-use crate::shards::shard_of;
 use crate::store::LocationHint;
 use linerate_bypass::ConnId;
 
@@ -49,7 +48,7 @@ impl Kv {
     /// Finds the owners of the keys and prefetches the items of this worker's. Returns false if the keys cannot be
     /// reached now.
     fn route(&mut self, client: &Splitting<'_>, args: Args<'_>, keys: &mut Vec<ScatteredKey>) -> bool {
-        let (space, shards) = (client.session.space(), self.stores.len());
+        let space = client.session.space();
         keys.resize(args.len() - 1, ScatteredKey::default());
         for (at, key) in args.iter().skip(1).enumerate() {
             if self.unhashed.is_full() {
@@ -61,7 +60,7 @@ impl Kv {
         }
         self.hasher.hash_all(&mut self.unhashed, |at, hash| keys[at as usize].hash = hash);
         for key in &mut *keys {
-            key.owner = shard_of(key.hash, shards);
+            key.owner = self.placement.shard_of(key.hash);
             if key.owner != self.worker {
                 if !self.has_room_at(key.owner, client.round.as_deref()) {
                     return false;

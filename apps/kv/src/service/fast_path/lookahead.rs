@@ -5,7 +5,6 @@ use crate::service::Kv;
 use crate::service::conn::ProtocolState;
 use crate::service::fast_path::MAX_AHEAD;
 use crate::service::fast_path::fast_parse::Bulk;
-use crate::shards::shard_of;
 use linerate_bypass::ConnId;
 
 /// Length limit of a memcached line examined here.
@@ -55,7 +54,7 @@ impl Kv {
         let store = self.stores[self.worker].as_ref()?;
         let (key, _) = memcached_key(data)?;
         let hash = self.hasher.key(memcached::SPACE, key).hash();
-        let is_ours = self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker;
+        let is_ours = self.stores.len() == 1 || self.placement.shard_of(hash) == self.worker;
         is_ours.then(|| {
             store.prefetch_index(hash);
             hash
@@ -75,7 +74,7 @@ impl Kv {
         for _ in 0..MAX_AHEAD {
             let Some((key, len)) = of(rest) else { return };
             let hash = self.hasher.key(space, key).hash();
-            if self.stores.len() == 1 || shard_of(hash, self.stores.len()) == self.worker {
+            if self.stores.len() == 1 || self.placement.shard_of(hash) == self.worker {
                 store.prefetch_index(hash);
                 self.lookahead_hashes.push(hash);
             }

@@ -5,6 +5,7 @@ pub mod conn_fast_state;
 pub mod fast_parse;
 mod lookahead;
 
+use crate::cluster::{NO_SHARD, slot_of_hash};
 use crate::commands::{FastCommand, Session};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
@@ -36,7 +37,7 @@ pub(super) struct ParsedAhead {
     hash: u64,
     hint: LocationHint,
     space: u8,
-    /// Worker of the key, of which a [`ConnId`] distinguishes 256.
+    /// Worker of the key, of which a [`ConnId`] distinguishes 256, or [`NO_SHARD`] in a cluster of at most 255.
     owner: u8,
 }
 
@@ -112,7 +113,11 @@ impl Kv {
             let at = at as usize;
             let ParsedAhead { fast, owner, .. } = &self.ahead[at];
             if usize::from(*owner) != self.worker {
-                self.send_single(net, conn, at);
+                if *owner == NO_SHARD {
+                    self.serve_parsed(net, conn, at..at + 1);
+                } else {
+                    self.send_single(net, conn, at);
+                }
             } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
                 self.serve_parsed(net, conn, at..at + 1);
             }
@@ -182,7 +187,7 @@ impl Kv {
                 store.prefetch_item(ahead.hint);
             };
             let (own, ahead) = (self.worker as u8, self.ahead[first..].iter_mut());
-            if self.stores.len() == 1 {
+            if !self.is_routed {
                 ahead.for_each(fetch);
             } else {
                 ahead.filter(|ahead| ahead.owner == own).for_each(fetch);
@@ -193,17 +198,39 @@ impl Kv {
     /// Hashes the keys parsed since the last call and prefetches their index lines.
     #[inline(never)]
     fn prefetch_indexes(&mut self) {
+        if self.is_routed {
+            return self.prefetch_routed_indexes();
+        }
+        let ahead = &mut self.ahead;
+        self.hasher.hash_all_without_slots(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
+        if let Some(store) = &self.stores[self.worker] {
+            ahead[self.prefetched..].iter_mut().for_each(|ahead| store.prefetch_index(ahead.hash));
+        }
+        self.prefetched = ahead.len();
+    }
+
+    /// [`prefetch_indexes`](Self::prefetch_indexes) that also finds the owners of the keys.
+    #[inline(never)]
+    fn prefetch_routed_indexes(&mut self) {
         let ahead = &mut self.ahead;
         self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
-        let (own, shards) = (self.worker as u8, self.stores.len());
+        let own = self.worker as u8;
+        let store = self.stores[self.worker].as_ref();
+        let route = |ahead: &mut ParsedAhead, owner: usize| {
+            ahead.owner = owner as u8;
+            if let Some(store) = store.filter(|_| ahead.owner == own) {
+                store.prefetch_index(ahead.hash);
+            }
+        };
         let new = ahead[self.prefetched..].iter_mut();
-        match &self.stores[self.worker] {
-            Some(store) if shards == 1 => new.for_each(|ahead| store.prefetch_index(ahead.hash)),
-            store => new.for_each(|ahead| {
-                ahead.owner = shard_of(ahead.hash, shards) as u8;
-                if let Some(store) = store.as_ref().filter(|_| ahead.owner == own) {
-                    store.prefetch_index(ahead.hash);
-                }
+        match self.server.map() {
+            None => {
+                let shards = self.stores.len();
+                new.for_each(|ahead| route(ahead, shard_of(ahead.hash, shards)));
+            }
+            Some(map) => new.for_each(|ahead| {
+                let is_here = map.is_here(slot_of_hash(ahead.hash));
+                route(ahead, if is_here { self.placement.shard_of(ahead.hash) } else { NO_SHARD.into() });
             }),
         }
         self.prefetched = ahead.len();
@@ -230,7 +257,7 @@ impl Kv {
     /// Executes the requests parsed ahead for `client`. Returns true if all were executed.
     pub(super) fn execute_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
-        if self.stores.len() > 1 {
+        if self.is_routed {
             return self.execute_routed(net, client, ahead);
         }
         let ProtocolState::Resp { session, .. } = &mut client.protocol_state else { return false };
@@ -255,6 +282,9 @@ impl Kv {
             let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
             let routed = fast.routed(key, session.protocol(), bytes);
             if usize::from(owner) != self.worker {
+                if owner == NO_SHARD {
+                    break;
+                }
                 let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
                 batch.push(*conn, &routed);
             } else {

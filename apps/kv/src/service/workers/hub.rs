@@ -1,11 +1,13 @@
 //! State shared by all workers of a service.
 
+use crate::cluster::ClusterMap;
 use crate::commands::{RejectedSetting, Settings, SettingsChange, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::{Counts, WorkerCounts};
 use crate::service::slow_log::SlowLog;
 use crate::service::workers::access::PasswordConflict;
+use crate::shards::Placement;
 use crate::store::{self, KeyHasher, LONG_THRESHOLD, ShardStats, Store};
 use linerate_bypass::arena::Arena;
 use linerate_bypass::{RemoteAddr, RemoteAddrCell};
@@ -71,6 +73,15 @@ pub struct Hub {
     /// Number of `flush_all` commands, and the time of the next flush of the memcached keyspace.
     flush: Mutex<(u64, Option<u64>)>,
     flushes: AtomicU64,
+    cluster: Option<Cluster>,
+}
+
+/// Map of the cluster, which can be replaced, and the placement of slots, which stays.
+struct Cluster {
+    map: Mutex<Arc<ClusterMap>>,
+    /// Number of replacements.
+    version: AtomicU64,
+    of_slots: Arc<[u8]>,
 }
 
 /// Counters of one worker.
@@ -128,15 +139,42 @@ impl Hub {
         Hub::with_key(config, random_key())
     }
 
+    /// Creates the shared state of the nodes of a cluster, which has one node for each worker.
+    ///
+    /// # Panics
+    /// Panics if `map` has been made for another number of workers.
+    pub fn in_cluster(config: Config, map: ClusterMap) -> Arc<Self> {
+        assert_eq!(map.workers(), config.workers, "number of workers in the map, and that of the service");
+        Hub::build(config, random_key(), Some(map))
+    }
+
+    /// Replaces the map of the cluster. Keys in slots that go to other machines are removed in the background. Slots
+    /// that go from one worker to another one of this process stay in their shards.
+    ///
+    /// # Panics
+    /// Panics if this server is not in a cluster, or if `map` has been made for another number of workers.
+    pub fn replace_map(&self, map: ClusterMap) {
+        assert_eq!(map.workers(), self.workers, "number of workers in the map, and that of the service");
+        let cluster = self.cluster.as_ref().expect("the server is in a cluster");
+        *lock(&cluster.map) = Arc::new(map);
+        cluster.version.fetch_add(1, Ordering::Release);
+    }
+
     /// Creates the shared state with the hash secret `key`, so that two runs behave identically: for measurements.
     /// Clients that know the secret can choose colliding keys.
     pub fn with_key(config: Config, key: [u8; 16]) -> Arc<Self> {
-        let Config { settings, workers, memcached, arena, export, counters } = config;
+        Hub::build(config, key, None)
+    }
+
+    fn build(config: Config, key: [u8; 16], map: Option<ClusterMap>) -> Arc<Self> {
+        let Config { mut settings, workers, memcached, arena, export, counters } = config;
+        settings.is_cluster = map.is_some();
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
             evict: settings.evict,
             key,
             long: LONG_THRESHOLD,
+            has_slots: map.is_some(),
             arena,
         };
         Arc::new(Hub {
@@ -161,6 +199,11 @@ impl Hub {
             slow_log: SlowLog::new(workers),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
+            cluster: map.map(|map| Cluster {
+                of_slots: Placement::of_map(&map),
+                map: Mutex::new(Arc::new(map)),
+                version: AtomicU64::new(0),
+            }),
         })
     }
 
@@ -170,7 +213,30 @@ impl Hub {
     }
 
     pub(in crate::service) fn hasher(&self) -> KeyHasher {
-        KeyHasher::new(&self.store.key)
+        KeyHasher::new(&self.store.key).with_slots(self.is_cluster())
+    }
+
+    /// Returns true in cluster mode.
+    pub(in crate::service) fn is_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    /// Returns the placement of keys as `worker` sees it.
+    pub(in crate::service) fn placement(&self, worker: usize) -> Placement {
+        match &self.cluster {
+            Some(cluster) => Placement::by_slot(self.workers, worker, cluster.of_slots.clone()),
+            None => Placement::new(self.workers),
+        }
+    }
+
+    /// Returns the number of replacements of the map.
+    pub(in crate::service) fn map_version(&self) -> u64 {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.version.load(Ordering::Acquire))
+    }
+
+    /// Returns the map of the cluster, in cluster mode.
+    pub(in crate::service) fn map(&self) -> Option<Arc<ClusterMap>> {
+        self.cluster.as_ref().map(|cluster| lock(&cluster.map).clone())
     }
 
     /// Returns the RDMA counters and the remote address of the first one.
@@ -303,6 +369,11 @@ impl Hub {
     /// Resets the counters of `worker`, which are `tally`.
     pub(in crate::service) fn reset_tally_of(&self, worker: usize, tally: Tally) {
         *lock(&self.tallies[worker]) = Counted { now: tally, before: tally };
+    }
+
+    /// Returns the number of keys in `space`, and of those with an expiry time, in the shard of `worker`.
+    pub(in crate::service) fn keys_of(&self, worker: usize, space: u8) -> (u64, u64) {
+        (self.shards[worker].keys(space), self.shards[worker].expiring(space))
     }
 
     /// Returns the number of keys in `space`, in all shards.

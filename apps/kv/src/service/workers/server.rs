@@ -1,5 +1,6 @@
 //! Server interface of the commands, and the counters of a worker.
 
+use crate::cluster::ClusterMap;
 use crate::commands::{ClientInfo, RejectedSetting, Server, Settings, SettingsChange, SlowRequest, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::Layout;
@@ -33,6 +34,9 @@ pub(in crate::service) struct ServerView {
     pub flush: (u64, Option<u64>),
     /// Client lists being collected: connection, number of missing workers, clients so far.
     lists: Vec<(ConnId, usize, Vec<ClientInfo>)>,
+    /// Map of the cluster, in cluster mode, and the number of its replacements.
+    map: Option<Arc<ClusterMap>>,
+    map_version: u64,
 }
 
 impl ServerView {
@@ -40,6 +44,8 @@ impl ServerView {
         ServerView {
             settings: hub.settings(),
             version: hub.version(),
+            map_version: hub.map_version(),
+            map: hub.map(),
             outbox,
             worker,
             hub,
@@ -106,6 +112,22 @@ impl ServerView {
         has_changed
     }
 
+    /// Returns the map of the cluster, in cluster mode.
+    #[inline]
+    pub fn map(&self) -> Option<&ClusterMap> {
+        self.map.as_deref()
+    }
+
+    /// Refreshes the map of the cluster. Returns the map before if it was replaced.
+    pub fn refresh_map(&mut self) -> Option<Arc<ClusterMap>> {
+        let version = self.hub.map_version();
+        if version == self.map_version {
+            return None;
+        }
+        self.map_version = version;
+        std::mem::replace(&mut self.map, self.hub.map())
+    }
+
     /// Resets the counters of this worker.
     pub fn reset_own_tally(&mut self) {
         self.hub.reset_tally_of(self.worker, self.tally);
@@ -169,7 +191,11 @@ impl Server for ServerView {
     fn totals(&mut self, stats: &Stats) -> Totals {
         self.tally.stats = *stats;
         self.hub.count(self.worker, self.tally);
-        self.hub.totals().0
+        let mut totals = self.hub.totals().0;
+        if self.map.is_some() {
+            totals.databases = std::array::from_fn(|space| self.hub.keys_of(self.worker, space as u8));
+        }
+        totals
     }
 
     fn reset_totals(&mut self, stats: &Stats) {
@@ -177,8 +203,12 @@ impl Server for ServerView {
         self.reset_tallies();
     }
 
+    fn cluster(&self) -> Option<(&ClusterMap, usize)> {
+        self.map.as_deref().map(|map| (map, self.worker))
+    }
+
     fn keys(&self, space: u8) -> u64 {
-        self.hub.keys_in(space)
+        if self.map.is_some() { self.hub.keys_of(self.worker, space).0 } else { self.hub.keys_in(space) }
     }
 
     fn slow_log(&self) -> Vec<SlowRequest> {

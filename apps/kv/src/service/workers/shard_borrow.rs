@@ -54,7 +54,7 @@ impl ShardBorrow {
 impl Kv {
     /// Queues the end of the watches of a closed connection.
     pub(in crate::service) fn borrow_to_unwatch(&mut self, session: Box<Session>) {
-        let shards = session.watched_shards(self.stores.len());
+        let shards = session.watched_shards(&self.placement);
         if !shards.is_empty() {
             self.shard_borrow.queue(shards, Job::Unwatch(session));
         }
@@ -131,7 +131,7 @@ impl Kv {
                 kv.resume(net, client);
             }),
             Job::Datagram(pending) => self.run_pending_datagram(net, &pending),
-            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores)),
+            Job::Unwatch(mut session) => session.unwatch(&mut Shards::new(&mut self.stores, &self.placement)),
         }
     }
 }

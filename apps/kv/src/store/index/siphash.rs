@@ -13,7 +13,7 @@ const LANES: usize = 4;
 /// Limit of words per key, including the word with the length.
 const WORDS: usize = 8;
 /// Limit of keys per batch.
-const MAX_KEYS: usize = 16;
+pub(super) const MAX_KEYS: usize = 16;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
@@ -73,6 +73,17 @@ impl HashBatch {
         (slot.count, slot.id, slot.low) = (whole as u32 + 1, id, low);
         self.len += 1;
         true
+    }
+
+    /// Calls `visit` with the number in the batch and the bytes of each key.
+    pub fn each_key(&self, mut visit: impl FnMut(usize, &[u8])) {
+        for (at, key) in self.keys[..self.len].iter().enumerate() {
+            let mut bytes = [0; WORDS * WORD];
+            let places = bytes.as_chunks_mut::<WORD>().0.iter_mut();
+            places.zip(&key.words).for_each(|(place, word)| *place = word.to_le_bytes());
+            let len = (key.words[key.count as usize - 1] >> 56) as usize;
+            visit(at, &bytes[..len]);
+        }
     }
 
     /// Passes the id of each key and its hash, with a secret whose upper half is `high`, to `take`. Empties the batch.
@@ -150,13 +161,16 @@ mod tests {
         for round in 0..20_000 {
             let high = random.u64(..);
             let longest = if round % 2 == 0 { WORDS * WORD - 1 } else { 20 };
-            let mut expected = Vec::new();
+            let (mut expected, mut keys) = (Vec::new(), Vec::new());
             for _ in 0..random.usize(..=MAX_KEYS) {
-                let (low, key) = (random.u64(..), vec![random.u8(..); random.usize(..=longest)]);
+                let (low, len) = (random.u64(..), random.usize(..=longest));
+                let key: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
                 let id = random.u32(..);
                 assert!(batch.push(id, low, &key));
                 expected.push((id, SipHasher13::new_with_keys(low, high).hash(&key)));
+                keys.push(key);
             }
+            batch.each_key(|at, key| assert_eq!(keys[at], key));
             assert_eq!(batch.is_full(), expected.len() == MAX_KEYS);
             let mut hashes = Vec::new();
             batch.hash_all(high, |id, hash| hashes.push((id, hash)));

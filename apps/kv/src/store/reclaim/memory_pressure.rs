@@ -27,11 +27,12 @@ impl Store {
         if self.keyspaces.flushed() > 0 {
             self.sweep_some(budget);
         }
+        let has_lost = self.lost_slots.is_some() && self.remove_lost_some(budget);
         self.free_deferred(budget);
         let has_more = self.heap.pieces.collect(budget);
         // One step may move several items.
         let is_short = self.refill_reserve(budget / 8, now);
-        !all_expired || has_more || is_short || self.keyspaces.flushed() > 0 || !self.dead_tables.is_empty()
+        !all_expired || has_lost || has_more || is_short || self.keyspaces.flushed() > 0 || !self.dead_tables.is_empty()
     }
 
     /// Makes room for `items`, given as lengths of key or field and of value. After success, writing these items does

@@ -2,4 +2,5 @@
 
 pub mod eviction;
 pub mod expiry_wheel;
+pub mod lost_slots;
 pub mod memory_pressure;

@@ -1,0 +1,23 @@
+//! Requests for keys of other machines.
+
+use crate::cluster::{ClusterMap, key_slot};
+use crate::commands::error::CROSS_SLOT;
+use crate::commands::{Session, table};
+use crate::resp::Args;
+
+/// Returns the error reply to the request `args` if its keys have several slots, or a slot of another machine. Slots of
+/// all workers of this process are served, whichever worker the client is connected to.
+pub fn redirection(args: Args<'_>, session: &Session, map: &ClusterMap) -> Option<Vec<u8>> {
+    if !session.is_authenticated {
+        return None;
+    }
+    // An unknown command fails on its own.
+    let command = table::find(args).ok()?;
+    let mut slots = table::key_positions(command, args.len()).map(|at| key_slot(args.at(at)));
+    let slot = slots.next()?;
+    if slots.any(|other| other != slot) {
+        return Some([b"-", CROSS_SLOT.text(), b"\r\n"].concat());
+    }
+    let moved = || format!("-MOVED {slot} {}\r\n", map.owner(slot).address(session.local.ip())).into_bytes();
+    (!map.is_here(slot)).then(moved)
+}

@@ -1,0 +1,208 @@
+//! `--cluster` and `--cluster-map`: the map of the cluster, from options and a file.
+
+use crate::error::Error;
+use linerate_kv::cluster::{ClusterMap, Node, OwnNodes};
+use linerate_kv::service::Hub;
+use serde::Deserialize;
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+/// Cluster arguments of `linerate kv serve`.
+#[derive(Debug, clap::Args)]
+pub struct ClusterArgs {
+    /// Redis Cluster mode: each worker is a node that serves a part of the slots on a port of its own, which is that of
+    /// --listen plus the number of the worker
+    #[arg(long, help_heading = "Cluster")]
+    cluster: bool,
+
+    /// TOML file with the nodes of a cluster of several processes: host, port and slots of each. Read again on SIGHUP.
+    /// Implies --cluster [default: this process serves all slots]
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    cluster_map: Option<PathBuf>,
+
+    /// Address or name of this host for cluster clients and in --cluster-map [default: address of --listen; without
+    /// one, the address that a client has connected to]
+    #[arg(long, value_name = "HOST", help_heading = "Cluster")]
+    cluster_announce: Option<String>,
+}
+
+/// Content of a map file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MapFile {
+    node: Vec<NodeEntry>,
+}
+
+/// Node in a map file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeEntry {
+    host: String,
+    port: u16,
+    #[serde(default)]
+    slots: Vec<Slots>,
+}
+
+/// One slot, or a range such as `"0-8191"`.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "SlotsText")]
+struct Slots(RangeInclusive<u16>);
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum SlotsText {
+    Slot(u16),
+    Range(String),
+}
+
+impl TryFrom<SlotsText> for Slots {
+    type Error = String;
+
+    fn try_from(text: SlotsText) -> Result<Self, String> {
+        let parse = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        };
+        match text {
+            SlotsText::Slot(slot) => Ok(Slots(slot..=slot)),
+            SlotsText::Range(text) => {
+                parse(&text).map(Slots).ok_or_else(|| format!("'{text}' is no range such as 0-8191"))
+            }
+        }
+    }
+}
+
+/// Place of the map of the cluster, and the part of this process in it.
+#[derive(Debug, Clone)]
+pub struct MapSource {
+    path: Option<PathBuf>,
+    host: Option<String>,
+    port: u16,
+    workers: usize,
+}
+
+impl ClusterArgs {
+    /// Returns true in cluster mode.
+    pub fn is_cluster(&self) -> bool {
+        self.cluster || self.cluster_map.is_some()
+    }
+
+    /// Checks the arguments against the addresses for Redis clients.
+    pub fn check(&self, listen: &[SocketAddr]) -> Result<(), &'static str> {
+        if !self.is_cluster() {
+            let announces = self.cluster_announce.is_some();
+            return if announces {
+                Err("--cluster-announce has an effect only with --cluster: add it")
+            } else {
+                Ok(())
+            };
+        }
+        let [first, others @ ..] = listen else {
+            return Err("--cluster: applies to Redis clients only: add --listen");
+        };
+        if first.port() == 0 {
+            return Err("--cluster: the workers have consecutive ports: give --listen a port, such as 6379");
+        }
+        if others.iter().any(|other| other.port() != first.port()) {
+            return Err("--cluster: each node has one port: give all addresses of --listen the same port");
+        }
+        if self.cluster_map.is_some() && self.cluster_announce.is_none() && first.ip().is_unspecified() {
+            return Err("--cluster-map: name this host in the map by --cluster-announce, or give --listen its address");
+        }
+        Ok(())
+    }
+
+    /// Returns the place of the map of a process that serves Redis clients on `listen`, in cluster mode.
+    pub fn source(&self, listen: &[SocketAddr], workers: usize) -> Option<MapSource> {
+        let first = listen.first().filter(|_| self.is_cluster())?;
+        let host = self.cluster_announce.clone();
+        let host = host.or_else(|| (!first.ip().is_unspecified()).then(|| first.ip().to_string()));
+        Some(MapSource { path: self.cluster_map.clone(), host, port: first.port(), workers })
+    }
+}
+
+impl MapSource {
+    /// Reads the map.
+    pub fn read(&self) -> Result<ClusterMap, Error> {
+        let Some(path) = &self.path else {
+            let map = ClusterMap::of_one_process(self.host.as_deref(), self.port, self.workers, fastrand::u64(..));
+            return map.map_err(|error| Error::Usage(format!("--cluster: {error}")));
+        };
+        let failed = |reason| Error::ClusterMap { path: path.clone(), reason };
+        let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let file = parse(&text).map_err(failed)?;
+        let node = |entry: NodeEntry| Node {
+            host: Some(entry.host),
+            port: entry.port,
+            slots: entry.slots.into_iter().map(|Slots(range)| range).collect(),
+        };
+        let own = OwnNodes { host: self.host.clone().unwrap_or_default(), port: self.port, workers: self.workers };
+        ClusterMap::of_fleet(file.node.into_iter().map(node).collect(), &own).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Reads the map file again whenever SIGHUP arrives, and passes the map to `hub`. A wrong map is logged, and the one
+    /// before stays in force.
+    pub fn reload_on_sighup(self, hub: Arc<Hub>) -> Result<(), Error> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
+        let mut signals = Signals::new([SIGHUP]).map_err(Error::Signals)?;
+        let reload = move || {
+            for _ in signals.forever() {
+                self.reload(&hub, &path);
+            }
+        };
+        thread::Builder::new().name("cluster-map".to_owned()).spawn(reload).map_err(Error::Signals)?;
+        Ok(())
+    }
+
+    fn reload(&self, hub: &Hub, path: &Path) {
+        match self.read() {
+            Ok(map) => {
+                tracing::info!("--cluster-map {}: {} nodes are in force", path.display(), map.nodes().len());
+                hub.replace_map(map);
+            }
+            Err(error) => tracing::error!("{error}; the map before stays in force"),
+        }
+    }
+}
+
+/// Parses a map file. The error names the line.
+fn parse(text: &str) -> Result<MapFile, String> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        format!("line {line}: {}", error.message().lines().next().unwrap_or_default())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn map_file_lists_hosts_ports_and_slots() {
+        let text =
+            "[[node]]\nhost = \"a\"\nport = 1\nslots = [\"0-9\", 12, \"14\"]\n[[node]]\nhost = \"b\"\nport = 2\n";
+        let nodes = parse(text).unwrap().node;
+        let slots: Vec<_> = nodes[0].slots.iter().map(|Slots(range)| range.clone()).collect();
+        assert_eq!((slots, nodes[1].slots.len()), (vec![0..=9, 12..=12, 14..=14], 0));
+    }
+
+    #[test]
+    fn error_in_a_map_file_names_the_line() {
+        for (text, parts) in [
+            ("[[node]]\nhost = \"a\"\nport = 1\nslot = []\n", ["line 4", "slot"]),
+            ("[[node]]\nhost = \"a\"\nport = 70000\n", ["line 3", "70000"]),
+            ("[[node]]\nhost = \"a\"\n", ["line 1", "port"]),
+            ("[[node]]\nhost = \"a\"\nport = 1\nslots = [\"9-x\"]\n", ["line 4", "9-x"]),
+            ("nodes", ["line 1", "key"]),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)) && error.lines().count() == 1, "{error}");
+        }
+    }
+}
