@@ -78,7 +78,7 @@ impl Fleet {
         for node in 0..3 {
             wait_for("the map on each node", || {
                 let nodes = redis_cli(&self.server(node), "CLUSTER NODES");
-                expected.iter().all(|expected| nodes.contains(&format!("{expected}\\n")))
+                expected.iter().all(|expected| nodes.contains(&format!("{expected}\n")))
             });
         }
     }

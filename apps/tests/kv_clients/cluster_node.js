@@ -27,7 +27,7 @@ async function main() {
     const cluster = createCluster({ rootNodes: [{ url: `redis://${host}:${port}` }] });
     cluster.on('error', () => {});
     await cluster.connect();
-    assert.equal(cluster.masters.length, 3);
+    assert.equal(cluster.getMasters().length, 3);
     await works(cluster);
     console.log('ready for another map');
     const end = Date.now() + PATIENCE;

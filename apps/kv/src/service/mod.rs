@@ -56,6 +56,8 @@ pub struct Kv {
     placement: Placement,
     /// A key may belong to another worker or, in a cluster, to another machine.
     is_routed: bool,
+    /// The keys of memcached clients are in this worker's shard, whatever their hash is.
+    keeps_memcached: bool,
     /// Slots of this worker's shard that went to other machines while the shard was lent.
     lost_slots: Vec<u16>,
     /// Writes are copied to an RDMA-readable export.
@@ -126,6 +128,7 @@ impl Kv {
             stores,
             hasher: hub.hasher(),
             placement: hub.placement(worker),
+            keeps_memcached: hub.shards_memcached(),
             lost_slots: Vec::new(),
             is_routed: workers > 1 || hub.is_cluster(),
             datagrams: Datagrams::new(hub.datagrams()),

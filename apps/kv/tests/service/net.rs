@@ -210,6 +210,11 @@ impl TestServer {
         Self::create(map.workers(), |_| {}, Some(map), |_| {})
     }
 
+    /// Creates a server whose workers keep the keys of their memcached clients to themselves.
+    pub fn with_sharded_memcached(workers: usize) -> Self {
+        Self::create(workers, |_| {}, None, Hub::shard_memcached)
+    }
+
     /// Replaces the map of the cluster.
     pub fn replace_map(&mut self, map: ClusterMap) {
         self.hub.replace_map(map);

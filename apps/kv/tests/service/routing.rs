@@ -293,3 +293,35 @@ fn requests_that_borrow_shards_never_wait_for_each_other() {
         }
     }
 }
+
+#[test]
+fn workers_with_memcached_ports_keep_their_keys() {
+    for workers in [1, 2, 5] {
+        let mut server = TestServer::with_sharded_memcached(workers);
+        let redis = server.connect(0);
+        let clients: Vec<Client> =
+            (0..workers).map(|worker| server.connect_to(worker, 11211 + worker as u16)).collect();
+        for (worker, client) in clients.iter().enumerate() {
+            for n in 0..50 {
+                let set = format!("set key{n} 0 0 1\r\n{worker}\r\n");
+                assert_eq!(server.call(*client, set.as_bytes()), "STORED\r\n");
+            }
+        }
+        for (worker, client) in clients.iter().enumerate() {
+            let keys: Vec<String> = (0..50).map(|n| format!("key{n}")).collect();
+            let values: String = keys.iter().map(|key| format!("VALUE {key} 0 1\r\n{worker}\r\n")).collect();
+            assert_eq!(server.call(*client, format!("get {}\r\n", keys.join(" ")).as_bytes()), values + "END\r\n");
+            assert_eq!(server.call(*client, b"mg key1 v\r\n"), format!("VA 1\r\n{worker}\r\n"));
+        }
+        assert_eq!(server.call(clients[0], b"flush_all\r\n"), "OK\r\n");
+        let left = if workers == 1 { "END\r\n".to_owned() } else { "VALUE key1 0 1\r\n1\r\nEND\r\n".to_owned() };
+        assert_eq!(server.call(clients[workers.min(2) - 1], b"get key1\r\n"), left);
+        // While a shard is lent, its worker waits for it.
+        if workers > 1 {
+            server.lend_shard_of_worker_1(redis, &line("keys *"));
+            server.send(clients[1], b"get key1\r\n");
+            server.settle();
+            assert_eq!(server.received(clients[1]), left.as_bytes());
+        }
+    }
+}

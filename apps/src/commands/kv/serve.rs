@@ -49,6 +49,11 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached, display_order = 2)]
     memcached: Option<SocketAddr>,
 
+    /// One memcached port for each worker: that of --memcached plus the number of the worker. Each has keys of its own,
+    /// for clients that distribute keys over a list of servers
+    #[arg(long, requires = "memcached", conflicts_with = "udp", display_order = 3)]
+    memcached_sharded: bool,
+
     /// Also serve memcached's UDP protocol on the address of --memcached. It has no authentication, and requests with
     /// forged source addresses direct replies to others: use it on trusted networks only
     #[arg(long, requires = "memcached", display_order = 3)]
@@ -149,7 +154,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
     let udp = args.memcached.filter(|_| args.udp).into_iter().collect();
     let mut listen = Listen { udp, ..Listen::default() };
     if args.cluster.is_cluster() { &mut listen.by_worker } else { &mut listen.tcp }.extend(&args.listen);
-    listen.tcp.extend(args.memcached);
+    if args.memcached_sharded { &mut listen.by_worker } else { &mut listen.tcp }.extend(args.memcached);
     let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
         let settings = Settings {
             password,
@@ -161,6 +166,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
             ..Settings::default()
         };
         let memcached = args.memcached.map(|address| address.port());
+        check_ports(args, network.workers())?;
         let arena = network.arena(args.memory as usize)?;
         let workers = network.workers();
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
@@ -174,6 +180,9 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
                 hub
             }
         };
+        if args.memcached_sharded {
+            hub.shard_memcached();
+        }
         if args.udp {
             hub.answer_datagrams();
         }
@@ -240,6 +249,9 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if args.cluster.is_cluster() && matches!(args.net.via, Via::Rdma { .. }) {
         return Err("--cluster has no effect with --via rdma, whose clients know no nodes: leave it out");
     }
+    if args.memcached_sharded && matches!(args.net.via, Via::Rdma { .. }) {
+        return Err("--memcached-sharded has no effect with --via rdma: leave it out");
+    }
     if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
         return Err("--udp has no effect with --via rdma, which has no UDP: leave it out");
     }
@@ -259,6 +271,24 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         return Err("--password-file: applies to Redis clients only: add --listen");
     }
     Ok(())
+}
+
+/// Checks that no port belongs to Redis clients and to memcached clients of different workers.
+fn check_ports(args: &KvServeArgs, workers: usize) -> Result<(), Error> {
+    let ports = |first: &SocketAddr, is_by_worker: bool| {
+        let first = usize::from(first.port());
+        first..first + if is_by_worker { workers } else { 1 }
+    };
+    let Some(memcached) = args.memcached.as_ref().map(|first| ports(first, args.memcached_sharded)) else {
+        return Ok(());
+    };
+    let redis = args.listen.iter().map(|first| ports(first, args.cluster.is_cluster()));
+    match redis.clone().find(|redis| redis.start < memcached.end && memcached.start < redis.end) {
+        Some(redis) => Err(Error::Usage(format!(
+            "--memcached: ports {memcached:?} of the workers overlap ports {redis:?} for Redis clients: give another"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Reads the first line of the file at `path`, which may be a pipe.

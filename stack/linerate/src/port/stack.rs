@@ -52,7 +52,8 @@ impl Port {
     /// link ends when `stop` is set.
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
-        let host = SharedHost::open(options, listen)?;
+        let tcp = listen.all_tcp(workers)?;
+        let host = SharedHost::open(options, &Listen { tcp: tcp.clone(), udp: listen.udp.clone(), ..Listen::default() })?;
         let kernel_addresses = host.as_ref().map(|host| shared::ips(&host.network()));
         let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         let port = PortConfig {
@@ -96,7 +97,7 @@ impl Port {
             mtu: options.mtu,
             vlan: options.vlan,
             fragments: options.fragments,
-            listen: listen.all_tcp(workers)?,
+            listen: tcp,
             listen_by_worker: listen.by_worker.clone(),
             listen_udp: listen.udp.clone(),
             rx_buffer: options.buffer,

@@ -13,7 +13,7 @@ use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::remote_batch::{Form, Requester};
 use crate::service::workers::shard_borrow::Job;
-use crate::shards::{ShardSet, Shards};
+use crate::shards::{Placement, ShardSet, Shards};
 use crate::sink::Sink;
 use crate::store::{Key, LONG_THRESHOLD, Long};
 use linerate_bypass::Transport;
@@ -381,6 +381,9 @@ impl Kv {
         if count == 1 {
             return (ShardSet::NONE, 0);
         }
+        if self.keeps_memcached {
+            return ([self.worker].into_iter().collect(), 0);
+        }
         if request.needs_all() {
             return (ShardSet::all(count), 0);
         }
@@ -431,9 +434,15 @@ impl Kv {
         if self.server.flush.1.is_some_and(|at| at <= self.now) {
             self.shard_tick();
         }
+        static ALONE: Placement = Placement::new(1);
+        let own = self.worker;
+        let mut shards = match self.keeps_memcached {
+            true => Shards::new(&mut self.stores[own..=own], &ALONE),
+            false => Shards::new(&mut self.stores, &self.placement),
+        };
         let mut cx = memcached::Context {
             limits: self.server.memcached_limits(),
-            shards: &mut Shards::new(&mut self.stores, &self.placement),
+            shards: &mut shards,
             server: &mut self.server,
             counts: &self.counts,
             now: self.now,

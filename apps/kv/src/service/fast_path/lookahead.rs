@@ -71,10 +71,11 @@ impl Kv {
             ProtocolState::Memcached { .. } => (memcached::SPACE, memcached_key),
         };
         let mut rest = data;
+        let is_kept = self.stores.len() == 1 || self.keeps_memcached && space == memcached::SPACE;
         for _ in 0..MAX_AHEAD {
             let Some((key, len)) = of(rest) else { return };
             let hash = self.hasher.key(space, key).hash();
-            if self.stores.len() == 1 || self.placement.shard_of(hash) == self.worker {
+            if is_kept || self.placement.shard_of(hash) == self.worker {
                 store.prefetch_index(hash);
                 self.lookahead_hashes.push(hash);
             }

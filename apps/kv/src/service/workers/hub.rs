@@ -47,6 +47,8 @@ pub struct Hub {
     memcached: Option<u16>,
     /// True if memcached clients may use datagrams.
     datagrams: AtomicBool,
+    /// True if each worker has a memcached port and keys of its own.
+    shards_memcached: AtomicBool,
     store: store::Config,
     export: Option<(Arc<Export>, RemoteAddrCell)>,
     counters: Option<(Arc<CounterNames>, RemoteAddrCell)>,
@@ -181,6 +183,7 @@ impl Hub {
             workers,
             memcached,
             datagrams: AtomicBool::new(false),
+            shards_memcached: AtomicBool::new(false),
             store,
             export,
             counters,
@@ -265,7 +268,19 @@ impl Hub {
     }
 
     pub(in crate::service) fn is_memcached(&self, port: u16) -> bool {
-        self.memcached == Some(port)
+        let ports = if self.shards_memcached() { self.workers } else { 1 };
+        self.memcached.is_some_and(|first| (usize::from(first)..usize::from(first) + ports).contains(&port.into()))
+    }
+
+    /// Makes workers created from now on keep the keys of memcached clients to themselves. The clients of worker *n*
+    /// use the memcached port plus *n*, and see the keys of this worker only.
+    pub fn shard_memcached(&self) {
+        self.shards_memcached.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if each worker keeps the keys of its memcached clients to itself.
+    pub(in crate::service) fn shards_memcached(&self) -> bool {
+        self.shards_memcached.load(Ordering::Relaxed)
     }
 
     pub(in crate::service) fn slow_log(&self) -> &SlowLog {

@@ -69,7 +69,7 @@ impl SharedHost {
 
     /// Returns the endpoints of the port.
     pub fn endpoints(&self) -> Endpoints {
-        let Listen { tcp, udp } = self.listen.clone();
+        let Listen { tcp, udp, .. } = self.listen.clone();
         Endpoints { tcp, udp, outgoing: self.outgoing.map(PortRange::into) }
     }
 }

@@ -1,0 +1,232 @@
+//! `BITFIELD` and `BITFIELD_RO`: integers of any width in a string.
+
+use super::Snapshot;
+use crate::commands::error::{BIT_OFFSET, BITFIELD_OVERFLOW, BITFIELD_READ_ONLY, BITFIELD_TYPE, CommandError, CommandResult, SYNTAX};
+use crate::commands::options::integer;
+use crate::commands::{Context, Request};
+use crate::resp::{Args, Reply};
+use crate::store::{Key, Store};
+use std::ops::Range;
+
+/// Bytes of a value that are read and written once for all operations of a request. Operations that are further apart
+/// read and write their own bytes.
+const WINDOW: usize = 64 << 10;
+
+#[derive(Debug, Clone, Copy)]
+struct Type {
+    is_signed: bool,
+    bits: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overflow {
+    Wrap,
+    Saturate,
+    Fail,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Get,
+    Set(i64),
+    Add(i64),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Operation {
+    action: Action,
+    of: Type,
+    /// First bit.
+    offset: u64,
+    overflow: Overflow,
+}
+
+impl Type {
+    fn parse(text: &[u8]) -> Result<Self, CommandError> {
+        let (is_signed, digits) = match text {
+            [b'i', digits @ ..] => (true, digits),
+            [b'u', digits @ ..] => (false, digits),
+            _ => return Err(BITFIELD_TYPE),
+        };
+        let bits = integer(digits).map_err(|_| BITFIELD_TYPE)?;
+        let most = if is_signed { 64 } else { 63 };
+        if !(1..=most).contains(&bits) {
+            return Err(BITFIELD_TYPE);
+        }
+        Ok(Type { is_signed, bits: bits as u32 })
+    }
+
+    fn range(self) -> (i128, i128) {
+        match self.is_signed {
+            true => (-(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1),
+            false => (0, (1 << self.bits) - 1),
+        }
+    }
+
+    /// Returns the number with these bits.
+    fn number(self, bits: u64) -> i128 {
+        let bits = i128::from(bits) & ((1 << self.bits) - 1);
+        let (_, most) = self.range();
+        if bits > most { bits - (1 << self.bits) } else { bits }
+    }
+
+    /// Returns `number` as far as it is in range, or as `overflow` demands; `None` if it fails.
+    fn limited(self, number: i128, overflow: Overflow) -> Option<i128> {
+        let (least, most) = self.range();
+        match overflow {
+            _ if (least..=most).contains(&number) => Some(number),
+            Overflow::Wrap => Some(self.number(number as u64)),
+            Overflow::Saturate => Some(number.clamp(least, most)),
+            Overflow::Fail => None,
+        }
+    }
+}
+
+impl Operation {
+    fn is_write(&self) -> bool {
+        !matches!(self.action, Action::Get)
+    }
+
+    /// Returns its bytes.
+    fn bytes(&self) -> Range<usize> {
+        (self.offset / 8) as usize..(self.offset + u64::from(self.of.bits)).div_ceil(8) as usize
+    }
+
+    /// Runs on `bytes`, those from number `first` on. Returns the reply, and whether the bytes changed.
+    fn run(&self, bytes: &mut [u8], first: usize) -> (Option<i64>, bool) {
+        let start = self.offset - first as u64 * 8;
+        let bit = |bytes: &[u8], at: u64| u64::from(bytes[(at / 8) as usize] >> (7 - at % 8) & 1);
+        let bits = (start..start + u64::from(self.of.bits)).fold(0, |bits, at| bits << 1 | bit(bytes, at));
+        let before = self.of.number(bits);
+        let wanted = match self.action {
+            Action::Get => return (Some(before as i64), false),
+            Action::Set(number) if self.of.is_signed => i128::from(number),
+            Action::Set(number) => i128::from(number as u64),
+            Action::Add(number) => before + i128::from(number),
+        };
+        let Some(after) = self.of.limited(wanted, self.overflow) else { return (None, false) };
+        for (at, shift) in (start..).zip((0..self.of.bits).rev()) {
+            let byte = &mut bytes[(at / 8) as usize];
+            let mask = 1 << (7 - at % 8);
+            *byte = if after as u64 >> shift & 1 == 1 { *byte | mask } else { *byte & !mask };
+        }
+        let reply = if matches!(self.action, Action::Set(_)) { before } else { after };
+        (Some(reply as i64), true)
+    }
+}
+
+/// Parses the operations from argument 2 on.
+fn parse(cx: &Context<'_, '_>, args: Args<'_>) -> Result<Vec<Operation>, CommandError> {
+    let mut operations = Vec::new();
+    let mut overflow = Overflow::Wrap;
+    let mut at = 2;
+    while let Some(name) = args.get(at) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        let left = args.len() - at - 1;
+        let count = match () {
+            () if is("get") && left >= 2 => 2,
+            () if (is("set") || is("incrby")) && left >= 3 => 3,
+            () if is("overflow") && left >= 1 => {
+                let how = &args[at + 1];
+                overflow = match &how.to_ascii_lowercase()[..] {
+                    b"wrap" => Overflow::Wrap,
+                    b"sat" => Overflow::Saturate,
+                    b"fail" => Overflow::Fail,
+                    _ => return Err(BITFIELD_OVERFLOW),
+                };
+                at += 2;
+                continue;
+            }
+            () => return Err(SYNTAX),
+        };
+        let of = Type::parse(&args[at + 1])?;
+        let text = &args[at + 2];
+        let (text, unit) = text.strip_prefix(b"#").map_or((text, 1), |number| (number, u64::from(of.bits)));
+        let offset = integer(text).ok().and_then(|offset| u64::try_from(offset).ok()?.checked_mul(unit));
+        let offset = offset.filter(|offset| offset >> 3 < cx.server.settings().bulk).ok_or(BIT_OFFSET)?;
+        let action = match count {
+            2 => Action::Get,
+            _ if is("set") => Action::Set(integer(&args[at + 3])?),
+            _ => Action::Add(integer(&args[at + 3])?),
+        };
+        operations.push(Operation { action, of, offset, overflow });
+        at += count + 1;
+    }
+    Ok(operations)
+}
+
+pub fn bitfield(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let operations = parse(cx, request.args)?;
+    run(cx, request, &operations, reply)
+}
+
+pub fn bitfield_ro(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let operations = parse(cx, request.args)?;
+    if operations.iter().any(Operation::is_write) {
+        return Err(BITFIELD_READ_ONLY);
+    }
+    run(cx, request, &operations, reply)
+}
+
+fn run(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    operations: &[Operation],
+    reply: &mut Reply<'_>,
+) -> CommandResult {
+    let key = cx.key(request, 1);
+    let now = cx.now;
+    let store = cx.shards.of(&key);
+    let len = store.peek(&key, now)?.map_or(0, |value| value.len());
+    // A write extends the string even if it fails.
+    let end = operations.iter().filter(|operation| operation.is_write()).map(|operation| operation.bytes().end).max();
+    if let Some(end) = end.filter(|end| *end > len) {
+        store.set_range(&key, end - 1, &[0], now)?;
+    }
+    let mut replies = Vec::with_capacity(operations.len());
+    let all = operations.iter().map(Operation::bytes).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+    if let Some(all) = all.filter(|all| all.len() <= WINDOW) {
+        replies.extend(run_in_window(store, &key, all, operations, now)?);
+    } else {
+        for operation in operations {
+            let bytes = operation.bytes();
+            replies.extend(run_in_window(store, &key, bytes, std::slice::from_ref(operation), now)?);
+        }
+    }
+    reply.array(replies.len());
+    for number in replies {
+        match number {
+            Some(number) => reply.integer(number),
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+/// Runs `operations`, all of whose bytes are in `window`, and stores the bytes that changed. Returns the replies.
+fn run_in_window(
+    store: &mut Store,
+    key: &Key<'_>,
+    window: Range<usize>,
+    operations: &[Operation],
+    now: u64,
+) -> Result<Vec<Option<i64>>, CommandError> {
+    let mut bytes = vec![0; window.len()];
+    if let Some(value) = store.get(key, now)? {
+        Snapshot::copy_of(&value, window.start, &mut bytes);
+    }
+    let mut changed = None;
+    let run = |operation: &Operation| {
+        let (reply, is_changed) = operation.run(&mut bytes, window.start);
+        if is_changed {
+            let (own, before) = (operation.bytes(), changed.clone().unwrap_or_else(|| operation.bytes()));
+            changed = Some(own.start.min(before.start)..own.end.max(before.end));
+        }
+        reply
+    };
+    let replies = operations.iter().map(run).collect();
+    if let Some(Range { start, end }) = changed {
+        store.set_range(key, start, &bytes[start - window.start..end - window.start], now)?;
+    }
+    Ok(replies)
+}

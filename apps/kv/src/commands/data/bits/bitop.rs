@@ -1,0 +1,128 @@
+//! `BITOP`, which runs in steps if the result is long.
+
+use super::{STEP, Snapshot};
+use crate::commands::error::{BITOP_NOT, CommandError, CommandResult, SYNTAX};
+use crate::commands::session::Paused;
+use crate::commands::{Context, Request};
+use crate::resp::Reply;
+use crate::store::{Expiry, LONG_THRESHOLD, LongWriter};
+
+/// Result bytes computed together.
+const BLOCK: usize = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+/// `BITOP` that has computed part of a long result. The sources are those at its beginning.
+#[derive(Debug)]
+pub struct BitOpTask {
+    operation: Operation,
+    sources: Vec<Snapshot>,
+    len: usize,
+    at: usize,
+    result: LongWriter,
+}
+
+impl Operation {
+    fn of(name: &[u8], sources: usize) -> Result<Self, CommandError> {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        match () {
+            () if is("and") => Ok(Operation::And),
+            () if is("or") => Ok(Operation::Or),
+            () if is("xor") => Ok(Operation::Xor),
+            () if is("not") && sources != 1 => Err(BITOP_NOT),
+            () if is("not") => Ok(Operation::Not),
+            () => Err(SYNTAX),
+        }
+    }
+
+    /// Computes the result from `at` on into `out`. Zeros follow the end of a source.
+    fn compute(self, sources: &[Snapshot], at: usize, out: &mut [u8]) {
+        out.fill(0);
+        let (first, others) = match sources {
+            [] => return,
+            [first, others @ ..] => (first, others),
+        };
+        first.copy(at, out);
+        let mut block = [0; BLOCK];
+        for source in others {
+            let block = &mut block[..out.len()];
+            block.fill(0);
+            source.copy(at, block);
+            let pairs = out.iter_mut().zip(block.iter());
+            match self {
+                Operation::And => pairs.for_each(|(byte, other)| *byte &= other),
+                Operation::Or => pairs.for_each(|(byte, other)| *byte |= other),
+                Operation::Xor | Operation::Not => pairs.for_each(|(byte, other)| *byte ^= other),
+            }
+        }
+        if self == Operation::Not {
+            out.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+    }
+}
+
+pub fn bitop(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let mut task = match cx.session.paused.take() {
+        Some(Paused::BitOp(task)) => task,
+        _ => match begin(cx, request, reply)? {
+            Some(task) => task,
+            None => return Ok(()),
+        },
+    };
+    let mut left = if request.may_run_in_steps(cx.session) { STEP } else { usize::MAX };
+    let target = cx.key(request, 2);
+    let mut block = [0; BLOCK];
+    while task.at < task.len {
+        if task.result.room() == 0 {
+            cx.shards.of(&target).extend_long(&mut task.result, cx.now)?;
+        }
+        let block = &mut block[..BLOCK.min(task.len - task.at).min(task.result.room())];
+        task.operation.compute(&task.sources, task.at, block);
+        task.at += task.result.fill(block);
+        left = left.saturating_sub(block.len() * task.sources.len());
+        if left == 0 && task.at < task.len {
+            cx.session.paused = Some(Paused::BitOp(task));
+            return Ok(());
+        }
+    }
+    let BitOpTask { len, result, .. } = *task;
+    cx.shards.of(&target).set(&target, result.finish(), Expiry::Never, cx.now)?;
+    reply.count(len);
+    Ok(())
+}
+
+/// Returns the task for a long result. Stores a short one and replies.
+fn begin(
+    cx: &mut Context<'_, '_>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<Option<Box<BitOpTask>>, CommandError> {
+    let operation = Operation::of(&request.args[1], request.args.len() - 3)?;
+    let target = cx.key(request, 2);
+    let mut sources = Vec::with_capacity(request.args.len() - 3);
+    for at in 3..request.args.len() {
+        let key = cx.key(request, at);
+        sources.push(Snapshot::of(cx.shards.of(&key).peek(&key, cx.now)?));
+    }
+    let len = sources.iter().map(Snapshot::len).max().unwrap_or(0);
+    let store = cx.shards.of(&target);
+    if len >= LONG_THRESHOLD {
+        return Ok(Some(Box::new(BitOpTask { operation, sources, len, at: 0, result: LongWriter::new(len) })));
+    }
+    if len == 0 {
+        store.remove(&target, cx.now);
+    } else {
+        let mut result = [0; BLOCK];
+        let result = &mut result[..len];
+        operation.compute(&sources, 0, result);
+        store.set(&target, &*result, Expiry::Never, cx.now)?;
+    }
+    reply.count(len);
+    Ok(None)
+}

@@ -1,0 +1,97 @@
+//! Strings at one moment, for commands that run in steps.
+
+use crate::store::{Long, Str};
+
+/// String at one moment. A long value is shared, and never changes.
+#[derive(Clone)]
+pub enum Snapshot {
+    Short(Vec<u8>),
+    Long(Long),
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot({} bytes)", self.len())
+    }
+}
+
+impl Snapshot {
+    pub fn of(value: Option<Str<'_>>) -> Self {
+        match value {
+            None => Snapshot::Short(Vec::new()),
+            Some(Str::Short(bytes)) => Snapshot::Short(bytes.to_vec()),
+            Some(Str::Long(long)) => Snapshot::Long(long.clone()),
+        }
+    }
+
+    /// Returns the byte at `at` of a value.
+    pub fn byte_of(value: &Str<'_>, at: usize) -> Option<u8> {
+        match value {
+            Str::Short(bytes) => bytes.get(at).copied(),
+            Str::Long(long) => (at < long.len()).then(|| long.range(at..at + 1).next().map_or(0, |piece| piece[0])),
+        }
+    }
+
+    /// Copies the bytes of a value from `at` on to `out`, as far as there are some.
+    pub fn copy_of(value: &Str<'_>, at: usize, out: &mut [u8]) {
+        match value {
+            Str::Short(bytes) => {
+                let bytes = bytes.get(at..).unwrap_or_default();
+                let count = bytes.len().min(out.len());
+                out[..count].copy_from_slice(&bytes[..count]);
+            }
+            Str::Long(long) => {
+                let end = at.saturating_add(out.len()).min(long.len());
+                let mut filled = 0;
+                for piece in long.range(at.min(end)..end) {
+                    out[filled..filled + piece.len()].copy_from_slice(&piece);
+                    filled += piece.len();
+                }
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Snapshot::Short(bytes) => bytes.len(),
+            Snapshot::Long(long) => long.len(),
+        }
+    }
+
+    pub fn byte(&self, at: usize) -> Option<u8> {
+        self.from(at).first().copied()
+    }
+
+    /// Returns some of the bytes from `at` on, none only at the end.
+    pub fn from(&self, at: usize) -> &[u8] {
+        match self {
+            Snapshot::Short(bytes) => bytes.get(at..).unwrap_or_default(),
+            Snapshot::Long(long) => {
+                let mut start = at;
+                for piece in long.pieces() {
+                    match piece.get(start..) {
+                        Some(rest) if !rest.is_empty() => return rest,
+                        _ => start = start.saturating_sub(piece.len()),
+                    }
+                }
+                &[]
+            }
+        }
+    }
+
+    /// Copies the bytes from `at` on to `out`, and returns how many there were. The rest of `out` is unchanged.
+    pub fn copy(&self, mut at: usize, mut out: &mut [u8]) -> usize {
+        let wanted = out.len();
+        while !out.is_empty() {
+            let bytes = self.from(at);
+            if bytes.is_empty() {
+                break;
+            }
+            let count = bytes.len().min(out.len());
+            let (front, back) = out.split_at_mut(count);
+            front.copy_from_slice(&bytes[..count]);
+            (at, out) = (at + count, back);
+        }
+        wanted - out.len()
+    }
+}
