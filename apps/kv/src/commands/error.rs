@@ -23,6 +23,21 @@ pub const NOT_FINITE: CommandError = error("ERR increment would produce NaN or I
 pub const OVERFLOW: CommandError = error("ERR increment or decrement would overflow");
 pub const DECREMENT: CommandError = error("ERR decrement would overflow");
 pub const HASH_INTEGER: CommandError = error("ERR hash value is not an integer");
+pub const BIT: CommandError = error("ERR bit is not an integer or out of range");
+pub const BIT_OFFSET: CommandError = error("ERR bit offset is not an integer or out of range");
+pub const BIT_ARGUMENT: CommandError = error("ERR The bit argument must be 1 or 0.");
+pub const BITOP_NOT: CommandError = error("ERR BITOP NOT must be called with a single source key.");
+pub const BITFIELD_TYPE: CommandError =
+    error("ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.");
+pub const BITFIELD_OVERFLOW: CommandError = error("ERR Invalid OVERFLOW type specified");
+pub const BITFIELD_READ_ONLY: CommandError = error("ERR BITFIELD_RO only supports the GET subcommand");
+pub const LCS_TYPE: CommandError = error("ERR The specified keys must contain string values");
+pub const LCS_BOTH: CommandError = error("ERR If you want both the length and indexes, please just use IDX.");
+pub const LCS_MEMORY: CommandError =
+    error("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len");
+pub const FUNCTION_FLUSH: CommandError = error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option");
+pub const SCRIPT_FLUSH: CommandError = error("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
+pub const LIBRARY_NAME: CommandError = error("ERR library name argument was not given");
 pub const OFFSET: CommandError = error("ERR offset is out of range");
 pub const TOO_LONG: CommandError = error("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 pub const DATABASE: CommandError = error("ERR DB index is out of range");

@@ -159,6 +159,9 @@ impl<'a> Request<'a> {
         let mut add = |space: u8, bytes: &[u8]| needed.add(placement.shard_of(hasher.key(space, bytes).hash()));
         match command.shard_use {
             ShardUse::Nothing => {}
+            // The values have been taken. `BITOP` stores its result.
+            ShardUse::Keys if matches!(session.paused, Some(Paused::Bits(_) | Paused::Lcs(_))) => {}
+            ShardUse::Keys if matches!(session.paused, Some(Paused::BitOp(_))) => add(*space, &self.args[2]),
             ShardUse::Keys => match &self.key {
                 Some(key) if command.last == command.first as i8 && key.space == *space => {
                     needed.add(placement.shard_of(key.hash()));
@@ -201,8 +204,9 @@ impl<'a> Request<'a> {
     /// keys.
     #[inline]
     pub fn can_run_remotely(&self) -> bool {
-        self.command()
-            .is_some_and(|command| command.shard_use == ShardUse::Keys && !command.flags.has(Flags::TRANSACTION))
+        self.command().is_some_and(|command| {
+            command.shard_use == ShardUse::Keys && !command.flags.has(Flags::TRANSACTION | Flags::IN_STEPS)
+        })
     }
 
     /// Returns true if the handler may [pause](Session::is_paused) the session.

@@ -1,8 +1,8 @@
 //! Table of commands.
 
-use crate::commands::admin::{command_docs, config, dataset, info, slowlog};
+use crate::commands::admin::{absent, command_docs, config, dataset, info, slowlog};
 use crate::commands::cluster;
-use crate::commands::data::{expiry, hashes, keys, numbers, scan, strings};
+use crate::commands::data::{bits, expiry, hashes, keys, lcs, numbers, scan, strings};
 use crate::commands::error::{CommandError, CommandResult};
 use crate::commands::session::transactions;
 use crate::commands::session::{clients, connection};
@@ -99,6 +99,8 @@ impl Flags {
     /// Allowed without authentication.
     pub const NO_AUTH: u32 = 1 << 9;
     pub const ALLOW_BUSY: u32 = 1 << 10;
+    pub const BITMAP: u32 = 1 << 22;
+    pub const SCRIPTING: u32 = 1 << 23;
     pub const STRING: u32 = 1 << 16;
     pub const HASH: u32 = 1 << 17;
     pub const KEYSPACE: u32 = 1 << 18;
@@ -107,6 +109,8 @@ impl Flags {
     pub const DANGEROUS: u32 = 1 << 21;
     /// Runs inside `MULTI` instead of being queued.
     pub const NOT_QUEUED: u32 = 1 << 24;
+    /// Runs in steps, and so on the worker of its client.
+    pub const IN_STEPS: u32 = 1 << 27;
     /// Needs the list of connections.
     pub const CLIENTS: u32 = 1 << 25;
     /// Run time depends on the size of the data, not only on the arguments.
@@ -199,6 +203,9 @@ const SIZED: u32 = Flags::SIZED;
 const STALE: u32 = Flags::STALE;
 const STRING: u32 = Flags::STRING;
 const HASH: u32 = Flags::HASH;
+const BITMAP: u32 = Flags::BITMAP;
+const SCRIPT: u32 = Flags::NO_SCRIPT | Flags::SCRIPTING;
+const IN_STEPS: u32 = Flags::SIZED | Flags::IN_STEPS;
 const KEY: u32 = Flags::KEYSPACE;
 const CLIENT: u32 = Flags::CONNECTION;
 const FIRST: u32 = LIVE | FAST | Flags::NO_SCRIPT | Flags::NO_AUTH | Flags::ALLOW_BUSY | CLIENT;
@@ -231,6 +238,15 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("incrby", 3, MORE | FAST | STRING, numbers::incrby).key("RW access update"),
     C::new("decrby", 3, MORE | FAST | STRING, numbers::decrby).key("RW access update"),
     C::new("incrbyfloat", 3, MORE | FAST | STRING, numbers::incrbyfloat).key("RW access update"),
+    C::new("lcs", -3, READ | STRING | IN_STEPS, lcs::lcs).keys(1, 2, 1, "RO access"),
+    // Bits.
+    C::new("setbit", 4, MORE | BITMAP | SIZED, bits::setbit).key("RW access update"),
+    C::new("getbit", 3, READ | FAST | BITMAP, bits::getbit).key("RO access"),
+    C::new("bitcount", -2, READ | BITMAP | IN_STEPS, bits::bitcount).key("RO access"),
+    C::new("bitpos", -3, READ | BITMAP | IN_STEPS, bits::bitpos).key("RO access"),
+    C::new("bitop", -4, MORE | BITMAP | IN_STEPS, bits::bitop).keys(2, -1, 1, "OW update,RO access"),
+    C::new("bitfield", -2, MORE | BITMAP | SIZED, bits::bitfield).key("RW access update variable_flags"),
+    C::new("bitfield_ro", -2, READ | FAST | BITMAP, bits::bitfield_ro).key("RO access"),
     // Keys.
     C::new("del", -2, WRITE | KEY, keys::del).keys(1, -1, 1, "RM delete"),
     C::new("unlink", -2, WRITE | FAST | KEY, keys::del).keys(1, -1, 1, "RM delete"),
@@ -243,6 +259,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("object", -2, 0, dataset::materialized).subcommands(&[
         C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
         C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
+        C::new("object|refcount", 3, READ | KEY, keys::reference_count).keys(2, 2, 1, "RO"),
         C::new("object|idletime", 3, READ | KEY, keys::idle).keys(2, 2, 1, "RO"),
     ]),
     C::new("keys", 2, READ | KEY | Flags::DANGEROUS | SIZED, scan::keys).shard_use(ShardUse::EachShard),
@@ -290,6 +307,8 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("client|setname", 3, OF_CLIENT, clients::setname),
         C::new("client|getname", 2, OF_CLIENT, clients::getname),
         C::new("client|setinfo", 4, OF_CLIENT, clients::setinfo),
+        C::new("client|no-evict", 3, ADMIN | CLIENT, clients::set_switch),
+        C::new("client|no-touch", 3, OF_CLIENT, clients::set_switch),
         C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.
@@ -326,8 +345,27 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("time", 1, LIVE | FAST, dataset::time),
     C::new("linerate.export", 1, LIVE | FAST, dataset::export),
     C::new("linerate.counter", -1, LIVE | FAST, dataset::counter),
-    C::new("memory", -2, 0, dataset::materialized)
-        .subcommands(&[C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO")]),
+    C::new("memory", -2, 0, dataset::materialized).subcommands(&[
+        C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO"),
+        C::new("memory|stats", 2, 0, absent::memory_stats),
+    ]),
+    // Features that this server does not have.
+    C::new("function", -2, 0, dataset::materialized).subcommands(&[
+        C::new("function|flush", -2, WRITE | SCRIPT, absent::function_flush),
+        C::new("function|list", -2, SCRIPT, absent::function_list),
+        C::new("function|stats", 2, SCRIPT | Flags::ALLOW_BUSY, absent::function_stats),
+    ]),
+    C::new("script", -2, 0, dataset::materialized).subcommands(&[
+        C::new("script|flush", -2, SCRIPT, absent::script_flush),
+        C::new("script|exists", -3, SCRIPT, absent::script_exists),
+    ]),
+    C::new("latency", -2, 0, dataset::materialized).subcommands(&[
+        C::new("latency|latest", 2, ADMIN, absent::no_events),
+        C::new("latency|history", 3, ADMIN, absent::no_events),
+        C::new("latency|reset", -2, ADMIN, absent::latency_reset),
+        C::new("latency|doctor", 2, ADMIN, absent::latency_doctor),
+        C::new("latency|histogram", -2, ADMIN, absent::latency_histogram),
+    ]),
     // Transactions.
     C::new("multi", 1, BATCH | Flags::NOT_QUEUED, transactions::multi),
     C::new(

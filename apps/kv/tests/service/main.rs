@@ -1,5 +1,6 @@
 //! The service as seen by its clients, on one worker and on several.
 
+mod bits;
 mod cluster;
 mod datagrams;
 mod fairness;

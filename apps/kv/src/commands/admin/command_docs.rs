@@ -21,7 +21,9 @@ const FLAGS: [(u32, &str); 11] = [
 ];
 
 /// ACL categories, with the flags that put a command into them.
-const CATEGORIES: [(u32, &str); 10] = [
+const CATEGORIES: [(u32, &str); 12] = [
+    (Flags::SCRIPTING, "@scripting"),
+    (Flags::BITMAP, "@bitmap"),
     (Flags::KEYSPACE, "@keyspace"),
     (Flags::READ, "@read"),
     (Flags::WRITE, "@write"),
@@ -106,7 +108,9 @@ fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &
     reply.bulk(b"lastkey");
     // Relative to the first key, unless it counts from the end.
     let last = i64::from(command.last);
-    reply.integer(if last < 0 {
+    reply.integer(if of > at + 1 {
+        0
+    } else if last < 0 {
         last
     } else if of > 1 {
         0

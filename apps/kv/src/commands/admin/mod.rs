@@ -1,5 +1,6 @@
 //! Server management commands.
 
+pub mod absent;
 pub mod command_docs;
 pub mod config;
 pub mod dataset;

@@ -171,6 +171,17 @@ pub fn idle(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     Ok(())
 }
 
+/// Returns 1 if the key exists: values are not shared.
+pub fn reference_count(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let key = cx.key(request, 2);
+    if cx.shards.of(&key).exists(&key, cx.now) {
+        reply.integer(1)
+    } else {
+        reply.null()
+    }
+    Ok(())
+}
+
 pub fn memory_usage(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut rest = request.args.iter().skip(3);
     while let Some(option) = rest.next() {

@@ -60,8 +60,7 @@ struct Match {
 
 impl Options {
     fn parse(args: Args<'_>) -> Result<Self, CommandError> {
-        let mut options =
-            Options { wants_len: false, wants_ranges: false, with_match_len: false, min_match_len: 0 };
+        let mut options = Options { wants_len: false, wants_ranges: false, with_match_len: false, min_match_len: 0 };
         let mut at = 3;
         while let Some(option) = args.get(at) {
             let is = |other: &str| option.eq_ignore_ascii_case(other.as_bytes());
@@ -160,7 +159,11 @@ impl LcsTask {
             current: None,
             matches: Vec::new(),
         });
-        while let [row @ 1.., column @ 1..] = walk.at {
+        loop {
+            let [row, column] = walk.at;
+            if row == 0 || column == 0 {
+                return true;
+            }
             if *left == 0 {
                 return false;
             }
@@ -185,7 +188,6 @@ impl LcsTask {
                 walk.matches.extend(Some(found).filter(|_| is_long && self.options.wants_ranges));
             }
         }
-        true
     }
 
     fn reply(&self, reply: &mut Reply<'_>) {

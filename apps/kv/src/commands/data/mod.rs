@@ -1,9 +1,11 @@
 //! Commands on keys, strings and hashes.
 
+pub mod bits;
 pub mod expiry;
 pub mod glob;
 pub mod hashes;
 pub mod keys;
+pub mod lcs;
 pub mod long_double;
 pub mod numbers;
 pub mod scan;

@@ -147,6 +147,17 @@ impl<'a> Filter<'a> {
     }
 }
 
+/// Answers `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, which have no effect: no client is disconnected to free memory, and
+/// reads always count as uses.
+pub fn set_switch(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    let mode = &request.args[2];
+    if !mode.eq_ignore_ascii_case(b"on") && !mode.eq_ignore_ascii_case(b"off") {
+        return Err(SYNTAX);
+    }
+    reply.ok();
+    Ok(())
+}
+
 pub fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let filter = Filter::parse(request)?;
     let mut killed = 0;

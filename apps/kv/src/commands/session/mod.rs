@@ -6,7 +6,9 @@ pub mod transactions;
 pub mod watched_keys;
 
 use crate::commands::cluster::SlotProgress;
+use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
+use crate::commands::data::lcs::LcsTask;
 use crate::commands::data::scan::Progress;
 use crate::commands::session::watched_keys::WatchedKeys;
 use crate::commands::table::{Command, FastCommand};
@@ -47,6 +49,12 @@ pub struct Session {
 pub(super) enum Paused {
     /// `KEYS`.
     Keys(Box<Progress>),
+    /// `BITCOUNT` or `BITPOS`.
+    Bits(Box<BitSearch>),
+    /// `BITOP` with a long result.
+    BitOp(Box<BitOpTask>),
+    /// `LCS`.
+    Lcs(Box<LcsTask>),
     /// `CLUSTER COUNTKEYSINSLOT` or `CLUSTER GETKEYSINSLOT`.
     Slot(Box<SlotProgress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.

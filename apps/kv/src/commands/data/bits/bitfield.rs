@@ -1,7 +1,9 @@
 //! `BITFIELD` and `BITFIELD_RO`: integers of any width in a string.
 
 use super::Snapshot;
-use crate::commands::error::{BIT_OFFSET, BITFIELD_OVERFLOW, BITFIELD_READ_ONLY, BITFIELD_TYPE, CommandError, CommandResult, SYNTAX};
+use crate::commands::error::{
+    BIT_OFFSET, BITFIELD_OVERFLOW, BITFIELD_READ_ONLY, BITFIELD_TYPE, CommandError, CommandResult, SYNTAX,
+};
 use crate::commands::options::integer;
 use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
@@ -70,6 +72,14 @@ impl Type {
         if bits > most { bits - (1 << self.bits) } else { bits }
     }
 
+    /// Returns the number to be set. If it is so low that the distance to the greatest number has more than 63 bits,
+    /// Redis takes it for a number above the range, unless the type has 64 bits.
+    fn wanted(self, number: i64) -> i128 {
+        let (_, most) = self.range();
+        let is_far = self.bits < 64 && (most as i64).checked_sub(number).is_none();
+        i128::from(number) + if is_far { 1 << 64 } else { 0 }
+    }
+
     /// Returns `number` as far as it is in range, or as `overflow` demands; `None` if it fails.
     fn limited(self, number: i128, overflow: Overflow) -> Option<i128> {
         let (least, most) = self.range();
@@ -100,7 +110,7 @@ impl Operation {
         let before = self.of.number(bits);
         let wanted = match self.action {
             Action::Get => return (Some(before as i64), false),
-            Action::Set(number) if self.of.is_signed => i128::from(number),
+            Action::Set(number) if self.of.is_signed => self.of.wanted(number),
             Action::Set(number) => i128::from(number as u64),
             Action::Add(number) => before + i128::from(number),
         };

@@ -58,10 +58,6 @@ impl Snapshot {
         }
     }
 
-    pub fn byte(&self, at: usize) -> Option<u8> {
-        self.from(at).first().copied()
-    }
-
     /// Returns some of the bytes from `at` on, none only at the end.
     pub fn from(&self, at: usize) -> &[u8] {
         match self {

@@ -1,0 +1,94 @@
+//! Bit commands and `LCS` on long values, which run in steps.
+
+use super::net::{Client, TestServer};
+use super::{expect_reply, line, lines, servers};
+
+/// Length of the long values.
+const LEN: usize = 6 << 20;
+
+fn set(server: &mut TestServer, client: Client, key: &str, value: &[u8]) {
+    let head = format!("*3\r\n$3\r\nset\r\n${}\r\n{key}\r\n${}\r\n", key.len(), value.len());
+    assert_eq!(server.call(client, &[head.as_bytes(), value, b"\r\n"].concat()), "+OK\r\n");
+}
+
+#[test]
+fn long_values_have_the_bits_of_their_bytes() {
+    for mut server in servers() {
+        let client = server.connect(0);
+        set(&mut server, client, "ones", &vec![0xff; LEN]);
+        expect_reply(&mut server, client, "setbit ones 40000003 0", ":1\r\n");
+        expect_reply(&mut server, client, "getbit ones 40000003", ":0\r\n");
+        expect_reply(&mut server, client, "bitcount ones", &format!(":{}\r\n", LEN * 8 - 1));
+        expect_reply(&mut server, client, "bitcount ones 39999999 40000010 bit", ":11\r\n");
+        expect_reply(&mut server, client, "bitpos ones 0", ":40000003\r\n");
+        expect_reply(&mut server, client, "bitpos ones 0 5000001", &format!(":{}\r\n", LEN * 8));
+        expect_reply(&mut server, client, "bitop not zeros ones", &format!(":{LEN}\r\n"));
+        expect_reply(&mut server, client, "bitpos zeros 1", ":40000003\r\n");
+        expect_reply(&mut server, client, "bitcount zeros", ":1\r\n");
+        expect_reply(&mut server, client, "bitop xor all zeros ones short", &format!(":{LEN}\r\n"));
+        expect_reply(&mut server, client, "bitcount all", &format!(":{}\r\n", LEN * 8));
+        expect_reply(&mut server, client, "set short x", "+OK\r\n");
+        expect_reply(&mut server, client, "bitop and all short ones", &format!(":{LEN}\r\n"));
+        expect_reply(&mut server, client, "getrange all 0 1", "$2\r\nx\0\r\n");
+        expect_reply(&mut server, client, "bitfield ones get u9 40000000 set i5 48000000 7", "*2\r\n:479\r\n:-1\r\n");
+        expect_reply(&mut server, client, "bitfield ones get u5 48000000 get u1 40000003", "*2\r\n:7\r\n:0\r\n");
+        // In a transaction, all of them run at once.
+        let replies = server.call(client, &lines(&["multi", "bitop not all ones", "bitcount ones", "exec"]));
+        assert!(replies.ends_with(&format!("*2\r\n:{LEN}\r\n:{}\r\n", LEN * 8 - 3)), "{replies}");
+    }
+}
+
+#[test]
+fn other_clients_run_between_the_steps() {
+    let mut server = TestServer::new(1);
+    let [client, other] = [(); 2].map(|()| server.connect(0));
+    set(&mut server, client, "ones", &vec![0xff; LEN]);
+    set(&mut server, client, "a", &vec![b'a'; 3000]);
+    set(&mut server, client, "b", &vec![b'a'; 2000]);
+    let all = LEN * 8;
+    for (command, reply) in [
+        ("bitcount ones", format!(":{all}\r\n")),
+        ("bitpos ones 0", format!(":{all}\r\n")),
+        ("bitop not zeros ones", format!(":{LEN}\r\n")),
+        ("lcs a b len", ":2000\r\n".to_owned()),
+        (
+            "lcs a b idx",
+            "*4\r\n$7\r\nmatches\r\n*1\r\n*2\r\n*2\r\n:1000\r\n:2999\r\n*2\r\n:0\r\n:1999\r\n$3\r\nlen\r\n:2000\r\n"
+                .to_owned(),
+        ),
+    ] {
+        server.send(client, &line(command));
+        server.turn_of(0);
+        assert!(server.received(client).is_empty(), "{command}");
+        // The values are those at the beginning.
+        let changed = lines(&["setbit ones 9 0", "set a other"]);
+        server.send(other, &changed);
+        server.turn_of(0);
+        assert_eq!(server.received(other), b":1\r\n+OK\r\n", "{command}");
+        assert!(server.received(client).is_empty(), "{command}");
+        server.settle();
+        assert_eq!(server.received(client), reply.as_bytes(), "{command}");
+        expect_reply(&mut server, client, "setbit ones 9 1", ":0\r\n");
+        set(&mut server, client, "a", &vec![b'a'; 3000]);
+    }
+    expect_reply(&mut server, client, "bitcount zeros", ":0\r\n");
+}
+
+#[test]
+fn client_that_leaves_during_a_step_returns_its_memory() {
+    for workers in [1, 2] {
+        let mut server = TestServer::with(workers, |settings| settings.memory = 40 << 20);
+        let client = server.connect(0);
+        set(&mut server, client, "ones", &vec![0xff; LEN]);
+        for _ in 0..20 {
+            let leaving = server.connect(0);
+            server.send(leaving, &line("bitop not zeros ones"));
+            // One worker has begun now, and two have lent a shard.
+            (0..2 * workers - 1).for_each(|_| server.turn());
+            server.lose(leaving);
+            server.settle();
+            server.call(client, &line("del zeros"));
+        }
+        expect_reply(&mut server, client, "bitop not zeros ones", &format!(":{LEN}\r\n"));
+    }
+}
