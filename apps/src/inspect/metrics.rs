@@ -53,6 +53,16 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Snapshot) -> O
     Metric { name, kind: Kind::Gauge, help, values: Values::Each(value) }
 }
 
+/// Returns the only figure `name` of the service.
+fn figure(snapshot: &Snapshot, name: &str) -> Option<u64> {
+    snapshot.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+}
+
+/// Returns the figures `name` of the service, by part.
+fn figures(snapshot: &Snapshot, name: &str) -> Vec<(&'static str, u64)> {
+    snapshot.figures.iter().filter(|figure| figure.name == name).map(|figure| (figure.part, figure.value)).collect()
+}
+
 /// Returns the verbs counters, if an RDMA device is in use.
 fn verbs(snapshot: &Snapshot) -> Option<&Verbs> {
     Some(&snapshot.summary.verbs).filter(|verbs| **verbs != Verbs::default())
@@ -89,6 +99,43 @@ const METRICS: &[Metric] = &[
         "Requests that blocked the worker for more than 10 ms (key-value only).",
         |snapshot| snapshot.slow_requests,
     ),
+    Metric {
+        name: "linerate_kv_commands_total",
+        kind: Kind::Counter,
+        help: "Commands of Redis clients by type, on the worker that executed them (key-value only).",
+        values: Values::By("type", |snapshot| figures(snapshot, "commands")),
+    },
+    counter("linerate_kv_hits_total", "Lookups of Redis clients that found a key (key-value only).", |snapshot| {
+        figure(snapshot, "hits")
+    }),
+    counter("linerate_kv_misses_total", "Lookups of Redis clients that found no key (key-value only).", |snapshot| {
+        figure(snapshot, "misses")
+    }),
+    gauge("linerate_kv_keys", "Keys in the shard of the worker, of all clients (key-value only).", |snapshot| {
+        figure(snapshot, "keys")
+    }),
+    counter("linerate_kv_expired_keys_total", "Keys removed because they expired (key-value only).", |snapshot| {
+        figure(snapshot, "expired")
+    }),
+    counter(
+        "linerate_kv_evicted_keys_total",
+        "Keys removed because the memory was full (key-value only).",
+        |snapshot| figure(snapshot, "evicted"),
+    ),
+    Metric {
+        name: "linerate_kv_memory_bytes",
+        kind: Kind::Gauge,
+        help: "Memory in use by the shard of the worker, by class (key-value only). Absent while the shard is lent.",
+        values: Values::By("class", |snapshot| figures(snapshot, "memory")),
+    },
+    counter(
+        "linerate_kv_remote_batches_total",
+        "Batches of requests sent to the workers of their keys (key-value only).",
+        |snapshot| figure(snapshot, "remote batches"),
+    ),
+    counter("linerate_kv_remote_requests_total", "Requests in these batches (key-value only).", |snapshot| {
+        figure(snapshot, "remote requests")
+    }),
     counter(
         "linerate_rx_bursts_total",
         "Iterations that received frames (kernel: bytes or datagrams, RDMA: completions).",

@@ -85,6 +85,19 @@ pub struct Snapshot {
     pub requests: Option<u64>,
     /// Requests that delayed others: [`Service::slow_requests`](crate::Service::slow_requests).
     pub slow_requests: Option<u64>,
+    /// Figures of the service: [`Service::figures`](crate::Service::figures).
+    pub figures: Vec<Figure>,
+}
+
+/// Figure of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    /// Name, common to the figures of one kind.
+    pub name: &'static str,
+    /// Part that the value belongs to, or `""` if there is only one.
+    pub part: &'static str,
+    /// Value.
+    pub value: u64,
 }
 
 /// Counts of resource exhaustion at a port.

@@ -233,6 +233,7 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
             passed_frames: None,
             requests: self.service.requests(),
             slow_requests: self.service.slow_requests(),
+            figures: self.service.figures(),
         }
     }
 

@@ -64,6 +64,7 @@ pub use timers::{Timer, Timers};
 pub use transport::{Transport, respond_in_steps};
 
 use crate::OneSidedResult;
+use crate::inspect::Figure;
 use crate::time::Duration;
 
 /// Event handlers of an application. A worker creates one value on its own thread and calls it on that thread only.
@@ -193,6 +194,11 @@ pub trait Service {
     /// not measure that. Called for [queries](crate::inspect) only.
     fn slow_requests(&self) -> Option<u64> {
         None
+    }
+
+    /// Returns the figures of the service, for metrics. Called for [queries](crate::inspect) only.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
     }
 
     /// Called when a connection has ended. Returns its state to the service. `conn` is invalid from now on.

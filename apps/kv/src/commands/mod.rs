@@ -27,7 +27,7 @@ pub use admin::slowlog::SlowRequest;
 pub use cluster::redirection;
 pub use error::CommandError;
 pub use scatter::Scatter;
-pub use server::{RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
+pub use server::{CommandType, RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
 pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
 
@@ -258,7 +258,12 @@ impl<'a> Request<'a> {
     }
 
     fn execute(&self, command: &'static Command, cx: &mut Context<'_, '_>, reply: &mut Reply<'_>) {
-        cx.stats.commands += u64::from(!cx.session.is_paused());
+        if !cx.session.is_paused() {
+            cx.stats.commands += 1;
+            if let Some(command_type) = command.command_type() {
+                cx.stats.count_type(command_type);
+            }
+        }
         if command.last != command.first as i8 && command.shard_use == ShardUse::Keys {
             let positions = table::key_positions(command, self.args.len());
             let hash = |at| cx.hasher.key(cx.session.space, self.args.at(at)).hash();

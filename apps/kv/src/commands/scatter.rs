@@ -1,6 +1,6 @@
 //! Commands that can be split into their keys, each of which runs in its own shard.
 
-use crate::commands::{Session, Stats, table};
+use crate::commands::{Command, Session, Stats, table};
 use crate::resp::Args;
 
 /// Command that is split into its keys.
@@ -40,6 +40,7 @@ impl Scatter {
         stats.commands += 1;
         session.used = now;
         session.last = table::find(args).ok();
+        session.last.and_then(Command::command_type).into_iter().for_each(|of| stats.count_type(of));
     }
 }
 

@@ -127,6 +127,49 @@ pub struct Stats {
     pub misses: u64,
     /// Requests that held a worker for more than 10 ms.
     pub slow: u64,
+    /// Commands that are not `GET`, by [`CommandType`].
+    pub by_type: [u64; CommandType::ALL.len()],
+    /// Batches of requests sent to other workers.
+    pub batches: u64,
+    /// Requests in these batches.
+    pub batched: u64,
+}
+
+/// Type of a command, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandType {
+    /// `SET`.
+    Set,
+    /// Other command that changes keys.
+    Write,
+    /// Command that reads keys, except `GET`.
+    Read,
+    /// Command on connections or the server.
+    Other,
+}
+
+impl CommandType {
+    /// All types.
+    pub const ALL: [Self; 4] = [CommandType::Set, CommandType::Write, CommandType::Read, CommandType::Other];
+
+    /// Returns the label of its metric.
+    pub fn label(self) -> &'static str {
+        match self {
+            CommandType::Set => "set",
+            CommandType::Write => "write",
+            CommandType::Read => "read",
+            CommandType::Other => "other",
+        }
+    }
+}
+
+impl Stats {
+    /// Counts a command, unless it is `GET`: those are the others of [`commands`](Self::commands), so that they need no
+    /// counter of their own.
+    #[inline]
+    pub fn count_type(&mut self, command_type: CommandType) {
+        self.by_type[command_type as usize] += 1;
+    }
 }
 
 /// Totals of the server for `INFO`.

@@ -6,7 +6,7 @@ use crate::commands::data::{bits, expiry, hashes, keys, lcs, numbers, scan, stri
 use crate::commands::error::{CommandError, CommandResult};
 use crate::commands::session::transactions;
 use crate::commands::session::{clients, connection};
-use crate::commands::{Context, Request};
+use crate::commands::{CommandType, Context, Request};
 use crate::resp::{Args, Reply};
 use std::fmt;
 
@@ -136,6 +136,17 @@ impl Command {
             long: LongArgs::None,
             subcommands: &[],
             run,
+        }
+    }
+
+    /// Returns the type for metrics, or `None` for `GET`.
+    pub(super) fn command_type(&self) -> Option<CommandType> {
+        match self.name {
+            "get" => None,
+            "set" => Some(CommandType::Set),
+            _ if self.flags.has(Flags::WRITE) => Some(CommandType::Write),
+            _ if self.flags.has(Flags::READ) => Some(CommandType::Read),
+            _ => Some(CommandType::Other),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `udp` | memcached requests in datagrams |
 //! | `slow_log` | requests that occupy a worker for long |
 //! | `background` | periodic work |
+//! | `figures` | figures for metrics |
 //!
 //! A request whose keys are in the worker's own shard runs at once. A request whose keys are in one shard of another
 //! worker is sent there, in one batch for each worker and turn. Each worker runs its requests in order, so the requests
@@ -17,6 +18,7 @@
 mod background;
 mod conn;
 mod fast_path;
+mod figures;
 mod slow_log;
 mod udp;
 mod workers;
@@ -36,6 +38,7 @@ use conn::scatter::ScatteredKey;
 use conn::{Client, ProtocolState};
 use fast_path::ParsedAhead;
 use fast_path::conn_fast_state::ConnFastState;
+use linerate_bypass::inspect::Figure;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use std::net::SocketAddr;
@@ -276,6 +279,10 @@ impl Service for Kv {
     /// Counts the commands of Redis clients and the keys of memcached requests.
     fn requests(&self) -> Option<u64> {
         Some(self.stats.commands + self.counts.keys())
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        self.all_figures()
     }
 
     fn slow_requests(&self) -> Option<u64> {

@@ -226,6 +226,15 @@ impl Store {
         self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.external_bytes
     }
 
+    /// Returns the bytes in use by class. Their sum is that [in use](Self::used).
+    pub fn memory_by_class(&self) -> [(&'static str, usize); 3] {
+        [
+            ("items", self.heap.used()),
+            ("index", self.index.bytes()),
+            ("long_values_and_hashes", self.longs.bytes() + self.tables.bytes() + self.external_bytes),
+        ]
+    }
+
     /// Returns the numbers of expired and evicted items.
     pub fn counts(&self) -> Counts {
         self.stats.counts()

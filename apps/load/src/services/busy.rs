@@ -1,5 +1,6 @@
 //! Simulated processing time of a service.
 
+use linerate_bypass::inspect::Figure;
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,10 @@ impl<S: Service> Service for Busy<S> {
 
     fn requests(&self) -> Option<u64> {
         self.service.requests()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        self.service.figures()
     }
 
     fn slow_requests(&self) -> Option<u64> {

@@ -146,8 +146,8 @@ impl MapSource {
         ClusterMap::of_fleet(file.node.into_iter().map(node).collect(), &own).map_err(|error| failed(error.to_string()))
     }
 
-    /// Reads the map file again whenever SIGHUP arrives, and passes the map to `hub`. A wrong map is logged, and the one
-    /// before stays in force.
+    /// Reads the map file again whenever SIGHUP arrives, and passes the map to `hub`. A wrong map is logged, and the
+    /// one before stays in force.
     pub fn reload_on_sighup(self, hub: Arc<Hub>) -> Result<(), Error> {
         let Some(path) = self.path.clone() else { return Ok(()) };
         let mut signals = Signals::new([SIGHUP]).map_err(Error::Signals)?;

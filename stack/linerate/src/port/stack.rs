@@ -53,7 +53,8 @@ impl Port {
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let tcp = listen.all_tcp(workers)?;
-        let host = SharedHost::open(options, &Listen { tcp: tcp.clone(), udp: listen.udp.clone(), ..Listen::default() })?;
+        let host =
+            SharedHost::open(options, &Listen { tcp: tcp.clone(), udp: listen.udp.clone(), ..Listen::default() })?;
         let kernel_addresses = host.as_ref().map(|host| shared::ips(&host.network()));
         let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         let port = PortConfig {

@@ -6,7 +6,7 @@ pub mod fast_parse;
 mod lookahead;
 
 use crate::cluster::{NO_SHARD, slot_of_hash};
-use crate::commands::{FastCommand, Session};
+use crate::commands::{CommandType, FastCommand, Session};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
 use crate::service::conn::gather::Piece;
@@ -360,6 +360,7 @@ impl Kv {
         }
         self.fast_states[conn.slot()].note_served(FastCommand::Set, self.now);
         self.stats.commands += 1;
+        self.stats.count_type(CommandType::Set);
         self.server.read(fast.len);
         if net.respond(conn, fast.len, OK.len(), |out| out.copy_from_slice(OK)) {
             self.server.wrote(OK.len());
@@ -414,6 +415,7 @@ impl Kv {
                 Some(value) => {
                     let is_set = set(store, &key, *hint, value, self.now);
                     if is_set {
+                        self.stats.count_type(CommandType::Set);
                         self.replies.put(OK);
                     }
                     is_set

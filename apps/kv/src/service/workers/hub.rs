@@ -386,6 +386,11 @@ impl Hub {
         *lock(&self.tallies[worker]) = Counted { now: tally, before: tally };
     }
 
+    /// Returns the counters of the shard of `worker`.
+    pub(in crate::service) fn shard_stats(&self, worker: usize) -> &ShardStats {
+        &self.shards[worker]
+    }
+
     /// Returns the number of keys in `space`, and of those with an expiry time, in the shard of `worker`.
     pub(in crate::service) fn keys_of(&self, worker: usize, space: u8) -> (u64, u64) {
         (self.shards[worker].keys(space), self.shards[worker].expiring(space))

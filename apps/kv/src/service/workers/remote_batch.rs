@@ -177,6 +177,8 @@ impl Kv {
 
     fn send_batch(&mut self, worker: usize) {
         if let Some(batch) = self.batches[worker].take() {
+            self.stats.batches += 1;
+            self.stats.batched += batch.requests.len() as u64;
             self.server.outbox.send(worker, Message::RunBatch(batch));
         }
     }

@@ -1,6 +1,6 @@
 //! Operations on one key whose worker is known, and the requests of other workers.
 
-use crate::commands::{Request, Session};
+use crate::commands::{CommandType, Request, Session};
 use crate::memcached::{Data, udp};
 use crate::resp::{self, OK, OwnedArgs, Protocol, Reply};
 use crate::service::Kv;
@@ -88,6 +88,7 @@ impl Kv {
                     return false;
                 }
                 self.stats.commands += 1;
+                self.stats.count_type(CommandType::Set);
                 self.replies.put(OK);
             }
             Operation::Exists | Operation::Touch | Operation::Remove => {

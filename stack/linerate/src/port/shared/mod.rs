@@ -135,7 +135,7 @@ mod tests {
         let temporary = (1..=6).map(|n| own(&format!("2001:db8::{n}"), false, true));
         let rest = [own("2001:db8::d", true, false), own("2001:db8::f", false, false), own("fe80::1", false, false)];
         let network = InterfaceNetwork { addresses: temporary.chain(rest).collect(), routes: Vec::new() };
-        let listen = Listen { tcp: vec!["[2001:db8::6]:7".parse().unwrap()], udp: Vec::new() };
+        let listen = Listen { tcp: vec!["[2001:db8::6]:7".parse().unwrap()], ..Listen::default() };
         let ips: Vec<_> = ips(&network_of(&network, &listen)).iter().map(IpAddr::to_string).collect();
         let hosts = ["6", "f", "", "1", "2", "3", "4", "5"];
         let expected: Vec<_> =

@@ -1,0 +1,36 @@
+//! Figures of a worker for metrics.
+
+use crate::commands::CommandType;
+use crate::service::Kv;
+use crate::store::KEYSPACES;
+use linerate_bypass::inspect::Figure;
+
+impl Kv {
+    pub(super) fn all_figures(&self) -> Vec<Figure> {
+        let stats = &self.stats;
+        let shard = self.server.hub().shard_stats(self.worker);
+        let keys = (0..KEYSPACES as u8).map(|space| shard.keys(space)).sum();
+        let removed = shard.counts();
+        let mut figures: Vec<Figure> = [
+            ("hits", stats.hits),
+            ("misses", stats.misses),
+            ("keys", keys),
+            ("expired", removed.expired),
+            ("evicted", removed.evicted),
+            ("remote batches", stats.batches),
+            ("remote requests", stats.batched),
+        ]
+        .map(|(name, value)| Figure { name, part: "", value })
+        .into();
+        let others = CommandType::ALL.map(|of| (of.label(), stats.by_type[of as usize]));
+        // Only `GET` has no counter of its own.
+        let gets = stats.commands.saturating_sub(stats.by_type.iter().sum());
+        let commands = [("get", gets)].into_iter().chain(others);
+        figures.extend(commands.map(|(part, value)| Figure { name: "commands", part, value }));
+        if let Some(store) = &self.stores[self.worker] {
+            let classes = store.memory_by_class();
+            figures.extend(classes.map(|(part, bytes)| Figure { name: "memory", part, value: bytes as u64 }));
+        }
+        figures
+    }
+}
