@@ -78,30 +78,39 @@ fn gid_event_keeps_infiniband_connections() {
     }
 }
 
-/// Chooses everything, and connects by port 2.
+/// Chooses everything. Only rdma_cm can connect by port 2 here: the kernel connects from one address of the loopback
+/// interface.
 fn choosing(connect: Connect, mode: Mode) -> (Rig, SocketAddr) {
     let defaults = Setup::default();
     let path = PathOptions { traffic_class: 104, service_level: 3, pkey_index: 1 };
     let connect_timeout = Duration::from_millis(100);
-    let config = Config { connect, mode, connect_timeout, path, port: Some(2), max_connections: 4, ..defaults.config };
-    let network = if connect == Connect::Exchange { [127, 0, 0] } else { [10, 0, 0] };
+    let by_cm = connect == Connect::Manager;
+    let port = by_cm.then_some(2);
+    let config = Config { connect, mode, connect_timeout, path, port, max_connections: 4, ..defaults.config };
+    let network = if by_cm { [10, 0, 0] } else { [127, 0, 0] };
     let setup = Setup { network, config, device: two_ports, offers: mode != Mode::Ud, ..defaults };
     let mut rig = Rig::new(&setup, [Peer::sends(&[(100, false)]), Peer::echoes()]);
     rig.tick = 20_000;
     let [a, b, _] = network;
-    let address = rig.listens(SocketAddr::from(([a, b, 1, 2], if connect == Connect::Exchange { 0 } else { 7 })));
+    let address = rig.listens(SocketAddr::from(([a, b, by_cm.into(), 2], if by_cm { 7 } else { 0 })));
     (rig, address)
 }
 
 #[test]
-fn chosen_path_is_used_with_rdma_cm() {
-    let (mut rig, address) = choosing(Connect::Manager, Mode::Send);
-    rig.connect_to(address);
-    rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
-    for end in &rig.ends {
-        assert!(rig.fabric.paths(&end.device).contains(&(2, 1, 104, 3)), "{:?}", rig.fabric.paths(&end.device));
+fn chosen_path_is_used_by_both_connection_methods() {
+    for (connect, mode, port) in
+        [(Connect::Manager, Mode::Send, 2), (Connect::Exchange, Mode::Send, 1), (Connect::Exchange, Mode::Ud, 1)]
+    {
+        let (mut rig, address) = choosing(connect, mode);
+        // Neither end closes.
+        rig.ends[0].worker.service_mut().total = usize::MAX;
+        rig.connect_to(address);
+        rig.run_until(|ends| ends.iter().all(|end| end.worker.service().received == 100));
+        for end in &rig.ends {
+            let paths = rig.fabric.paths(&end.device);
+            assert!(paths.contains(&(port, 1, 104, 3)), "{connect:?} {mode:?}: {paths:?}");
+        }
     }
-    rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
 }
 
 #[test]
