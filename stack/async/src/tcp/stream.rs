@@ -147,8 +147,8 @@ impl TcpStream {
         self.reader.consume(n);
     }
 
-    /// Sends `bytes`, without a copy where the transport can, unless they are at most 256. If the future is dropped before it is complete, a part
-    /// may have been sent.
+    /// Sends `bytes`, without a copy where the transport can, unless they are at most 256. If the future is dropped
+    /// before it is complete, a part may have been sent.
     ///
     /// # Errors
     /// The connection has ended, or sending was shut down.
