@@ -1,15 +1,18 @@
 //! One connection of a client.
 
+use crate::body::Body;
 use crate::client_stream::{ClientStream, Protocol};
 use crate::server::{Limits, WorkerState};
-use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::EXPECT;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use linerate_async::{HyperExecutor, HyperTimer, TcpStream, draining, now, sleep_until};
 use linerate_bypass::time::{Duration, Instant};
 use std::cell::Cell;
-use std::future::{Future, poll_fn, ready};
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -18,7 +21,9 @@ use std::task::Poll;
 const MIN_BUFFER: usize = 8192;
 /// Maximum concurrent requests of an HTTP/2 connection.
 const STREAMS: u32 = 128;
-/// Receive window of an HTTP/2 connection and of each stream: request bodies are not read.
+/// Maximum length of a request body that is discarded before the response.
+const DISCARDED: u64 = 65_536;
+/// Receive window of an HTTP/2 connection and of each stream.
 const WINDOW: u32 = 65_535;
 
 /// Builders of connections with the limits of a server.
@@ -46,7 +51,7 @@ pub(crate) async fn serve(stream: TcpStream, worker: Rc<WorkerState>) {
     let watch = Watch { progress: &progress, timeout: worker.limits().client_timeout };
     let mut stream = ClientStream::new(stream, progress.clone());
     let Some(Ok(Some(protocol))) = watch.limit(stream.protocol(), |_| {}, Drained::Ends).await else { return };
-    let service = service_fn(|request: Request<Incoming>| ready(worker.respond(&request)));
+    let service = service_fn(|request| respond(worker.clone(), request));
     let builders = worker.builders();
     let ended = match protocol {
         Protocol::Http1 => {
@@ -61,6 +66,25 @@ pub(crate) async fn serve(stream: TcpStream, worker: Rc<WorkerState>) {
     if let Some(Err(error)) = ended {
         tracing::debug!("connection of a client: {error}");
     }
+}
+
+/// Returns the response to `request`.
+///
+/// A short body is discarded first: over HTTP/2 a response before its end is followed by RST_STREAM (RFC 9113 §8.1),
+/// which some clients take for an error. Clients with `Expect` wait for the response (RFC 9110 §10.1.1).
+async fn respond(worker: Rc<WorkerState>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let is_short = request.body().size_hint().lower() <= DISCARDED;
+    if !request.body().is_end_stream() && is_short && !request.headers().contains_key(EXPECT) {
+        let mut left = DISCARDED;
+        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
+            let len = frame.data_ref().map_or(0, |data| data.len() as u64);
+            match left.checked_sub(len) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    }
+    worker.respond(&request)
 }
 
 /// Effect of a drain on a phase of a connection.

@@ -44,6 +44,16 @@ fn curl_gets_files_from_two_workers_and_from_service_threads() {
 }
 
 #[test]
+fn request_with_a_body_is_refused_without_a_stream_error() {
+    let server = serve("http", ANY);
+    let url = format!("http://{}/", server.address());
+    for _ in 0..30 {
+        assert!(clients::status("--http2-prior-knowledge --data a=b", &url).starts_with("405/2/"));
+    }
+    stop(server);
+}
+
+#[test]
 fn h2load_reports_no_error() {
     if !has("h2load", "nghttp2-client") {
         return;
