@@ -213,6 +213,9 @@ fn connections_beyond_the_local_ports_are_refused_with_the_remedies() {
             "the source addresses have 64512 ports for the server's port: use up to 64512, let the server listen on \
              further ports and give their number by --ports, or give further source addresses by --ip and --from",
         );
+        let shared = "echo load --via af_xdp:lr0,share --connect 10.0.0.2:7 --connections 4537";
+        assert_refused(shared, 2, "have 4536 ports for the server's port: use up to 4536");
+        assert_refused(shared, 2, "or widen --outgoing-ports");
         let two = format!("{args} --ip 10.0.0.3/24 --from 10.0.0.1 --from 10.0.0.3 --ports 2 --connections 300000");
         assert_refused(&two, 2, "the source addresses have 258048 ports for the server's 2 ports");
     }

@@ -150,19 +150,17 @@ fn parse_rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "give requests per second, such as 50000".to_owned())
 }
 
-/// Ephemeral ports of a local address in the stack: all but the well-known ones.
-const STACK_PORTS: u64 = 64_512;
-
 impl LoadArgs {
     /// Checks that the local addresses have enough ports for the connections.
     fn check_local_ports(&self) -> Result<(), Error> {
-        let (ports, remedy) = match &self.net.via {
-            Via::Rdma { .. } => return Ok(()),
-            Via::Kernel => (kernel_ports(), "or widen net.ipv4.ip_local_port_range by sysctl"),
-            _ => (STACK_PORTS, "or give further source addresses by --ip and --from"),
+        let Some(ports) = self.net.local_ports() else { return Ok(()) };
+        let remedy = match self.net.via {
+            Via::Kernel => "or widen net.ipv4.ip_local_port_range by sysctl",
+            _ if self.net.uses_kernel_addresses() => "or widen --outgoing-ports",
+            _ => "or give further source addresses by --ip and --from",
         };
         let sources = self.net.from.iter().filter(|ip| ip.is_ipv4() == self.connect.is_ipv4()).count();
-        let most = ports * sources.max(1) as u64 * u64::from(self.ports);
+        let most = ports.count() as u64 * sources.max(1) as u64 * u64::from(self.ports);
         if u64::from(self.connections) <= most {
             return Ok(());
         }
@@ -179,14 +177,6 @@ impl LoadArgs {
         let LoadArgs { connect: remote, ports, warm_up, duration, .. } = *self;
         Plan { remote, ports, connections: self.connections as usize, warm_up, duration }
     }
-}
-
-/// Returns the number of ports from which the kernel selects those of outgoing connections.
-fn kernel_ports() -> u64 {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut bounds = range.split_whitespace().map_while(|word| word.parse::<u64>().ok());
-    let ends = bounds.next().zip(bounds.next());
-    ends.map_or(STACK_PORTS, |(first, last)| last.saturating_sub(first) + 1)
 }
 
 /// Results of all workers of a load.

@@ -391,6 +391,16 @@ impl NetConfig {
         may_be_given || self.ip.iter().any(|own| own.address() == ip)
     }
 
+    /// Returns the local ports of outgoing connections; `None` for RDMA, or if the range of the kernel cannot be read.
+    pub fn local_ports(&self) -> Option<PortRange> {
+        match self.via {
+            Via::Rdma { .. } => None,
+            Via::Kernel => PortRange::of_kernel(),
+            _ if self.uses_kernel_addresses() => Some(self.outgoing_ports.unwrap_or(PortRange::SHARED)),
+            _ => Some(PortRange::STACK),
+        }
+    }
+
     /// Returns whether the addresses are those of the kernel, on an interface that is shared with it.
     pub fn uses_kernel_addresses(&self) -> bool {
         matches!(self.via, Via::AfXdp { shared: true, .. }) && self.ip.is_empty()

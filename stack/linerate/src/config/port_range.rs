@@ -1,5 +1,6 @@
 //! Range of ports.
 
+use linerate_stack::Config;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -11,7 +12,27 @@ pub struct PortRange {
     last: u16,
 }
 
+/// Setting of the kernel with the local ports of its connections.
+const OF_KERNEL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
 impl PortRange {
+    /// Ports from which the stack selects those of outgoing connections.
+    pub const STACK: PortRange = PortRange::new(*Config::OUTGOING_PORTS.start(), *Config::OUTGOING_PORTS.end());
+    /// The same at addresses of the kernel, which does not use these unless its range has been changed.
+    pub const SHARED: PortRange = PortRange::new(61_000, 65_535);
+
+    /// Returns the range from which the kernel selects the ports of outgoing connections, if it can be read.
+    pub fn of_kernel() -> Option<Self> {
+        let text = std::fs::read_to_string(OF_KERNEL).ok()?;
+        let (first, last) = text.trim().split_once(char::is_whitespace)?;
+        Some(PortRange::new(first.parse().ok()?, last.trim().parse().ok()?))
+    }
+
+    /// Returns the number of ports.
+    pub fn count(self) -> usize {
+        RangeInclusive::from(self).len()
+    }
+
     /// Creates the range from `first` to `last`, or from `last` to `first` if that is less.
     pub const fn new(first: u16, last: u16) -> Self {
         if first <= last { PortRange { first, last } } else { PortRange { first: last, last: first } }

@@ -16,11 +16,6 @@ use std::sync::Arc;
 /// Maximum routes through an interface. Each lookup of a next hop reads them in order.
 const MOST_ROUTES: usize = 1024;
 
-/// Default local ports of outgoing connections, which the kernel does not use unless its range has been changed.
-const OUTGOING: PortRange = PortRange::new(61_000, 65_535);
-/// Setting of the kernel with the local ports of its own connections.
-const KERNEL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-
 /// Kernel's state of the interface, before the workers run.
 pub struct SharedHost {
     monitor: InterfaceMonitor,
@@ -77,12 +72,8 @@ impl SharedHost {
 /// Returns the local ports of outgoing connections, and an error if the kernel uses some of them. A server without an
 /// explicit range then makes no connections.
 fn outgoing_ports(given: Option<PortRange>, listen: &Listen) -> Result<Option<PortRange>, Error> {
-    let wanted = given.unwrap_or(OUTGOING);
-    let text = std::fs::read_to_string(KERNEL_PORTS).unwrap_or_default();
-    let kernel = match *text.split_whitespace().filter_map(|port| port.parse().ok()).collect::<Vec<u16>>() {
-        [first, last] => PortRange::new(first, last),
-        _ => return Ok(Some(wanted)),
-    };
+    let wanted = given.unwrap_or(PortRange::SHARED);
+    let Some(kernel) = PortRange::of_kernel() else { return Ok(Some(wanted)) };
     if !wanted.overlaps(kernel) {
         return Ok(Some(wanted));
     }
@@ -148,13 +139,12 @@ mod tests {
 
     #[test]
     fn outgoing_ports_of_the_kernel_are_refused_unless_a_server_needs_none() {
-        let text = std::fs::read_to_string(KERNEL_PORTS).unwrap();
-        let kernel: Vec<u16> = text.split_whitespace().map(|port| port.parse().unwrap()).collect();
-        let taken = PortRange::new(kernel[0], kernel[0]);
+        let kernel = PortRange::of_kernel().unwrap();
+        let taken = PortRange::new(kernel.first(), kernel.first());
         let refused = outgoing_ports(Some(taken), &Listen::default()).unwrap_err().to_string();
         assert!(refused.contains("ip_local_port_range") && refused.contains(&taken.to_string()), "{refused}");
-        if kernel[1] < OUTGOING.first() {
-            assert_eq!(outgoing_ports(None, &Listen::default()).unwrap(), Some(OUTGOING));
+        if !kernel.overlaps(PortRange::SHARED) {
+            assert_eq!(outgoing_ports(None, &Listen::default()).unwrap(), Some(PortRange::SHARED));
         }
     }
 }
