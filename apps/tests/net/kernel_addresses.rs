@@ -4,7 +4,7 @@ use super::client::{connect, exchange, random};
 use super::links::assert_no_errors;
 use super::program::linerate;
 use super::refusals::assert_refused;
-use super::shared::{assert_alive, connect_kernels};
+use super::shared::{assert_alive, assert_undisturbed, connect_kernels};
 use super::wire::linerate_in;
 use linerate_harness::namespace::command_in;
 use linerate_harness::program::{Program, ip, run};
@@ -63,14 +63,7 @@ fn assert_serves_beside_the_kernel(namespace: &str, queues: usize) {
         }
         streams.iter_mut().for_each(assert_alive);
     }
-    let link = Command::new("ip").args(["-n", namespace, "link", "show", "lr1"]).output().unwrap();
-    let link = String::from_utf8_lossy(&link.stdout);
-    assert!(!link.contains("xdp") && !link.contains("PROMISC"), "the interface is left as found: {link}");
-    for mut stream in streams {
-        stream.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the server has finished the connection");
-    }
-    assert_eq!(kernel.stop().json()["broken"], 0);
+    assert_undisturbed(namespace, streams, kernel);
 }
 
 #[test]

@@ -29,6 +29,18 @@ pub fn assert_alive(stream: &mut TcpStream) {
     assert_eq!(&reply, b"alive");
 }
 
+/// Asserts that the interface is left as found, and that the connections of the `kernel`'s server end in order.
+pub fn assert_undisturbed(namespace: &str, streams: impl IntoIterator<Item = TcpStream>, kernel: Program) {
+    let link = Command::new("ip").args(["-n", namespace, "link", "show", "lr1"]).output().unwrap();
+    let link = String::from_utf8_lossy(&link.stdout);
+    assert!(!link.contains("xdp") && !link.contains("PROMISC"), "the interface is left as found: {link}");
+    for mut stream in streams {
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the server has finished the connection");
+    }
+    assert_eq!(kernel.stop().json()["broken"], 0);
+}
+
 fn serve(namespace: &str, more: &str) -> Command {
     linerate_in(namespace, &format!("echo serve --via af_xdp:lr1,share {ADDRESSES} {more}"))
 }
@@ -54,14 +66,7 @@ fn assert_shared(namespace: &str, queues: usize) {
         }
         streams.iter_mut().for_each(assert_alive);
     }
-    let link = Command::new("ip").args(["-n", namespace, "link", "show", "lr1"]).output().unwrap();
-    let link = String::from_utf8_lossy(&link.stdout);
-    assert!(!link.contains("xdp") && !link.contains("PROMISC"), "the interface is left as found: {link}");
-    for mut stream in streams {
-        stream.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the server has finished the connection");
-    }
-    assert_eq!(kernel.stop().json()["broken"], 0);
+    assert_undisturbed(namespace, streams, kernel);
 }
 
 #[test]
