@@ -1,4 +1,5 @@
-// Checks of node-redis's cluster client on a cluster whose map changes. Usage: cluster_node.js HOST PORT. A failed check exits with 1.
+// Checks of node-redis's cluster client on a cluster whose map changes. Usage: cluster_node.js HOST PORT. A failed
+// check exits with 1.
 
 'use strict';
 

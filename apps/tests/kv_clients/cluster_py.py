@@ -1,4 +1,6 @@
-"""Checks of redis-py's RedisCluster on a cluster whose map changes. Usage: cluster_py.py HOST PORT. A failed check ends with a traceback."""
+"""Checks of redis-py's RedisCluster on a cluster whose map changes. Usage: cluster_py.py HOST PORT.
+
+A failed check ends with a traceback."""
 
 import sys
 import time

@@ -153,7 +153,8 @@ pub enum Unsupported {
     },
     /// The transport has no reliable connections of the verbs specification.
     #[error(
-        "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as --via kernel"
+        "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as --via \
+         kernel"
     )]
     Transport(&'static str),
     /// iWARP has no UD queue pairs.
@@ -167,8 +168,8 @@ pub enum Unsupported {
     NoImmediate,
     /// Without a window bound to the queue pair, any peer could write to a ring.
     #[error(
-        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: this device \
-         has none, or announces them and cannot allocate any; use mode send"
+        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: this \
+         device has none, or announces them and cannot allocate any; use mode send"
     )]
     NoWindows,
     /// iWARP's connection manager changes the state of queue pairs.

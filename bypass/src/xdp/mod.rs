@@ -64,8 +64,8 @@ pub(crate) enum ShareError {
     Occupied(String),
     /// The driver refuses the program.
     #[error(
-        "the driver refuses the XDP program ({error}); 'ethtool -K {interface} lro off' or 'ip link set dev {interface} \
-         mtu 1500' may help, and 'dmesg' may name the reason"
+        "the driver refuses the XDP program ({error}); 'ethtool -K {interface} lro off' or 'ip link set dev \
+         {interface} mtu 1500' may help, and 'dmesg' may name the reason"
     )]
     NotAttached {
         /// Name of the interface.

@@ -133,8 +133,9 @@ impl FromStr for LinkSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LinkSpec, String> {
-        const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp, af_xdp-shared or rdma:DEVICE; between two machines kernel, rdma:DEVICE, \
-                             pci:ADDRESS or af_xdp:INTERFACE, or with a name for each end, rdma:SERVER/LOAD";
+        const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp, af_xdp-shared or rdma:DEVICE; between \
+                             two machines kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE, or with a name for \
+                             each end, rdma:SERVER/LOAD";
         Ok(match text {
             "kernel" => LinkSpec::Kernel,
             "veth" => LinkSpec::Veth,

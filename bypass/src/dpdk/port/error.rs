@@ -55,8 +55,8 @@ pub enum OpenError {
     },
     /// The kernel uses a listening port at its addresses, or refuses to reserve it.
     #[error(
-        "{address}: the kernel does not give the {protocol} port away ({reason}): 'ss -lntup' shows the server that uses \
-         it; stop that, or choose another port"
+        "{address}: the kernel does not give the {protocol} port away ({reason}): 'ss -lntup' shows the server that \
+         uses it; stop that, or choose another port"
     )]
     EndpointInUse {
         /// Listening address.

@@ -173,7 +173,8 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         true
     }
 
-    /// Takes the request if it has at most `max` bytes. Returns `None` if the general path has to take it.
+    /// Takes the request if it has at most `max` bytes; the inner option is `None` if there is no request. Returns
+    /// `None` if the general path has to take received bytes.
     #[inline(always)]
     pub(crate) fn rr_take(&mut self, max: usize) -> Option<Option<Bytes>> {
         let tcb = &mut *self.tcb;

@@ -200,7 +200,7 @@ fn retries_are_those_of_the_transition() {
     call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
     let theirs = b.only().id;
-    // What the ends tell each other has no effect.
+    // The values in the messages of the connection manager have no effect.
     let parameters = CmConnParam { rnr_retries: 1, ..b.parameters(b"") };
     call!(b.end.sim.cm_accept(theirs, &parameters)).unwrap();
     fabric.run();
