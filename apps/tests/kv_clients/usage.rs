@@ -65,7 +65,8 @@ fn wrong_map_of_a_cluster_has_one_clear_error() {
     let path = directory.path().join("map.toml").display().to_string();
     let node =
         |port: u16, slots: &str| format!("[[node]]\nhost = \"127.0.0.1\"\nport = {port}\nslots = [\"{slots}\"]\n");
-    assert_refused(&format!("--listen 127.0.0.1:7000 --cluster-map {path}"), 1, &["--cluster-map", "No such file"]);
+    let missing = ["--cluster-map", "No such file", "name the file of the map"];
+    assert_refused(&format!("--listen 127.0.0.1:7000 --cluster-map {path}"), 1, &missing);
     for (text, part) in [
         (node(7000, "0-16384"), "slots from 0 to 16383"),
         (node(7000, "0-16382"), "slots 16383-16383 belong to no node"),

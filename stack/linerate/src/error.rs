@@ -117,7 +117,10 @@ pub enum Error {
         kernel: PortRange,
     },
     /// The kernel's state of an interface could not be read.
-    #[error("'{interface}': reading its addresses, routes and neighbours from the kernel: {source}")]
+    #[error(
+        "'{interface}': reading its addresses, routes and neighbours from the kernel: {source}: name an interface that \
+         'ip link' lists"
+    )]
     Rtnetlink {
         /// The interface.
         interface: String,

@@ -135,7 +135,8 @@ impl MapSource {
             return map.map_err(|error| Error::Usage(format!("--cluster: {error}")));
         };
         let failed = |reason| Error::ClusterMap { path: path.clone(), reason };
-        let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let text = fs::read_to_string(path);
+        let text = text.map_err(|error| failed(format!("{error}: name the file of the map")))?;
         let file = parse(&text).map_err(failed)?;
         let node = |entry: NodeEntry| Node {
             host: Some(entry.host),
