@@ -167,15 +167,18 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         };
         let memcached = args.memcached.map(|address| address.port());
         check_ports(args, network.workers())?;
-        let arena = network.arena(args.memory as usize)?;
         let workers = network.workers();
+        // A wrong map is reported before memory is allocated.
+        let cluster = args.cluster.source(&args.listen, workers);
+        let cluster = cluster.map(|source| source.read().map(|map| (source, map))).transpose()?;
+        let arena = network.arena(args.memory as usize)?;
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
         let config = Config { settings, workers, memcached, arena, export, counters };
-        let hub = match args.cluster.source(&args.listen, workers) {
+        let hub = match cluster {
             None => Hub::new(config),
-            Some(source) => {
-                let hub = Hub::in_cluster(config, source.read()?);
+            Some((source, map)) => {
+                let hub = Hub::in_cluster(config, map);
                 source.reload_on_sighup(hub.clone())?;
                 hub
             }
