@@ -187,6 +187,11 @@ impl Config {
         self.initial_addresses(MacAddr::default()).own().len() + usize::from(self.dhcp) + formed
     }
 
+    /// Returns the Ethernet address of the interface that the port shares with the host's kernel.
+    pub(crate) fn host_mac(&self) -> Option<MacAddr> {
+        self.host.as_ref()?.mac
+    }
+
     /// Returns the addresses that a host with the Ethernet address `mac` has at start.
     pub(crate) fn initial_addresses(&self, mac: MacAddr) -> Addresses {
         if let Some(host) = &self.host {

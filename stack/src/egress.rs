@@ -119,6 +119,11 @@ impl<N: Nic> Egress<N> {
         self.mac
     }
 
+    /// Sets the Ethernet address. [`set_addresses`](Self::set_addresses) must follow, which applies it to all frames.
+    pub(crate) fn set_mac(&mut self, mac: MacAddr) {
+        self.mac = mac;
+    }
+
     pub(crate) fn addresses(&self) -> &Addresses {
         &self.addresses
     }

@@ -14,9 +14,11 @@ use std::sync::Arc;
 /// Capacity of the mailbox of the control plane. A neighbour whose request it refuses is requested again.
 const REQUESTS: usize = 1024;
 
-/// Addresses and routes of an interface.
+/// Ethernet address, IP addresses and routes of an interface.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct HostNetwork {
+    /// Ethernet address. With `None`, the port's address.
+    pub mac: Option<MacAddr>,
     /// Local addresses, at most [`MAX_ADDRESSES`](crate::Config::MAX_ADDRESSES).
     pub addresses: Vec<IpCidr>,
     /// Local addresses that new connections use only if there is no other.

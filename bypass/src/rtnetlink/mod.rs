@@ -18,6 +18,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
@@ -69,7 +70,7 @@ impl InterfaceMonitor {
         Ok(InterfaceMonitor { index, events, requests, network, read: Instant::now(), is_stale: false })
     }
 
-    /// Returns the addresses and routes.
+    /// Returns the Ethernet address, IP addresses and routes.
     pub fn network(&self) -> &InterfaceNetwork {
         &self.network
     }
@@ -152,9 +153,15 @@ impl InterfaceMonitor {
     }
 }
 
-/// Reads the addresses and routes of an interface.
+/// Reads the Ethernet address, IP addresses and routes of an interface.
 fn read_network(socket: &mut Socket, index: u32) -> io::Result<InterfaceNetwork> {
     let mut network = InterfaceNetwork::default();
+    let link = Request::new(RTM_GETLINK, 0, &parse::link_header(index));
+    match socket.call(link, |message| network.mac = parse::link(message, index).or(network.mac)) {
+        // A removed interface has no addresses either.
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+        result => result?,
+    }
     // The header of an address has 8 bytes, that of a route 12.
     socket.dump(Request::new(RTM_GETADDR, 0, &[0; 8]), |message| {
         network.addresses.extend(parse::address(message, index));

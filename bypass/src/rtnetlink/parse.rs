@@ -22,6 +22,7 @@ const NDA_LLADDR: u16 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
+const IFLA_ADDRESS: u16 = 1;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -44,6 +45,7 @@ const MAIN_TABLE: u32 = 254;
 const UNICAST: u8 = 1;
 const UNUSABLE: u32 = 0x1 | 0x10 | 0x200;
 /// Lengths of headers.
+const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
 const NEIGHBOR_HEADER: usize = 12;
@@ -59,9 +61,11 @@ const NO_ARP: u16 = 0x40;
 const PERMANENT: u16 = 0x80;
 const INCOMPLETE: u16 = 0x01;
 
-/// Addresses and routes of an interface.
+/// Ethernet address, IP addresses and routes of an interface.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct InterfaceNetwork {
+    /// Ethernet address.
+    pub mac: Option<MacAddr>,
     /// Usable addresses, in the order of the kernel.
     pub addresses: Vec<InterfaceAddress>,
     /// Routes of the main table, the longest prefix first, of equal ones that with the lowest metric.
@@ -139,6 +143,22 @@ pub(super) fn concerns_network(message: &Message, index: u32) -> bool {
         RTM_NEWROUTE | RTM_DELROUTE => table_of(message.body) == Some(MAIN_TABLE),
         _ => false,
     }
+}
+
+/// Returns the header of a message about an interface.
+pub(super) fn link_header(index: u32) -> [u8; LINK_HEADER] {
+    let mut header = [0; LINK_HEADER];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header
+}
+
+/// Returns the Ethernet address of the interface `index` in a message.
+pub(super) fn link(message: &Message, index: u32) -> Option<MacAddr> {
+    if message.kind != RTM_NEWLINK || word(message.body, 4)? != index {
+        return None;
+    }
+    let (_, value) = attributes(message.body.get(LINK_HEADER..)?).find(|(kind, _)| *kind == IFLA_ADDRESS)?;
+    value.try_into().ok().map(MacAddr)
 }
 
 /// Returns the address of the interface `index` in a message, if it is usable.

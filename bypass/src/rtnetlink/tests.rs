@@ -43,6 +43,17 @@ fn requests_are_read_back_as_messages() {
 }
 
 #[test]
+fn ethernet_address_is_that_of_the_interface() {
+    let link = |index: u32, value: &[u8]| {
+        let bytes = encoded(16, &parse::link_header(index), &[(3, b"eth0\0".into()), (1, value.into())]);
+        with_message(&bytes, |message| parse::link(message, INDEX))
+    };
+    assert_eq!(link(INDEX, &[2, 0, 0, 0, 0, 9]), Some(MacAddr([2, 0, 0, 0, 0, 9])));
+    assert_eq!(link(4, &[2, 0, 0, 0, 0, 9]), None);
+    assert_eq!(link(INDEX, &[10, 0, 0, 1]), None, "not an Ethernet address");
+}
+
+#[test]
 fn tentative_and_foreign_addresses_are_not_usable() {
     let address = |index: u32, flags: u32| {
         let header = [&[parse::IPV6, 64, 0x80, 0][..], &index.to_ne_bytes()].concat();
@@ -117,7 +128,7 @@ fn neighbors_are_reported_once_their_state_is_known() {
 fn truncated_messages_are_ignored() {
     let header = header(&[parse::IPV4, 24, 0, 0, 254, 0, 0, 1], 12);
     let hops = [&[16, 0, 0, 0][..], &INDEX.to_ne_bytes(), &[8, 0, 5, 0, 10, 0, 0, 1]].concat();
-    for kind in [RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH] {
+    for kind in [16, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH] {
         let whole = encoded(kind, &header, &[(1, vec![10, 0, 0, 0]), (9, hops.clone()), (18, vec![2, 0, 10])]);
         for end in 0..whole.len() {
             assert_eq!(messages(&whole[..end]).count(), 0, "{kind}, {end} bytes");
@@ -126,6 +137,7 @@ fn truncated_messages_are_ignored() {
                 shorter[..4].copy_from_slice(&(end as u32).to_ne_bytes());
             }
             for message in messages(&shorter) {
+                parse::link(&message, INDEX);
                 parse::address(&message, INDEX);
                 parse::route(&message, INDEX);
                 parse::neighbor(&message, INDEX);

@@ -51,7 +51,8 @@ pub enum CloseReason {
     TimedOut,
     /// No data moved in either direction within the transport's idle timeout. The peer has been sent a reset.
     IdleTimeout,
-    /// The DHCP lease of the connection's local address has expired. Nothing is sent to the peer.
+    /// The connection's local address is no longer this host's: its DHCP lease has expired, or the kernel removed it
+    /// from a shared interface. Nothing is sent to the peer.
     AddressLost,
 }
 

@@ -30,6 +30,7 @@ fn monitor_follows_addresses_routes_and_neighbors() {
         assert!(InterfaceMonitor::open("nonsense0").is_err());
         let mut monitor = InterfaceMonitor::open("lr0").unwrap();
         let network = monitor.network();
+        assert_eq!(network.mac, Some(MacAddr([2, 0, 0, 0, 0, 1])));
         assert!(network.addresses.iter().any(|own| own.ip == of("10.9.0.4") && own.prefix_len == 24), "{network:?}");
         let v4: Vec<_> = network.routes.iter().filter(|route| route.destination.is_ipv4()).collect();
         let [link, default] = v4[..] else { panic!("{network:?}") };
@@ -42,6 +43,10 @@ fn monitor_follows_addresses_routes_and_neighbors() {
         ip("route change default via 10.9.0.254 dev lr0");
         await_change(&mut monitor, "a route", |monitor, _| {
             monitor.network().routes.iter().any(|route| route.gateway == Some(of("10.9.0.254")))
+        });
+        ip("link set lr0 address 02:00:00:00:00:02");
+        await_change(&mut monitor, "an Ethernet address", |monitor, changes| {
+            changes.network && monitor.network().mac == Some(MacAddr([2, 0, 0, 0, 0, 2]))
         });
         assert!(!monitor.poll().unwrap().network, "a change is reported once");
 

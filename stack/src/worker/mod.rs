@@ -83,7 +83,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let capabilities = nic.capabilities();
         let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET_HEADER);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
-        let mac = config.mac.unwrap_or_else(|| nic.mac());
+        let mac = config.mac.or(config.host_mac()).unwrap_or_else(|| nic.mac());
         let first = config.initial_addresses(mac);
         // The host's kernel has verified its addresses.
         let probes = if config.host.is_some() { 0 } else { config.dad_transmits };

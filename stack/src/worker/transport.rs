@@ -121,6 +121,9 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
 
     /// Recomputes the local addresses.
     pub fn update_addresses(&mut self, config: &Config) {
+        if let Some(mac) = config.host_mac() {
+            self.egress.set_mac(mac);
+        }
         let addresses = addresses_of(config, self.lease, self.network.as_ref(), self.is_verified, self.egress.mac());
         let lost = |cidr: &&IpCidr| !addresses.is_local(cidr.address());
         for lost in self.egress.addresses().own().iter().filter(lost) {

@@ -24,6 +24,7 @@ fn route(destination: &str, prefix: u8, gateway: Option<&str>) -> Route {
 /// Returns the network of the host 10.0.0.2, with routes through `gateway`.
 fn network(gateway: &str) -> HostNetwork {
     HostNetwork {
+        mac: None,
         addresses: ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap()).into(),
         deprecated: Vec::new(),
         routes: vec![
@@ -43,6 +44,8 @@ struct Bench<E: Engine<MemoryNic>> {
     worker: Worker<MemoryNic, Echo, E>,
     control: HostControl<Packets>,
     now: Instant,
+    /// Ethernet address of the worker.
+    station: MacAddr,
 }
 
 impl<E: Engine<MemoryNic>> Bench<E> {
@@ -53,7 +56,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         let mut mailboxes = Mailboxes::for_workers(1);
         let control = HostControl::connect(&mut mailboxes, Box::new(|| {}));
         let worker = Worker::new(&config, mailboxes.remove(0), other, |_| Echo::default(), Instant::ZERO);
-        let mut bench = Bench { nic, worker, control, now: Instant::ZERO };
+        let mut bench = Bench { nic, worker, control, now: Instant::ZERO, station: MacAddr(HOST_MAC) };
         let sent = bench.run_for(Duration::from_secs(5));
         assert!(sent.is_empty(), "no ARP, NDP, DAD or MLD: {sent:x?}");
         assert!(bench.worker.has_started());
@@ -76,7 +79,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
 
     /// Sends a segment from `from` to port 7 of `to` and returns the frames that the worker sent.
     fn send(&mut self, from: &str, to: &str, segment: TcpRepr) -> Vec<Vec<u8>> {
-        let bytes = frames::tcp(STATION.0, HOST_MAC, (of(from), 5000).into(), (of(to), 7).into(), segment);
+        let bytes = frames::tcp(STATION.0, self.station.0, (of(from), 5000).into(), (of(to), 7).into(), segment);
         let mut frame = self.nic.allocate().unwrap();
         frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
         self.nic.tx_burst(&mut vec![frame]);
@@ -165,6 +168,31 @@ fn changed_route_applies_to_open_connections() {
     // A segment with an acknowledgement number far away is answered by an acknowledgement (RFC 5961 §5).
     let sent = bench.send("192.0.2.9", "10.0.0.2", data);
     assert_eq!(stations(&sent), [OTHER]);
+    assert_eq!(bench.worker.service().closed, []);
+}
+
+/// Returns the Ethernet source addresses of frames.
+fn sources(frames: &[Vec<u8>]) -> Vec<MacAddr> {
+    frames.iter().map(|frame| MacAddr(*frame[6..].first_chunk().unwrap())).collect()
+}
+
+#[test]
+fn changed_ethernet_address_applies_to_open_connections() {
+    let mut bench = Bench::<Native>::new();
+    bench.control.report(of("10.0.0.9"), Some(STATION));
+    bench.open("10.0.0.9");
+    assert!(bench.control.set_network(&Arc::new(HostNetwork { mac: Some(OTHER), ..network("10.0.0.1") })));
+    assert!(bench.run_for(Duration::from_millis(20)).is_empty());
+    let segment = TcpRepr {
+        control: TcpControl::Psh,
+        seq_number: TcpSeqNumber(101),
+        ack_number: Some(TcpSeqNumber(0)),
+        payload: b"hello",
+        ..frames::segment()
+    };
+    assert!(bench.send("10.0.0.9", "10.0.0.2", segment).is_empty(), "a frame to the former address");
+    bench.station = OTHER;
+    assert_eq!(sources(&bench.send("10.0.0.9", "10.0.0.2", segment)), [OTHER]);
     assert_eq!(bench.worker.service().closed, []);
 }
 

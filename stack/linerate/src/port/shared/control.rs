@@ -98,7 +98,7 @@ impl ControlPlane {
         }
     }
 
-    /// Applies changed addresses and routes.
+    /// Applies a changed Ethernet address, changed IP addresses and routes.
     fn apply_network(&mut self) {
         let network = network_of(self.monitor.network(), &self.listen);
         if network.routes.len() > MOST_ROUTES {

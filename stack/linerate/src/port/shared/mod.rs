@@ -102,6 +102,7 @@ fn network_of(network: &InterfaceNetwork, listen: &Listen) -> HostNetwork {
         source: route.source,
     };
     HostNetwork {
+        mac: network.mac,
         addresses: own.iter().filter_map(|own| IpCidr::new(own.ip, own.prefix_len).ok()).collect(),
         deprecated: own.iter().filter(|own| own.is_deprecated).map(|own| own.ip).collect(),
         routes: network.routes.iter().map(route).collect(),
@@ -125,7 +126,7 @@ mod tests {
     fn addresses_beyond_the_limit_are_the_least_useful() {
         let temporary = (1..=6).map(|n| own(&format!("2001:db8::{n}"), false, true));
         let rest = [own("2001:db8::d", true, false), own("2001:db8::f", false, false), own("fe80::1", false, false)];
-        let network = InterfaceNetwork { addresses: temporary.chain(rest).collect(), routes: Vec::new() };
+        let network = InterfaceNetwork { addresses: temporary.chain(rest).collect(), ..InterfaceNetwork::default() };
         let listen = Listen { tcp: vec!["[2001:db8::6]:7".parse().unwrap()], ..Listen::default() };
         let ips: Vec<_> = ips(&network_of(&network, &listen)).iter().map(IpAddr::to_string).collect();
         let hosts = ["6", "f", "", "1", "2", "3", "4", "5"];
