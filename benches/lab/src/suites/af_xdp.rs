@@ -12,10 +12,12 @@ pub const SUITE: Suite =
     Suite { name: "af_xdp", about: "AF_XDP on two queues of one interface, in a guest on virtio-net", run };
 
 const HOST: &str = "10.81.0.1/24";
-const GUEST: &str = "10.81.0.2";
+pub const GUEST: &str = "10.81.0.2";
+/// Interface on the host.
+pub const WIRE: &str = "lr0";
 /// Interface in the guest.
-const INTERFACE: &str = "eth0";
-const QUEUES: u16 = 2;
+pub const INTERFACE: &str = "eth0";
+pub const QUEUES: u16 = 2;
 
 fn run(lab: &Lab, report: &mut Report) {
     let Some((machine, namespace)) = report.case("a guest with an interface of two queues", || boot(lab)) else {
@@ -33,9 +35,10 @@ fn run(lab: &Lab, report: &mut Report) {
     }
 }
 
-fn boot(lab: &Lab) -> Result<(Machine, Namespace)> {
+/// Boots a guest whose interface is up, without an address.
+pub fn boot(lab: &Lab) -> Result<(Machine, Namespace)> {
     let namespace = Namespace::new("lab")?;
-    let nic = Nic { queues: QUEUES, ..Nic::new(16, Wire::Tap("lr0".to_owned())) };
+    let nic = Nic { queues: QUEUES, ..Nic::new(16, Wire::Tap(WIRE.to_owned())) };
     let setup = Setup {
         name: "guest",
         megabytes: 1024,
@@ -46,8 +49,8 @@ fn boot(lab: &Lab) -> Result<(Machine, Namespace)> {
     };
     let machine = Machine::start(lab, &setup)?;
     machine.wait_until_up()?;
-    namespace.add_address("lr0", HOST)?;
-    namespace.up("lr0")?;
+    namespace.add_address(WIRE, HOST)?;
+    namespace.up(WIRE)?;
     machine.bring_up(INTERFACE, None)?;
     machine.run("queues", &format!("ethtool -L {INTERFACE} combined {QUEUES}; echo 160 >/proc/sys/vm/nr_hugepages"))?;
     Ok((machine, namespace))

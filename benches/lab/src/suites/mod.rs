@@ -11,6 +11,7 @@ mod perf;
 mod perftest;
 mod rxe;
 mod service;
+mod share;
 mod siw;
 mod vhost;
 mod virtio_pci;
@@ -30,7 +31,8 @@ pub struct Suite {
 }
 
 /// All suites, in the order in which they run.
-pub const SUITES: &[Suite] = &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, vhost::SUITE, compare::SUITE];
+pub const SUITES: &[Suite] =
+    &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, share::SUITE, vhost::SUITE, compare::SUITE];
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =

@@ -91,6 +91,8 @@ impl End {
         let ours = match self.via.split_once(':') {
             None => String::new(),
             Some(("rdma", _)) => "--idle backoff".to_owned(),
+            // The addresses are those of the guest's kernel.
+            Some(_) if self.via.ends_with(",share") => "--idle backoff".to_owned(),
             Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
         };
         format!("--via {} {ours} --workers {} {} --json", self.via, self.workers, self.args)
