@@ -3,7 +3,7 @@
 use crate::commands::compare::CompareError;
 use crate::commands::doctor::DoctorError;
 use crate::commands::hugepages::HugepagesError;
-use crate::inspect;
+use crate::{inspect, local_client};
 use linerate as net;
 use linerate_bypass::arena::ArenaError;
 use linerate_bypass::{ConnectError, Via};
@@ -38,6 +38,14 @@ pub enum Error {
         /// Error of the last attempt. `None` if all attempts timed out.
         why: Option<ConnectError>,
     },
+    /// The server is on an interface that it shares with the kernel of the load's own host.
+    #[error(
+        "{0}: connection refused: a process of this host has the port and no socket of the kernel listens on it, as a \
+         server on af_xdp:INTERFACE,share: clients on its own host do not pass the interface: run the load on another \
+         host, or a second server with --via kernel --listen {loopback}:{port}",
+        loopback = if .0.is_ipv4() { "127.0.0.1" } else { "[::1]" }, port = .0.port()
+    )]
+    LocalServer(SocketAddr),
     /// No frame was reflected.
     #[error("{0}: no frame came back in 10 s: run raw reflect at the other end, or fix the link")]
     NoReflector(Via),
@@ -196,6 +204,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a load without a connection to `remote`, by that of the last attempt.
+    pub fn no_connection(remote: SocketAddr, why: Option<ConnectError>) -> Error {
+        match why {
+            Some(ConnectError::Refused) if local_client::is_reserved(remote) => Error::LocalServer(remote),
+            why => Error::NoConnection { remote, why },
+        }
+    }
+
     /// Returns the exit status: 2 for invalid arguments, 1 for other errors.
     pub fn status(&self) -> u8 {
         match self {

@@ -7,6 +7,7 @@ mod config;
 pub mod doctor;
 mod error;
 pub mod inspect;
+mod local_client;
 mod top;
 mod usage;
 

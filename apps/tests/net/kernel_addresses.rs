@@ -116,10 +116,23 @@ fn port_has_one_server() {
         assert_refused(serve(namespace, "echo", LISTEN), 1, &parts);
         first.stop();
         let second = Program::serve(serve(namespace, "echo", LISTEN));
+        let mut open = own().map(connect);
         assert_refused(of_kernel(), 1, &["10.9.0.4:7"]);
         // The kernel's client on the same host does not pass the interface.
-        let local = linerate_in(namespace, "echo load --via kernel --connect 10.9.0.4:7 --duration 100ms");
-        assert!(!run(local).status.success());
+        for address in OWN {
+            for service in ["echo", "kv"] {
+                let local = format!("{service} load --via kernel --connect {address} --duration 100ms");
+                assert_refused(
+                    linerate_in(namespace, &local),
+                    1,
+                    &[address, "refused", "share", "--via kernel --listen"],
+                );
+            }
+        }
+        // One process shares an interface.
+        let other_port = serve(namespace, "echo", "--listen 10.9.0.4:8");
+        assert_refused(other_port, 1, &["'lr1' is being used by another Linerate process"]);
+        open.iter_mut().for_each(assert_alive);
         assert!(second.stop().status.success());
         Program::serve(of_kernel()).stop();
     });
@@ -143,6 +156,76 @@ fn unsuitable_options_of_a_shared_interface_are_refused() {
         assert!(Program::serve(serve(namespace, "echo", LISTEN)).stop().status.success());
         ip(&format!("-n {namespace} addr flush dev lr1"));
         assert_refused(serve(namespace, "echo", "--listen 0.0.0.0:7"), 1, &["no address to share", "ip addr add"]);
+    });
+}
+
+/// Moves a connection of a host behind a router to another router, and the interface to another Ethernet address.
+#[test]
+fn changes_of_routes_and_of_the_ethernet_address_are_followed() {
+    beside_others(|namespace| {
+        connect_kernels(namespace, 1);
+        let server = Program::serve(serve(namespace, "echo", LISTEN));
+        // This end is a host behind routers, the second of which has its own Ethernet address.
+        ip("addr add 192.0.2.1/32 dev lr0");
+        ip("route replace 10.9.0.0/24 dev lr0 src 192.0.2.1");
+        ip("link add lr2 link lr0 address 02:00:00:00:00:03 type macvlan mode bridge");
+        ip("link set lr2 up");
+        ip(&format!("-n {namespace} neigh add 10.9.0.3 lladdr 02:00:00:00:00:03 dev lr1 nud permanent"));
+        let mut open = connect(OWN[0].parse().unwrap());
+        assert_eq!(open.local_addr().unwrap().ip().to_string(), "192.0.2.1");
+        assert_alive(&mut open);
+        ip(&format!("-n {namespace} route change default via 10.9.0.3"));
+        let received = || {
+            let bytes = std::fs::read_to_string("/sys/class/net/lr2/statistics/rx_bytes").unwrap();
+            bytes.trim().parse::<u64>().unwrap()
+        };
+        wait_for("the second router", || {
+            let before = received();
+            exchange(own()[0], &random(1 << 18), 1);
+            assert_alive(&mut open);
+            received() - before > 1 << 18
+        });
+        let mut neighbor = connect(OWN[1].parse().unwrap());
+        ip(&format!("-n {namespace} link set lr1 address 02:00:00:00:00:04"));
+        // The kernel has flushed its neighbours on the interface.
+        ip(&format!("-n {namespace} neigh replace 10.9.0.3 lladdr 02:00:00:00:00:03 dev lr1 nud permanent"));
+        for own in ["10.9.0.4", "fd09::4"] {
+            ip(&format!("neigh replace {own} lladdr 02:00:00:00:00:04 dev lr0 nud permanent"));
+        }
+        [&mut open, &mut neighbor].into_iter().for_each(assert_alive);
+        own().into_iter().for_each(|address| exchange(address, &random(1 << 16), 2));
+        drop((open, neighbor));
+        assert!(server.stop().status.success());
+    });
+}
+
+#[test]
+fn datagrams_are_served_on_the_addresses_of_the_kernel() {
+    beside_others(|namespace| {
+        connect_kernels(namespace, 1);
+        let server = Program::serve(serve(namespace, "echo", LISTEN));
+        for address in OWN {
+            let load =
+                format!("echo load --udp --via kernel --connect {address} --connections 8 --duration 300ms --json");
+            assert_no_errors(&Program::start(linerate(&load)).wait());
+        }
+        assert!(server.stop().status.success());
+    });
+}
+
+/// The driver of a veth pair attaches no XDP program beside a peer with a large MTU.
+#[test]
+fn interface_whose_driver_refuses_the_program_is_left_as_found() {
+    in_namespaces(|namespace| {
+        connect_kernels(namespace, 1);
+        ip("link set lr0 mtu 9000");
+        let parts =
+            ["'lr1' cannot be shared", "driver refuses", "ethtool -K lr1 lro off", "ip link set dev lr1 mtu 1500"];
+        assert_refused(serve(namespace, "echo", LISTEN), 1, &parts);
+        let kernel = linerate_in(namespace, "echo serve --via kernel --listen 10.9.0.4:7 --json");
+        let kernel = Program::serve(kernel);
+        let stream = connect(OWN[0].parse().unwrap());
+        assert_undisturbed(namespace, [stream], kernel);
     });
 }
 

@@ -102,6 +102,8 @@ fn test_interface(via: &'static str, needed: &'static [&'static str], client: &'
             let rest = with(needed.iter().copied().filter(|name| name != missing).collect());
             let ended = Program::start(nobody.linerate(&rest, &serve)).wait();
             assert_eq!(ended.status.code(), Some(1), "without {missing}: {ended:?}");
+            let explains = ended.stderr.contains("no permission for") && ended.stderr.contains("run as root");
+            assert!(explains || !via.ends_with(",share"), "{ended:?}");
         }
         let server = Program::serve(nobody.linerate(&with(needed.to_vec()), &serve));
         ip(&format!("addr add 10.9.0.1/24 dev {client}"));
@@ -121,6 +123,11 @@ tests! {
 fn af_xdp_needs_three_capabilities() {
     let needed = &["net_admin", "net_raw", "sys_admin"];
     test_interface("af_xdp:lr1", needed, "lr0");
+}
+
+#[test]
+fn shared_af_xdp_needs_three_capabilities() {
+    test_interface("af_xdp:lr1,share", &["net_admin", "net_raw", "sys_admin"], "lr0");
 }
 
 /// Returns state and finding of `doctor` for a network.

@@ -78,6 +78,19 @@ pub(crate) enum ShareError {
     Port(NotReserved),
 }
 
+impl ShareError {
+    /// Returns whether a capability is missing.
+    pub fn is_permission(&self) -> bool {
+        match self {
+            // A program that the verifier rejects is an EACCES.
+            ShareError::Step { error, .. } | ShareError::Verifier { error, .. } => {
+                error.raw_os_error() == Some(libc::EPERM)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl SharedInterface {
     /// Attaches a program to `interface` that redirects frames on its first `queues` queues: those of `endpoints` at
     /// `addresses`, which are the kernel's, or all of `addresses`.

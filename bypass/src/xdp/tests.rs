@@ -132,6 +132,18 @@ fn nanoseconds_per_passed_frame() {
 }
 
 #[test]
+fn rejected_program_is_an_error_with_the_log_of_the_verifier() {
+    if sys::create_xsk_map(1).is_err() {
+        return;
+    }
+    let mut asm = super::asm::Assembler::default();
+    asm.exit();
+    let btf = sys::load_btf(&btf::describe()).unwrap();
+    let error = sys::load_program(&asm.finish(), &btf, btf::FUNCTION).unwrap_err();
+    assert!(error.to_string().contains("R0 !read_ok") && !error.is_permission(), "{error}");
+}
+
+#[test]
 fn solicited_node_group_has_the_last_24_bits() {
     let group = |ip: &str| super::program::solicited_node(ip.parse().unwrap());
     assert_eq!(group("2001:db8::1:fe12:3456"), Some("ff02::1:ff12:3456".parse().unwrap()));

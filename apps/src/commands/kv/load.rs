@@ -221,7 +221,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     match query(args, move |done| Query::export(remote, done))?.map_or(Err(None), Query::outcome) {
         Ok(Some(exported)) => Ok(exported),
         Ok(None) => Err(Error::NoExport(remote)),
-        Err(why) => Err(Error::NoConnection { remote, why }),
+        Err(why) => Err(Error::no_connection(remote, why)),
     }
 }
 
@@ -276,7 +276,7 @@ fn read_counters(
     let remote = args.load.connect;
     let query = query(args, move |done| CounterLookup::new(remote, count, addrs.clone(), done))?;
     query.map_or(Err(CounterLookupError::Connection(None)), CounterLookup::outcome).map_err(|why| match why {
-        CounterLookupError::Connection(why) => Error::NoConnection { remote, why },
+        CounterLookupError::Connection(why) => Error::no_connection(remote, why),
         CounterLookupError::Refused(number, reply) => {
             Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
         }

@@ -269,7 +269,7 @@ pub fn run_parts<P: WorkerLoad>(
     }
     all.interruption = Interruption::of(interrupted.load(Ordering::Relaxed), all.measured, plan.duration)?;
     if opened == 0 {
-        return Err(Error::NoConnection { remote: plan.remote, why: all.why });
+        return Err(Error::no_connection(plan.remote, all.why));
     }
     if stalled {
         return Err(Error::Stalled { remote: plan.remote, limit: PREPARING_LIMIT });

@@ -468,6 +468,10 @@ fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<Shared
         ShareError::Port(NotReserved { address, protocol, error }) => {
             OpenError::EndpointInUse { address, protocol, reason: error.to_string() }
         }
+        error if error.is_permission() => OpenError::NoPermission {
+            via: spec.via.clone(),
+            needs: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN to share an interface",
+        },
         error => failed(error.to_string()),
     })
 }
