@@ -2,12 +2,13 @@
 
 use crate::context::{self, Turn};
 use crate::executor::Executor;
+use crate::short_reads::SHORT;
 use crate::waiter::Waiter;
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Transport};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Reason why an operation on a connection fails. It is the source of an [`io::Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,9 +46,8 @@ pub enum ConnErrorReason {
     ShutDown,
 }
 
-/// Longest slice that [`Conn::poll_send_bytes`] copies. The copy takes fewer instructions than a packet for the headers
-/// that are chained to the slice.
-const SHORT: usize = 256;
+/// Longest response that takes the place of its request. A longer one may not fit into one segment.
+const RESPONSE: usize = 1024;
 
 /// Connection of one worker.
 pub(crate) struct Conn {
@@ -57,9 +57,14 @@ pub(crate) struct Conn {
     /// Identity of the executor that owns the connection.
     executor: usize,
     pub reader: Waiter,
-    /// False after an attempt to receive has found nothing, until the next event of received bytes.
+    /// False after everything received was read, until the next event of received bytes.
     pub has_input: Cell<bool>,
     pub writer: Waiter,
+    /// True if a response took the place of its request, and nothing was received since then.
+    has_responded: Cell<bool>,
+    /// True once such a response was followed by more bytes: the task writes its responses in parts. Parts leave
+    /// together, at the end of the turn.
+    writes_parts: Cell<bool>,
     pub peer_closed: Cell<bool>,
     pub is_shut_down: Cell<bool>,
     pub ended: Cell<Option<CloseReason>>,
@@ -79,6 +84,8 @@ impl Conn {
             reader: Waiter::default(),
             has_input: Cell::new(true),
             writer: Waiter::default(),
+            has_responded: Cell::new(false),
+            writes_parts: Cell::new(false),
             peer_closed: Cell::new(false),
             is_shut_down: Cell::new(false),
             ended: Cell::new(None),
@@ -93,59 +100,106 @@ impl Conn {
         turn.executor.poll_operation(cx)
     }
 
-    /// Receives by `receive`, which returns `None` if nothing is received. Returns `None` at the end of the stream.
+    /// Returns whether there is nothing to receive, and registers the task, which has waited before.
     #[inline]
-    pub fn poll_receive<R>(
-        &self,
-        cx: &mut Context<'_>,
-        receive: impl FnOnce(&mut dyn Transport, ConnId) -> Option<R>,
-    ) -> Poll<io::Result<Option<R>>> {
-        let received = context::turn(|turn| {
-            std::task::ready!(self.poll_operation(turn, cx));
-            if !self.has_input.get() {
-                return Poll::Ready(None);
-            }
-            let received = turn.net(|net| receive(net, self.id));
-            if received.is_none() {
-                self.has_input.set(false);
-            }
-            Poll::Ready(received)
-        });
-        if let Some(received) = std::task::ready!(received) {
-            return Poll::Ready(Ok(Some(received)));
+    fn waits_again(&self, cx: &Context<'_>) -> bool {
+        !self.has_input.get() && self.ended.get().is_none() && !self.peer_closed.get() && self.reader.wait_again(cx)
+    }
+
+    /// Receives a slice. Empty bytes are the end of the stream.
+    #[inline]
+    pub fn poll_take(&self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        if self.waits_again(cx) {
+            return Poll::Pending;
         }
+        context::turn(|turn| {
+            ready!(self.poll_operation(turn, cx));
+            if self.has_input.get() {
+                let taken = turn.take(self.id);
+                self.has_input.set(taken.as_ref().is_some_and(|(_, has_more)| *has_more));
+                if let Some((bytes, _)) = taken {
+                    self.has_responded.set(false);
+                    return Poll::Ready(Ok(bytes));
+                }
+            }
+            self.poll_end(turn, cx).map_ok(|()| Bytes::new())
+        })
+    }
+
+    /// Receives up to `room` bytes, which is not 0, and passes them to `copy`, slice by slice. The end of the stream is
+    /// no bytes. `copy` runs no code of the application.
+    #[inline]
+    pub fn poll_copy(&self, cx: &mut Context<'_>, room: usize, copy: &mut dyn FnMut(&[u8])) -> Poll<io::Result<()>> {
+        if self.waits_again(cx) {
+            return Poll::Pending;
+        }
+        context::turn(|turn| {
+            ready!(self.poll_operation(turn, cx));
+            if self.has_input.get() {
+                let copied = turn.copy_received(self.id, room, copy);
+                self.has_input.set(copied.has_more);
+                if copied.len > 0 {
+                    self.has_responded.set(false);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            self.poll_end(turn, cx)
+        })
+    }
+
+    /// Waits for input, unless the stream has ended.
+    #[inline]
+    fn poll_end(&self, turn: &Turn<'_>, cx: &Context<'_>) -> Poll<io::Result<()>> {
         match self.ended.get() {
-            None if self.peer_closed.get() => Poll::Ready(Ok(None)),
+            None if self.peer_closed.get() => Poll::Ready(Ok(())),
             None => {
-                self.reader.wait(cx);
+                self.reader.wait(turn.executor, cx);
                 Poll::Pending
             }
-            Some(CloseReason::Finished) => Poll::Ready(Ok(None)),
+            Some(CloseReason::Finished) => Poll::Ready(Ok(())),
             Some(reason) => Poll::Ready(Err(self.ended_error(reason))),
         }
     }
 
     /// Sends by `send`, which returns `None` if there is no space.
     #[inline]
-    pub fn poll_send<R>(
-        &self,
-        cx: &mut Context<'_>,
-        send: impl FnOnce(&mut dyn Transport, ConnId) -> Option<R>,
-    ) -> Poll<io::Result<R>> {
-        let sent = context::turn(|turn| {
-            std::task::ready!(self.poll_operation(turn, cx));
+    fn poll_send<R>(&self, cx: &mut Context<'_>, send: impl FnOnce(&Turn<'_>) -> Option<R>) -> Poll<io::Result<R>> {
+        context::turn(|turn| {
+            ready!(self.poll_operation(turn, cx));
             if self.ended.get().is_some() || self.is_shut_down.get() {
                 return Poll::Ready(Err(self.send_error()));
             }
-            Poll::Ready(Ok(turn.net(|net| send(net, self.id))))
-        });
-        match std::task::ready!(sent)? {
-            Some(sent) => Poll::Ready(Ok(sent)),
-            None => {
-                self.writer.wait(cx);
-                Poll::Pending
+            match send(turn) {
+                Some(sent) => Poll::Ready(Ok(sent)),
+                None => {
+                    self.writer.wait(turn.executor, cx);
+                    Poll::Pending
+                }
             }
+        })
+    }
+
+    /// Copies and sends as much of `bytes` as fits. Returns the number of bytes.
+    #[inline]
+    fn write(&self, turn: &Turn<'_>, bytes: &[u8]) -> usize {
+        if turn.executor.unconsumed.is_of(self.id) && !self.writes_parts.get() && bytes.len() <= RESPONSE {
+            if !bytes.is_empty() && turn.respond(self.id, bytes) {
+                self.has_responded.set(true);
+                return bytes.len();
+            }
+        } else if self.has_responded.get() {
+            self.writes_parts.set(true);
         }
+        turn.net(|net| net.write(self.id, bytes))
+    }
+
+    /// Copies and sends as much of `bytes` as fits. Returns the number of bytes.
+    #[inline]
+    pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, |turn| {
+            let sent = self.write(turn, bytes);
+            (sent > 0 || bytes.is_empty()).then_some(sent)
+        })
     }
 
     /// Returns the error of an attempt to send after the end.
@@ -160,23 +214,13 @@ impl Conn {
     /// Sends `bytes`, or the part for which there is space. Returns `Ready` once all are sent. Short slices are copied.
     #[inline]
     pub fn poll_send_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<()>> {
-        self.poll_send(cx, |net, id| {
+        self.poll_send(cx, |turn| {
             if bytes.len() <= SHORT {
-                bytes.advance(net.write(id, bytes));
+                let sent = self.write(turn, bytes);
+                bytes.advance(sent);
                 return bytes.is_empty().then_some(());
             }
-            match net.send(id, std::mem::take(bytes)) {
-                Ok(()) => return Some(()),
-                Err(unsent) => *bytes = unsent,
-            }
-            while !bytes.is_empty() {
-                let space = net.send_space(id).min(bytes.len());
-                if space == 0 || net.send(id, bytes.slice(..space)).is_err() {
-                    return None;
-                }
-                bytes.advance(space);
-            }
-            Some(())
+            turn.net(|net| send_slice(net, self.id, bytes))
         })
     }
 
@@ -216,6 +260,22 @@ impl Conn {
         };
         io::Error::new(kind, ConnError { local: self.local, peer: self.peer, reason })
     }
+}
+
+/// Sends `bytes`, or the part for which there is space. Returns `None` if a part remains.
+fn send_slice(net: &mut dyn Transport, id: ConnId, bytes: &mut Bytes) -> Option<()> {
+    match net.send(id, std::mem::take(bytes)) {
+        Ok(()) => return Some(()),
+        Err(unsent) => *bytes = unsent,
+    }
+    while !bytes.is_empty() {
+        let space = net.send_space(id).min(bytes.len());
+        if space == 0 || net.send(id, bytes.slice(..space)).is_err() {
+            return None;
+        }
+        bytes.advance(space);
+    }
+    Some(())
 }
 
 /// Connection attempt that failed. It is the source of an [`io::Error`].

@@ -1,7 +1,8 @@
 //! Executor of one worker: its tasks, in the order in which they were woken.
 
-use crate::context;
+use crate::context::{self, Unconsumed};
 use crate::registry::Registry;
+use crate::short_reads::ShortReads;
 use crate::timers::Timers;
 use crate::wake::{RemoteWakes, TaskKey, TaskWaker, Woken};
 use linerate_bypass::AppSender;
@@ -10,8 +11,9 @@ use slotmap::SlotMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -22,17 +24,28 @@ const OPERATIONS_PER_POLL: u32 = 128;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-struct Task {
-    future: TaskFuture,
+/// Task of one worker.
+pub(crate) struct Task {
+    key: TaskKey,
+    /// Borrowed while the task is polled; `None` once it has ended.
+    future: RefCell<Option<TaskFuture>>,
     waker: Waker,
     state: Arc<TaskWaker>,
+    /// True if the task was aborted while it was polled.
+    is_aborted: Cell<bool>,
 }
 
-struct TaskEntry {
-    /// `None` while the task is polled.
-    task: Option<Box<Task>>,
-    /// True if the task was aborted while it was polled.
-    is_aborted: bool,
+impl Task {
+    /// Returns whether `waker` wakes this task.
+    #[inline]
+    pub fn is_woken_by(&self, waker: &Waker) -> bool {
+        self.waker.will_wake(waker)
+    }
+
+    /// Lists the task to be polled.
+    pub fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
 }
 
 /// Tasks of one worker with everything that they wait for.
@@ -40,7 +53,11 @@ pub(crate) struct Executor {
     pub remote: Arc<RemoteWakes>,
     pub timers: RefCell<Timers>,
     pub registry: Registry,
-    tasks: RefCell<SlotMap<TaskKey, TaskEntry>>,
+    /// Received bytes that the running task has copied, and that the transport has yet to consume.
+    pub unconsumed: Unconsumed,
+    /// Copies of short received slices.
+    pub short_reads: ShortReads,
+    tasks: RefCell<SlotMap<TaskKey, Rc<Task>>>,
     ready: RefCell<VecDeque<TaskKey>>,
     /// Tasks that woke themselves, to run in the next turn.
     yielded: RefCell<VecDeque<TaskKey>>,
@@ -61,6 +78,8 @@ impl Executor {
             remote: Arc::new(RemoteWakes::new(worker, mailbox)),
             timers: RefCell::default(),
             registry: Registry::default(),
+            unconsumed: Unconsumed::default(),
+            short_reads: ShortReads::default(),
             tasks: RefCell::default(),
             ready: RefCell::default(),
             yielded: RefCell::default(),
@@ -105,10 +124,13 @@ impl Executor {
     pub fn spawn(&self, future: TaskFuture) -> TaskKey {
         let key = self.tasks.borrow_mut().insert_with_key(|key| {
             let state = Arc::new(TaskWaker::scheduled(key, self.remote.clone()));
-            TaskEntry {
-                task: Some(Box::new(Task { future, waker: Waker::from(state.clone()), state })),
-                is_aborted: false,
-            }
+            Rc::new(Task {
+                key,
+                future: RefCell::new(Some(future)),
+                waker: Waker::from(state.clone()),
+                state,
+                is_aborted: Cell::new(false),
+            })
         });
         self.ready.borrow_mut().push_back(key);
         key
@@ -116,17 +138,29 @@ impl Executor {
 
     /// Drops the task, at once or at the end of its poll.
     pub fn abort(&self, key: TaskKey) {
-        let task = {
-            let mut tasks = self.tasks.borrow_mut();
-            match tasks.get_mut(key) {
-                Some(entry) if entry.task.is_none() => {
-                    entry.is_aborted = true;
-                    None
-                }
-                _ => tasks.remove(key),
+        let task = self.task(key);
+        let Some(task) = task else { return };
+        match task.future.try_borrow_mut().map(|mut future| future.take()) {
+            Ok(future) => {
+                self.remove(key);
+                drop_future(future);
             }
-        };
-        self.drop_task(task);
+            Err(_) => task.is_aborted.set(true),
+        }
+    }
+
+    fn task(&self, key: TaskKey) -> Option<Rc<Task>> {
+        self.tasks.borrow().get(key).cloned()
+    }
+
+    fn remove(&self, key: TaskKey) {
+        let removed = self.tasks.borrow_mut().remove(key);
+        drop(removed);
+    }
+
+    /// Returns the running task, if `waker` wakes it.
+    pub fn running_task(&self, waker: &Waker) -> Option<Rc<Task>> {
+        self.task(self.running.get()?).filter(|task| task.is_woken_by(waker))
     }
 
     /// Lists a task to be polled: after the tasks that are listed, or in the next turn if it has woken itself.
@@ -185,46 +219,104 @@ impl Executor {
 
     /// Polls the tasks that are listed, and those that they wake, up to a limit.
     pub fn run(&self) {
-        for _ in 0..POLLS_PER_EVENT {
-            let next = self.ready.borrow_mut().pop_front();
-            let Some(key) = next else { break };
-            self.poll(key);
+        let mut polls = 0..POLLS_PER_EVENT;
+        self.guard(|| polls.next().is_some() && self.poll_next());
+    }
+
+    /// Calls `event` for each of `items`, and polls the tasks that it has woken, up to a limit for each item.
+    #[inline]
+    pub fn run_each<T>(&self, items: impl IntoIterator<Item = T>, event: impl Fn(T)) {
+        let mut items = items.into_iter();
+        let mut polls = 0..0;
+        self.guard(|| {
+            if polls.next().is_some() && self.poll_next() {
+                return true;
+            }
+            let Some(item) = items.next() else { return false };
+            polls = 0..POLLS_PER_EVENT;
+            event(item);
+            true
+        });
+    }
+
+    /// Calls `step` until it returns `false`. A task that panics in a step ends, and the steps go on.
+    #[inline]
+    fn guard(&self, mut step: impl FnMut() -> bool) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| while step() {})) {
+            let Some(key) = self.running.take() else { resume_unwind(panic) };
+            if let Some(task) = self.task(key) {
+                self.is_unwinding.set(true);
+                self.end(&task);
+                self.is_unwinding.set(false);
+            }
         }
     }
 
-    fn poll(&self, key: TaskKey) {
-        let task = self.tasks.borrow_mut().get_mut(key).and_then(|entry| entry.task.take());
-        let Some(mut task) = task else { return };
-        task.state.start_poll();
+    /// Polls the task that was woken first. Returns `false` if no task is listed.
+    #[inline]
+    fn poll_next(&self) -> bool {
+        if self.ready.borrow().is_empty() {
+            return false;
+        }
+        let next = self.ready.borrow_mut().pop_front();
+        if let Some(task) = next.and_then(|key| self.task(key)) {
+            task.state.start_poll();
+            self.poll(&task);
+        }
+        true
+    }
+
+    /// Polls the task, for which an event has occurred, at once if no task is listed.
+    #[inline]
+    pub fn poll_or_list(&self, task: &Task) {
+        if self.ready.borrow().is_empty() && !task.state.is_scheduled() {
+            self.poll(task);
+        } else {
+            task.wake();
+        }
+    }
+
+    #[inline]
+    fn poll(&self, task: &Task) {
+        let mut future = task.future.borrow_mut();
+        let Some(pending) = &mut *future else { return };
         self.operations.set(OPERATIONS_PER_POLL);
-        self.running.set(Some(key));
-        let mut cx = Context::from_waker(&task.waker);
-        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
+        self.running.set(Some(task.key));
+        let polled = pending.as_mut().poll(&mut Context::from_waker(&task.waker));
+        drop(future);
         self.running.set(None);
-        if let Ok(Poll::Pending) = polled
-            && let Some(entry) = self.tasks.borrow_mut().get_mut(key)
-            && !entry.is_aborted
-        {
-            entry.task = Some(task);
-            return;
+        if self.unconsumed.is_some() {
+            context::turn(|turn| turn.consume());
         }
-        self.tasks.borrow_mut().remove(key);
-        self.is_unwinding.set(polled.is_err());
-        self.drop_task(task);
-        self.is_unwinding.set(false);
+        if polled.is_ready() || task.is_aborted.get() {
+            self.end(task);
+        }
     }
 
-    /// Drops a task that has ended. A panic of a destructor, which the panic hook reports, ends nothing else.
-    fn drop_task<T>(&self, task: T) {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+    /// Drops a task that has ended.
+    #[inline(never)]
+    fn end(&self, task: &Task) {
+        self.remove(task.key);
+        let future = task.future.borrow_mut().take();
+        drop_future(future);
+        if self.unconsumed.is_some() {
+            context::turn(|turn| turn.consume());
+        }
     }
+}
+
+/// Drops a future. A panic of a destructor, which the panic hook reports, ends nothing else.
+fn drop_future(future: Option<TaskFuture>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
 }
 
 impl Drop for Executor {
     /// Drops the tasks while the rest of the executor exists.
     fn drop(&mut self) {
-        let tasks = std::mem::take(self.tasks.get_mut());
-        drop(tasks);
+        for (_, task) in std::mem::take(self.tasks.get_mut()) {
+            let future = task.future.borrow_mut().take();
+            drop(future);
+        }
     }
 }
 

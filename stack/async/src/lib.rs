@@ -63,6 +63,7 @@ mod executor;
 mod io;
 mod registry;
 mod service;
+mod short_reads;
 mod task;
 mod tcp;
 mod time;

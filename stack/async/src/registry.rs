@@ -1,6 +1,7 @@
 //! Listeners, sockets and connection attempts of one worker, to which events are delivered.
 
 use crate::conn::Conn;
+use crate::context;
 use crate::tcp::{ListenerState, TcpStream};
 use crate::udp::SocketState;
 use crate::waiter::Waiter;
@@ -25,7 +26,7 @@ impl Connecting {
         match self.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
-                self.waiter.wait(cx);
+                context::executor(|executor| self.waiter.wait(executor, cx));
                 Poll::Pending
             }
         }

@@ -19,6 +19,8 @@ pub struct AsyncService {
     executor: Executor,
     main: Option<Box<dyn FnOnce()>>,
     requests: Option<Rc<Cell<u64>>>,
+    /// Connections by their slots.
+    conns: Vec<Option<Rc<Conn>>>,
 }
 
 /// Connection of an [`AsyncService`].
@@ -31,7 +33,12 @@ impl AsyncService {
         F: Future<Output = ()> + 'static,
     {
         let main = Box::new(|| drop(task::spawn(main())));
-        AsyncService { executor: Executor::new(ctx.worker, ctx.app_sender), main: Some(main), requests: None }
+        AsyncService {
+            executor: Executor::new(ctx.worker, ctx.app_sender),
+            main: Some(main),
+            requests: None,
+            conns: Vec::new(),
+        }
     }
 
     /// Makes [`draining`](crate::draining) follow `stop`.
@@ -80,6 +87,10 @@ impl Service for AsyncService {
                 context::net(|net| net.abort(id));
             }
         });
+        if self.conns.len() <= id.slot() {
+            self.conns.resize(id.slot() + 1, None);
+        }
+        self.conns[id.slot()] = Some(conn.clone());
         AsyncConn(conn)
     }
 
@@ -89,10 +100,20 @@ impl Service for AsyncService {
         });
     }
 
-    #[inline]
-    fn readable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
-        conn.0.has_input.set(true);
-        self.handle(net, |_| conn.0.reader.wake());
+    fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
+        let AsyncService { executor, conns, .. } = self;
+        executor.set_now(net.now());
+        context::enter(net, executor, || {
+            executor.run_each(readable, |id| {
+                if let Some(Some(conn)) = conns.get(id.slot())
+                    && conn.id == *id
+                {
+                    conn.has_input.set(true);
+                    conn.reader.wake_and_poll(executor);
+                }
+            });
+        });
+        readable.len()
     }
 
     fn writable(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
@@ -135,7 +156,10 @@ impl Service for AsyncService {
         self.requests.as_ref().map(|requests| requests.get())
     }
 
-    fn closed(&mut self, net: &mut impl Transport, _: ConnId, conn: AsyncConn, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, id: ConnId, conn: AsyncConn, why: CloseReason) {
+        if let Some(kept) = self.conns.get_mut(id.slot()) {
+            kept.take_if(|conn| conn.id == id);
+        }
         conn.0.ended.set(Some(why));
         self.handle(net, |_| {
             conn.0.reader.wake();

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 /// Maximum datagrams that wait for [`UdpSocket::recv`]. Further ones are dropped and counted.
 const QUEUE: usize = 256;
@@ -76,15 +76,17 @@ impl UdpSocket {
     /// Waits for a datagram. No datagram is lost if the future is dropped.
     pub async fn recv(&mut self) -> Datagram {
         poll_fn(|cx| {
-            std::task::ready!(context::executor(|executor| executor.poll_operation(cx)));
-            let next = self.state.received.borrow_mut().pop_front();
-            match next {
-                Some(datagram) => Poll::Ready(datagram),
-                None => {
-                    self.state.receiver.wait(cx);
-                    Poll::Pending
+            context::executor(|executor| {
+                ready!(executor.poll_operation(cx));
+                let next = self.state.received.borrow_mut().pop_front();
+                match next {
+                    Some(datagram) => Poll::Ready(datagram),
+                    None => {
+                        self.state.receiver.wait(executor, cx);
+                        Poll::Pending
+                    }
                 }
-            }
+            })
         })
         .await
     }

@@ -72,6 +72,12 @@ impl TaskWaker {
         TaskWaker { key, scheduled: AtomicBool::new(true), remote }
     }
 
+    /// Returns whether the task is listed.
+    #[inline]
+    pub fn is_scheduled(&self) -> bool {
+        self.scheduled.load(Ordering::Relaxed)
+    }
+
     /// Allows the task to be listed again. Everything that precedes an earlier wake-up is visible to the caller.
     #[inline]
     pub fn start_poll(&self) {

@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 /// Maximum connections that wait for [`TcpListener::accept`]. Further ones are reset.
 const BACKLOG: usize = 1024;
@@ -84,17 +84,19 @@ impl TcpListener {
     /// skipped. No connection is lost if the future is dropped.
     pub async fn accept(&mut self) -> (TcpStream, SocketAddr) {
         poll_fn(|cx| {
-            std::task::ready!(context::executor(|executor| executor.poll_operation(cx)));
-            match self.state.pop() {
-                Some(conn) => {
-                    let peer = conn.peer;
-                    Poll::Ready((TcpStream::new(conn), peer))
+            context::executor(|executor| {
+                ready!(executor.poll_operation(cx));
+                match self.state.pop() {
+                    Some(conn) => {
+                        let peer = conn.peer;
+                        Poll::Ready((TcpStream::new(conn), peer))
+                    }
+                    None => {
+                        self.state.acceptor.wait(executor, cx);
+                        Poll::Pending
+                    }
                 }
-                None => {
-                    self.state.acceptor.wait(cx);
-                    Poll::Pending
-                }
-            }
+            })
         })
         .await
     }

@@ -14,14 +14,15 @@ use std::task::{Context, Poll, ready};
 /// # Receiving
 ///
 /// Received bytes wait in the transport's queue until a task reads them. A task that does not read closes the receive
-/// window, which stops the peer. [`read_bytes`](Self::read_bytes) takes a received slice without copying it;
-/// [`fill_buf`](Self::fill_buf) lends it; [`read`](Self::read) copies.
+/// window, which stops the peer. [`read_bytes`](Self::read_bytes) takes a received slice, and
+/// [`fill_buf`](Self::fill_buf) lends it, without a copy of more than 256 bytes; [`read`](Self::read) copies.
 ///
 /// # Sending
 ///
 /// Sent bytes wait in the transport's queue until the peer acknowledges them. A task that writes waits while the queue
 /// is full. [`write_bytes`](Self::write_bytes) copies nothing where the transport can; [`write`](Self::write) copies.
-/// Nothing is buffered in the stream: flushing does nothing.
+/// Nothing is buffered in the stream: flushing does nothing. A response of at most 1024 bytes, written in the poll that
+/// has read all of the request, leaves at once; other bytes leave together at the end of the worker's turn.
 ///
 /// # Ending
 ///
@@ -112,7 +113,7 @@ impl TcpStream {
     }
 
     /// Waits for received bytes and takes a slice of them, without a copy where the transport receives into memory that
-    /// can be kept. Empty bytes are the end of the stream. No bytes are lost if the future is dropped.
+    /// can be kept, unless they are at most 256. Empty bytes are the end of the stream. No bytes are lost if the future is dropped.
     ///
     /// # Errors
     /// The connection was reset or timed out.
@@ -243,7 +244,7 @@ impl ReadHalf {
         if !self.lent.is_empty() {
             return Poll::Ready(Ok(std::mem::take(&mut self.lent)));
         }
-        self.end.conn.poll_receive(cx, |net, id| net.take(id, usize::MAX)).map_ok(Option::unwrap_or_default)
+        self.end.conn.poll_take(cx)
     }
 
     /// Polls for received bytes and copies them into `buffer`. Returns their number; 0 is the end of the stream, or an
@@ -293,23 +294,7 @@ impl ReadHalf {
             self.lent.advance(n);
             return Poll::Ready(Ok(()));
         }
-        let conn = &self.end.conn;
-        let received = conn.poll_receive(cx, |net, id| {
-            let mut left = room;
-            while left > 0 {
-                let slice = net.peek(id);
-                let n = slice.len().min(left);
-                if n == 0 {
-                    conn.has_input.set(false);
-                    break;
-                }
-                copy(&slice[..n]);
-                net.consume(id, n);
-                left -= n;
-            }
-            (left < room).then_some(())
-        });
-        received.map_ok(Option::unwrap_or_default)
+        self.end.conn.poll_copy(cx, room, &mut copy)
     }
 }
 
@@ -363,9 +348,6 @@ impl WriteHalf {
     /// The connection has ended, or sending was shut down.
     #[inline]
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.end.conn.poll_send(cx, |net, id| {
-            let sent = net.write(id, bytes);
-            (sent > 0 || bytes.is_empty()).then_some(sent)
-        })
+        self.end.conn.poll_write(cx, bytes)
     }
 }

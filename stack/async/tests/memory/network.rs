@@ -57,6 +57,11 @@ impl Network {
         Network { client: host(1, a, client), server: host(2, b, server), link }
     }
 
+    /// Returns the number of frames that the server has sent.
+    pub fn frames_of_server(&mut self) -> u64 {
+        self.server.summary().tx_frames
+    }
+
     /// Runs, and advances the clock whenever both hosts are idle, until `done`.
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) {
         let Network { client, server, link } = self;

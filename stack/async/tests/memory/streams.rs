@@ -1,13 +1,17 @@
 //! Streams: integrity, closing, back-pressure and cancellation.
 
-use crate::network::{connect, echo, pattern, read_exact, read_to_end, run, run_ideal, serve};
-use linerate_async::{ConnError, ConnErrorReason, TcpStream, sleep, spawn, timeout};
+use crate::network::{Network, connect, echo, pattern, read_exact, read_to_end, run, run_ideal, serve};
+use linerate_async::{ConnError, ConnErrorReason, TcpStream, sleep, spawn, timeout, yield_now};
 use linerate_bypass::Bytes;
 use linerate_bypass::memory_nic::{Impairments, LinkConfig};
 use linerate_bypass::time::Duration;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -165,6 +169,151 @@ fn dropped_read_loses_no_bytes() {
         },
     );
     assert_eq!(received, b"late");
+}
+
+/// Answers each request of 4 bytes with 8 bytes, in two parts.
+async fn answer_in_parts(mut stream: TcpStream) {
+    while let Ok(request) = stream.read_bytes().await
+        && !request.is_empty()
+        && stream.write_all(b"head").await.is_ok()
+        && stream.write_bytes(request).await.is_ok()
+    {}
+}
+
+/// Performs 101 requests to `answer`, and returns the frames that the server sends for the last 100.
+fn frames_of_100_requests<F: Future<Output = ()> + 'static>(answer: impl Fn(TcpStream) -> F + 'static) -> u64 {
+    let done = Rc::new(Cell::new(0));
+    let mut network = Network::new(LinkConfig::default(), || serve(answer), {
+        let done = done.clone();
+        || async move {
+            let mut stream = connect().await;
+            loop {
+                stream.write_all(b"ping").await.unwrap();
+                assert_eq!(read_exact(&mut stream, 8).await, b"headping");
+                done.set(done.get() + 1);
+            }
+        }
+    });
+    network.run_until(|| done.get() == 1);
+    let before = network.frames_of_server();
+    network.run_until(|| done.get() == 101);
+    network.frames_of_server() - before
+}
+
+#[test]
+fn response_takes_one_segment() {
+    async fn answer(mut stream: TcpStream) {
+        while let Ok(request) = stream.read_bytes().await
+            && !request.is_empty()
+            && stream.write_all(&[b"head", &request[..]].concat()).await.is_ok()
+        {}
+    }
+    assert_eq!(frames_of_100_requests(answer), 100);
+}
+
+#[test]
+fn response_in_parts_takes_one_segment() {
+    assert_eq!(frames_of_100_requests(answer_in_parts), 100);
+}
+
+#[test]
+fn request_and_response_of_different_tasks_are_complete() {
+    run_ideal(
+        || {
+            serve(|stream| async move {
+                let (mut reader, mut writer) = stream.into_split();
+                let requests = Rc::new(RefCell::new(Vec::new()));
+                let writing = spawn({
+                    let requests = requests.clone();
+                    async move {
+                        loop {
+                            let request: Option<Bytes> = requests.borrow_mut().pop();
+                            match request {
+                                Some(request) => writer.write_bytes(request).await.unwrap(),
+                                None => yield_now().await,
+                            }
+                        }
+                    }
+                });
+                loop {
+                    let request = reader.read_bytes().await.unwrap();
+                    if request.is_empty() {
+                        break writing.abort();
+                    }
+                    requests.borrow_mut().push(request);
+                }
+            })
+        },
+        || async {
+            let mut stream = connect().await;
+            for n in 0..100_u8 {
+                stream.write_all(&[n; 5]).await.unwrap();
+                assert_eq!(read_exact(&mut stream, 5).await, [n; 5]);
+            }
+            stream.shutdown();
+            assert_eq!(read_to_end(&mut stream).await, b"");
+        },
+    );
+}
+
+/// Waker that counts, and wakes a task.
+struct Counting {
+    task: Waker,
+    count: AtomicUsize,
+}
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.task.wake_by_ref();
+    }
+}
+
+#[test]
+fn future_with_a_waker_of_its_own_is_woken_by_it() {
+    run_ideal(
+        || serve(echo),
+        || async {
+            let mut stream = connect().await;
+            let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+            let counting = Arc::new(Counting { task, count: AtomicUsize::new(0) });
+            for n in 1..=3 {
+                stream.write_all(b"ping").await.unwrap();
+                let waker = Waker::from(counting.clone());
+                let mut reading = Box::pin(stream.read_bytes());
+                let received = poll_fn(|_| reading.as_mut().poll(&mut Context::from_waker(&waker))).await.unwrap();
+                assert_eq!((&received[..], counting.count.load(Ordering::Relaxed)), (&b"ping"[..], n));
+                // The same stream, waiting by the waker of the task.
+                drop(reading);
+                stream.write_all(b"pong").await.unwrap();
+                assert_eq!(read_exact(&mut stream, 4).await, b"pong");
+                assert_eq!(counting.count.load(Ordering::Relaxed), n);
+            }
+        },
+    );
+}
+
+#[test]
+fn short_slices_that_are_kept_do_not_change() {
+    let kept = run_ideal(
+        || serve(echo),
+        || async {
+            let mut stream = connect().await;
+            let mut kept: Vec<Bytes> = Vec::new();
+            for n in 0..=255_u8 {
+                stream.write_all(&[n; 200]).await.unwrap();
+                let mut received = 0;
+                while received < 200 {
+                    let bytes = stream.read_bytes().await.unwrap();
+                    received += bytes.len();
+                    kept.push(bytes);
+                }
+            }
+            kept
+        },
+    );
+    let expected: Vec<u8> = (0..=255_u8).flat_map(|n| [n; 200]).collect();
+    assert_eq!(kept.iter().flat_map(|bytes| bytes.to_vec()).collect::<Vec<u8>>(), expected);
 }
 
 #[test]
