@@ -101,6 +101,8 @@ pub enum App {
     Echo,
     /// GETs and SETs.
     Kv,
+    /// GETs of a short page.
+    Http,
 }
 
 /// One design over one link, for one application.

@@ -68,7 +68,7 @@ const DEFAULT_ENGINES: &str = if cfg!(feature = "smoltcp-engine") { "native,smol
 /// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Applications: echo, kv
+    /// Applications: echo, kv, http
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "echo,kv", value_parser = parse_app)]
     apps: Vec<App>,
 
@@ -370,7 +370,8 @@ fn parse_app(text: &str) -> Result<App, String> {
     match text {
         "echo" => Ok(App::Echo),
         "kv" => Ok(App::Kv),
-        _ => Err("give echo, kv or echo,kv".to_owned()),
+        "http" => Ok(App::Http),
+        _ => Err("give echo, kv, http, or several of them, separated by commas".to_owned()),
     }
 }
 

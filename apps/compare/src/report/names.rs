@@ -10,6 +10,7 @@ impl App {
         match self {
             App::Echo => "Echo",
             App::Kv => "Key-value store",
+            App::Http => "HTTP",
         }
     }
 
@@ -18,6 +19,16 @@ impl App {
         match self {
             App::Echo => "echo",
             App::Kv => "the key-value store",
+            App::Http => "HTTP",
+        }
+    }
+
+    /// Returns the name of the application in options, identifiers and heads of tables.
+    pub fn short(self) -> &'static str {
+        match self {
+            App::Echo => "echo",
+            App::Kv => "kv",
+            App::Http => "http",
         }
     }
 }
@@ -94,7 +105,7 @@ pub fn label(of: &Row, is_unique: bool) -> String {
 
 /// Returns the name of a row with its application.
 pub fn whole(of: &Row) -> String {
-    format!("{}: {}", if of.app == App::Echo { "echo" } else { "kv" }, row(of))
+    format!("{}: {}", of.app.short(), row(of))
 }
 
 /// Returns the name of a fixed setting.

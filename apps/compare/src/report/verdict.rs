@@ -177,7 +177,7 @@ fn table(view: &View) -> Table {
     let apps = view.apps();
     let mut heads = vec!["transport".to_owned()];
     for app in &apps {
-        let name = if *app == App::Echo { "echo" } else { "kv" };
+        let name = app.short();
         heads.extend([format!("#{name} requests/s"), "#p50 µs".to_owned(), "#p99 µs".to_owned()]);
     }
     let mut table = Table::new("", &heads.iter().map(String::as_str).collect::<Vec<_>>());

@@ -183,6 +183,7 @@ pub fn command(
         (ServiceKind::Chargen, ..) => ["chargen", "load"],
         (_, App::Echo, _) => ["echo", "load"],
         (_, App::Kv, _) => ["kv", "load"],
+        (_, App::Http, _) => ["http", "load"],
     });
     command.args(["--json", "--cores", &setting.cores.load.to_string()]);
     let millis = |time: Duration| format!("{}ms", time.as_millis());
@@ -221,6 +222,7 @@ pub fn command(
             command.args(["--get-ratio", &setting.get_ratio.to_string(), "--zipf", &setting.zipf.to_string()]);
             command.args((!fill).then_some("--no-fill"));
         }
+        App::Http => {}
     }
     command
 }
@@ -395,6 +397,11 @@ mod tests {
                     "linerate -v kv load {common} {via} --engine smoltcp {to} --histogram --depth 16 --keys 1000 --value-size 64 \
                      --get-ratio 0.9 --zipf 0.99 --no-fill"
                 ),
+            ),
+            (
+                "http/virtio-user/native/inline",
+                measure,
+                format!("linerate -v http load {common} {via} --engine native {to} --histogram --depth 16"),
             ),
             (
                 "echo/virtio-user/native/split",

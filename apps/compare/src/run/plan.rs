@@ -103,10 +103,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
             (Some(Threading::Inline), Design::Native) => "/inline",
             _ => "",
         };
-        let kind = match app {
-            App::Echo => "echo",
-            App::Kv => "kv",
-        };
+        let kind = app.short();
         rows.push(Planned {
             id: format!("{kind}/{spec}/{name}{placement}"),
             app,
@@ -128,12 +125,14 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         if app == App::Echo && spec.has_raw_frames() {
             add("raw", &Design::Raw, None, &[], &[]);
         }
-        // Only memcached's protocol has datagrams.
-        let (server, load): (&[_], &[_]) = match app {
-            App::Echo => (&[], &["--udp"]),
-            App::Kv => (&["--udp"], &["--udp", "--protocol", "memcached"]),
-        };
-        add("datagrams", &Design::Datagrams, None, server, load);
+        // Of the protocols of keys and values, only memcached's has datagrams.
+        match app {
+            App::Echo => add("datagrams", &Design::Datagrams, None, &[], &["--udp"]),
+            App::Kv => {
+                add("datagrams", &Design::Datagrams, None, &["--udp"], &["--udp", "--protocol", "memcached"]);
+            }
+            App::Http => {}
+        }
         for engine in &selection.engines {
             let (name, design) = match engine {
                 TcpEngine::Native => ("native", Design::Native),
@@ -214,10 +213,14 @@ impl Planned {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::results::Swept;
+    use crate::run::sweep;
 
     /// Returns the row `id` among all rows of a host with two cores.
     pub(in super::super) fn row(id: &str) -> Planned {
-        all(&["virtio-user", "kernel", "rdma:mlx5_0"], true).into_iter().find(|row| row.id == id).unwrap()
+        let selection = selection(&["virtio-user", "kernel", "rdma:mlx5_0"]);
+        let all = Selection { apps: vec![App::Echo, App::Kv, App::Http], ..selection };
+        planned(&all, &Obstacles::default()).into_iter().find(|row| row.id == id).unwrap()
     }
 
     /// Returns all rows over `specs` on a host with two cores.
@@ -306,6 +309,24 @@ pub(super) mod tests {
             ids(&rows),
             ["kv/memif/datagrams", "kv/memif/smoltcp/split", "kv/veth/sleeping/split", "kv/veth/spinning/split"]
         );
+    }
+
+    #[test]
+    fn http_has_rows_of_streams() {
+        let http = Selection { apps: vec![App::Http], ..selection(&["virtio-user", "kernel"]) };
+        let rows = planned(&http, &Obstacles::default());
+        assert_eq!(
+            ids(&rows),
+            [
+                "http/virtio-user/native/inline",
+                "http/virtio-user/native/split",
+                "http/virtio-user/smoltcp",
+                "http/kernel/sleeping",
+                "http/kernel/spinning",
+            ]
+        );
+        let sweeps = sweep::ALL.into_iter().filter(|of| !sweep::values(*of, &rows[0], false).is_empty());
+        assert!(sweeps.eq([Swept::OfferedRate, Swept::Connections, Swept::Depth]));
     }
 
     #[test]

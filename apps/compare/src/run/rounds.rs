@@ -31,7 +31,7 @@ impl Comparison {
             let mut measured = self.point(row, &mut server, point, true)?;
             let counted = server.stop()?;
             // Subtract the counters of filling, where they were measured.
-            if self.rows[row].app == App::Echo || filled.is_some() {
+            if self.rows[row].app != App::Kv || filled.is_some() {
                 self.add_counters(row, counted.since(filled.unwrap_or_default()), &mut measured);
             }
             self.record_round(row, point, measured);
@@ -87,16 +87,19 @@ impl Comparison {
         let copies = link.copies();
         self.record_device(row, &done);
         let mut round = done.round(transfer_ns, measure.warm_up);
-        round.server.copied_below = copies.then(|| self.payload(row) * round.server.requests);
+        let payload = self.payload(row).filter(|_| copies);
+        round.server.copied_below = payload.map(|payload| payload * round.server.requests);
         Ok(round)
     }
 
-    /// Returns the payload bytes that a server receives and sends per request of this row.
-    fn payload(&self, row: usize) -> u64 {
+    /// Returns the payload bytes that a server receives and sends per request of this row, if they are known.
+    fn payload(&self, row: usize) -> Option<u64> {
         match self.rows[row].app {
-            App::Echo => 2 * u64::from(SIZE),
+            App::Echo => Some(2 * u64::from(SIZE)),
             // Only one of request and answer carries a value.
-            App::Kv => u64::from(SIZE),
+            App::Kv => Some(u64::from(SIZE)),
+            // The heads are longer than the page.
+            App::Http => None,
         }
     }
 

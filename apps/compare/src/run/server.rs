@@ -17,6 +17,7 @@ const PORTS: [(ServiceKind, u16); 2] = [(ServiceKind::Discard, 9), (ServiceKind:
 const ECHO: u16 = 7;
 const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
+const HTTP: u16 = 8080;
 /// Memory of a key-value server beyond its values: bytes per key, and in total.
 const BESIDE: u64 = 96;
 const MEMORY: u64 = 96 << 20;
@@ -172,6 +173,7 @@ fn command(
         (ServiceKind::App { .. }, App::Echo) => ECHO,
         (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
         (ServiceKind::App { .. }, App::Kv) => REDIS,
+        (ServiceKind::App { .. }, App::Http) => HTTP,
         _ => PORTS.iter().find(|(other, _)| *other == served).map_or(ECHO, |(_, port)| *port),
     };
     command.args(match (served, row.app, &row.design) {
@@ -180,6 +182,7 @@ fn command(
         (ServiceKind::Chargen, ..) => ["chargen", "serve"],
         (_, App::Echo, _) => ["echo", "serve"],
         (_, App::Kv, _) => ["kv", "serve"],
+        (_, App::Http, _) => ["http", "serve"],
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
@@ -206,6 +209,8 @@ fn command(
     if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
         let memory = values.keys * (u64::from(values.size) + BESIDE) + MEMORY;
         command.args(["--memory", &memory.to_string()]);
+    }
+    if let (ServiceKind::App { .. }, App::Kv | App::Http) = (served, row.app) {
         command.args(setting.many_clients.then_some(["--max-clients", MOST_CLIENTS]).into_iter().flatten());
     }
     command
@@ -248,6 +253,12 @@ mod tests {
                 format!(
                     "linerate kv serve --json --cores 0 {stack} --udp --memcached 10.0.0.2:11211 --memory 100823296 \
                      --max-clients 1000000"
+                ),
+            ),
+            (
+                "http/virtio-user/native/inline",
+                format!(
+                    "linerate http serve --json --cores 0 {stack} --engine native --listen 10.0.0.2:8080 --max-clients 1000000"
                 ),
             ),
             (

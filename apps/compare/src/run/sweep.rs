@@ -52,6 +52,8 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::OfferedRate => PARTS.to_vec(),
         // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
+        // The server has one page, and computes for no time.
+        Swept::ServiceTime | Swept::Size if row.app == App::Http => Vec::new(),
         Swept::ServiceTime if quick => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
         Swept::Connections if streams => vec![1.0, 10.0, 100.0, 1_000.0, 10_000.0, f64::from(MOST_CONNECTIONS)],
