@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Counts instructions per operation: the callgrind counts of two runs with different numbers of operations, subtracted
 # and divided. Only the functions below the server's turn are counted, not the synthetic client. Arguments are passed
-# to the bench, which is `engine`, or `kv service` after the word kv:
+# to the bench, which is `engine`, or `kv service` after the word kv, or `http hello` after the word http:
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
 #   benches/instructions.sh kv --depth 16
+#   benches/instructions.sh http --over duplex
 # FEATURES=LIST builds with these features of linerate-benches.
 # Prints one line: per echo, per connection, per message and per data segment (received and sent), or per request.
 # KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the instructions of one
@@ -19,10 +20,12 @@ if ! command -v valgrind >/dev/null; then
 fi
 # Builds for the newest processors cannot be counted: valgrind does not know their instructions.
 bench=engine mode=echo
-if [ "${1-}" = kv ]; then
-    bench=kv mode=kv
-    shift
-fi
+case ${1-} in
+    kv | http)
+        bench=$1 mode=$1
+        shift
+        ;;
+esac
 cargo build --quiet --release -p linerate-benches --bin "$bench" --features "${FEATURES-}"
 program=$(realpath "${CARGO_TARGET_DIR:-target}/release/$bench")
 scratch=$(mktemp -d)
@@ -35,14 +38,18 @@ for ((i = 1; i <= $#; i++)); do
         --mode=*) mode=${!i#--mode=} ;;
     esac
 done
-run=("$program" --rounds 1 --echoes)
-[ "$bench" = engine ] || run=("$program" service --rounds 1 --requests)
+case $bench in
+    engine) run=("$program" --rounds 1 --echoes) ;;
+    kv) run=("$program" service --rounds 1 --requests) ;;
+    http) run=("$program" hello --requests) ;;
+esac
 case $mode in
     echo) few=20000 many=40000 what=echo ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;
     # Multiples of a turn at every depth.
     kv) few=65536 many=131072 what=request ;;
+    http) few=3200 many=6400 what=request ;;
     *) echo "instructions.sh: --mode $mode has no operations to count" >&2; exit 2 ;;
 esac
 

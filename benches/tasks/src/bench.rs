@@ -79,6 +79,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     parts.push(Part { name: "side-by-side", by: "./run bench side-by-side".to_owned(), source: Source::Demo });
     parts.push(program("virtio-vs-kernel", "virtio_vs_kernel", against.trim_start()));
     parts.push(program("kv-links", "kv", "links"));
+    parts.push(program("http-rates", "http", "rates"));
     parts.push(program("sweeps", "sweeps", ""));
     if !machine.has_namespaces() {
         left_out.push("left out: network namespaces, which goodput and hostile need, need root");
