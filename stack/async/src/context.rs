@@ -19,8 +19,8 @@ pub(crate) struct Turn<'a> {
 }
 
 /// Received bytes that a task has copied, and that the transport has yet to consume. A response that the task writes
-/// in the same poll then takes the place of the request, by one operation ([`Transport::respond`]). Any other operation,
-/// and the end of the poll, consumes them first.
+/// in the same poll then takes the place of the request, by one operation ([`Transport::respond`]). Any other
+/// operation, and the end of the poll, consumes them first.
 #[derive(Default)]
 pub(crate) struct Unconsumed {
     len: Cell<usize>,

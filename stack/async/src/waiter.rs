@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// Task that waits for one kind of event. It is kept between events, so that a task that waits again costs a comparison.
+/// Task that waits for one kind of event. It is kept between events, so that a task that waits again costs a
+/// comparison.
 #[derive(Default)]
 pub(crate) struct Waiter {
     is_waiting: Cell<bool>,

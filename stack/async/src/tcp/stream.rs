@@ -113,7 +113,8 @@ impl TcpStream {
     }
 
     /// Waits for received bytes and takes a slice of them, without a copy where the transport receives into memory that
-    /// can be kept, unless they are at most 256. Empty bytes are the end of the stream. No bytes are lost if the future is dropped.
+    /// can be kept, unless they are at most 256. Empty bytes are the end of the stream. No bytes are lost if the future
+    /// is dropped.
     ///
     /// # Errors
     /// The connection was reset or timed out.
