@@ -140,7 +140,7 @@ pub enum Design {
     KernelSleeping,
     /// Kernel sockets polled without sleeping.
     KernelSpinning,
-    /// RDMA verbs in this mode: `send`, `write`, `ud`, `one-sided`, with changes: `send, no inline`.
+    /// RDMA verbs in this mode: `send`, `ud`, `one-sided`, with changes: `send, no inline`.
     Verbs(String),
 }
 

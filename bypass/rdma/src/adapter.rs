@@ -109,12 +109,10 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
                 .map_err(|error| OpenError::Exchange { device: provider.name().to_owned(), error })?,
         };
         let own = config.max_connections * usize::from(config.buffers);
-        // With rings, each buffer also has a slot. In UD mode, services may hold all buffers while as many are
-        // posted.
+        // In UD mode, services may hold all buffers while as many are posted.
         let (buffers, copies) = match (config.mode, config.srq) {
             (Mode::Send, None) => (own, 1),
             (Mode::Send, Some(srq)) => (srq as usize, 1),
-            (Mode::Write, _) => (own, 2),
             (Mode::Ud, _) => (config.datagrams(&limits).1 as usize, 2),
         };
         // A quarter more, because services hold buffers while replacements are posted.

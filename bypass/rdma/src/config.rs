@@ -80,8 +80,6 @@ pub struct Config {
 pub enum Mode {
     /// The peer sends messages into posted buffers.
     Send,
-    /// The peer writes messages to a ring of the connection, each with immediate data.
-    Write,
     /// The peers send datagrams to one UD queue pair; sessions retransmit lost ones.
     Ud,
 }
@@ -163,24 +161,12 @@ pub enum Unsupported {
     /// The UD queue pair has its own buffers for all sessions.
     #[error("datagrams use one queue pair with its own buffers: remove shared buffers and the pool")]
     DatagramsAlone,
-    /// iWARP has no WRITE with immediate data.
-    #[error("messages cannot be written over iWARP, which has no WRITE with immediate: use mode send")]
-    NoImmediate,
-    /// Without a window bound to the queue pair, any peer could write to a ring.
-    #[error(
-        "messages cannot be written without memory windows of type 2, which restrict a ring to its own peer: this \
-         device has none, or announces them and cannot allocate any; use mode send"
-    )]
-    NoWindows,
     /// iWARP's connection manager changes the state of queue pairs.
     #[error("queue pairs cannot be prepared over iWARP, which readies them when connecting: remove the pool")]
     NoPool,
     /// The device has no atomic operations.
     #[error("no atomic operations, which remote counters need: `linerate rdma info` shows which devices have them")]
     NoAtomics,
-    /// A ring belongs to one connection.
-    #[error("messages written to rings need no shared buffers: choose one of the two")]
-    SharedRings,
 }
 
 impl Config {
@@ -236,17 +222,6 @@ impl Config {
             return Err(Unsupported::NoPort { port, ports: limits.ports });
         }
         no_more_than("requests under way", sends, limits.qp_wrs)?;
-        if self.mode == Mode::Write {
-            if limits.transport == TransportKind::Iwarp {
-                return Err(Unsupported::NoImmediate);
-            }
-            if !limits.mw_type_2 {
-                return Err(Unsupported::NoWindows);
-            }
-            if self.srq.is_some() {
-                return Err(Unsupported::SharedRings);
-            }
-        }
         if self.mode == Mode::Ud {
             if limits.transport == TransportKind::Iwarp {
                 return Err(Unsupported::NoDatagrams);
@@ -314,7 +289,7 @@ impl Config {
     /// Returns the message size in bytes, including the header.
     pub(crate) fn message(&self) -> usize {
         match self.mode {
-            Mode::Send | Mode::Write => self.buffer,
+            Mode::Send => self.buffer,
             Mode::Ud => self.buffer.saturating_sub(DatagramHeader::LEN),
         }
     }
@@ -421,16 +396,14 @@ mod tests {
 
     #[test]
     fn unsupported_combinations_are_refused() {
-        let writes = Config { mode: Mode::Write, ..Config::default() };
         let iwarp = DeviceConfig::iwarp([10, 0, 0, 1].into()).limits;
-        assert!(writes.within(&limits()).is_ok());
-        assert_eq!(writes.within(&iwarp).unwrap_err(), Unsupported::NoImmediate);
-        let without = DeviceLimits { mw_type_2: false, ..limits() };
-        assert_eq!(writes.within(&without).unwrap_err(), Unsupported::NoWindows);
         let prepares = Config { pool: 1, ..Config::default() };
         assert_eq!(prepares.within(&iwarp).unwrap_err(), Unsupported::NoPool);
-        let srq = Config { srq: Some(64), ..writes };
-        assert_eq!(srq.within(&limits()).unwrap_err(), Unsupported::SharedRings);
+        let datagrams = Config { mode: Mode::Ud, connect: Connect::Exchange, ..Config::default() };
+        assert_eq!(datagrams.within(&iwarp).unwrap_err(), Unsupported::NoDatagrams);
+        assert!(datagrams.within(&limits()).is_ok());
+        let srq = Config { srq: Some(64), ..datagrams };
+        assert_eq!(srq.within(&limits()).unwrap_err(), Unsupported::DatagramsAlone);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl<C: Provider> Queues<C> {
                 let datagrams = sessions::datagrams(config, limits, mr, buffers, cq.handle())?;
                 (vec![cq], Some(datagrams))
             }
-            Mode::Send | Mode::Write => {
+            Mode::Send => {
                 let most = config.qps_of_cq(limits);
                 let cq = |_| Cq::of_worker(provider, config.cq_entries(most), channel, worker);
                 ((0..config.qps().div_ceil(most)).map(cq).collect::<Result<_, _>>()?, None)

@@ -132,7 +132,7 @@ pub fn results() -> Results {
             row(app, KernelSleeping, Veth, inline, 7100.0 + more, 66.0),
             row(app, KernelSpinning, Veth, inline, 6900.0 + more, 11.2),
             row(app, verbs("send"), Veth, None, 9900.0 + more, 31.0),
-            row(app, verbs("write"), Veth, None, 9200.0 + more, 29.0),
+            row(app, verbs("ud"), Veth, None, 9200.0 + more, 29.0),
             not_run(app, Native, AfXdp, "the kernel has no AF_XDP", "boot a kernel with CONFIG_XDP_SOCKETS=y"),
         ]);
     }

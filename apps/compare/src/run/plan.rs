@@ -54,9 +54,8 @@ struct Verbs {
     short: bool,
 }
 
-const VERBS: [Verbs; 8] = [
+const VERBS: [Verbs; 7] = [
     Verbs { name: "send", both: &[], server: &[], load: &[], short: true },
-    Verbs { name: "write", both: &["--rdma-mode", "write"], server: &[], load: &[], short: true },
     Verbs { name: "ud", both: &["--rdma-mode", "ud"], server: &[], load: &[], short: true },
     Verbs { name: "send, no inline", both: &["--rdma-inline", "0"], server: &[], load: &[], short: false },
     Verbs { name: "send, each signalled", both: &["--rdma-signal-every", "1"], server: &[], load: &[], short: false },
@@ -282,15 +281,13 @@ pub(super) mod tests {
             ids(&rows),
             [
                 "echo/rdma:mlx5_0/send",
-                "echo/rdma:mlx5_0/write",
                 "echo/rdma:mlx5_0/ud",
                 "kv/rdma:mlx5_0/send",
-                "kv/rdma:mlx5_0/write",
                 "kv/rdma:mlx5_0/ud",
                 "kv/rdma:mlx5_0/one-sided",
             ]
         );
-        assert_eq!(rows[6].load, ["--one-sided"]);
+        assert_eq!(rows[4].load, ["--one-sided"]);
         let long = planned(&Selection { quick: false, ..short }, &Obstacles::default());
         let no_inline = long.iter().find(|row| row.id == "echo/rdma:mlx5_0/send-no-inline").unwrap();
         assert_eq!((&*no_inline.server, &*no_inline.load), (&["--rdma-inline", "0"][..], &["--rdma-inline", "0"][..]));

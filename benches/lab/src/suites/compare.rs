@@ -32,7 +32,7 @@ const PORTS: [&str; 2] = ["10.83.0.11/24", "10.83.0.12/24"];
 /// Designs of each application over DPDK ports, kernel sockets, and verbs.
 const OVER_PORTS: [&str; 4] = ["datagrams", "native/inline", "native/split", "smoltcp"];
 const OVER_SOCKETS: [&str; 2] = ["sleeping", "spinning"];
-const BY_VERBS: [&str; 3] = ["send", "write", "ud"];
+const BY_VERBS: [&str; 2] = ["send", "ud"];
 
 /// Two guests with a gate into each.
 struct Guests {

@@ -18,7 +18,6 @@ const MODES: &[(&str, &str)] = &[
     ("rdma_cm", ""),
     ("TCP", "--rdma-connect tcp"),
     ("shared buffers", "--srq 1024"),
-    ("written", "--rdma-mode write"),
     ("datagrams", "--rdma-mode ud"),
 ];
 

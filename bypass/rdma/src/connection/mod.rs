@@ -12,7 +12,7 @@ use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
 use crate::connection::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
 use crate::provider::Provider;
-use crate::verbs::{BoundMw, CmId, Error, Message, RingAddr};
+use crate::verbs::{BoundMw, CmId, Error, Message};
 use linerate_bypass::inspect::VerbsInfo;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Arena, Lifecycle, OneSidedResult, Stage, Tracked};
@@ -37,10 +37,6 @@ pub struct ConnCore<C: Provider> {
     pub(crate) longest: usize,
     /// Both ends support rendezvous.
     pub(crate) takes_offers: bool,
-    /// Address of the local ring that the peer must be sent, once the ring is open.
-    pub(crate) ring: Option<RingAddr>,
-    /// Buffer size of the peer, and total size of its initial buffers, which equals that of its ring, if any.
-    pub(crate) their_buffers: (u32, u32),
     /// Windows of the worker that are bound, or being bound or invalidated. They are dropped with this value.
     pub(crate) mws: usize,
 }
@@ -64,8 +60,6 @@ impl<C: Provider> ConnCore<C> {
             longest: ours.buffer.min(theirs.buffer) as usize - HEADER,
             takes_offers: ours.takes_offers && theirs.takes_offers,
             opened: VecDeque::new(),
-            ring: None,
-            their_buffers: (theirs.buffer, theirs.buffer.saturating_mul(theirs.credits.into())),
             mws: 0,
         }
     }

@@ -25,9 +25,6 @@ pub(crate) enum Kind {
     Taken,
     /// End of stream.
     Finish,
-    /// Later messages may be written to the ring described by an [`Offer`]. Its slots have the size of a buffer and
-    /// the number of the initial credits.
-    Ring,
 }
 
 /// Message header.
@@ -59,7 +56,6 @@ impl Header {
             Kind::Offer => 2,
             Kind::Taken => 3,
             Kind::Finish => 4,
-            Kind::Ring => 5,
         };
         let [high, low] = self.credits.to_be_bytes();
         *out = [kind, 0, high, low, 0, 0, 0, 0];
@@ -73,12 +69,11 @@ impl Header {
             2 => Kind::Offer,
             3 => Kind::Taken,
             4 => Kind::Finish,
-            5 => Kind::Ring,
             _ => return Err(Malformed),
         };
         let len = match kind {
             Kind::Data => HEADER + 1..=message.len(),
-            Kind::Offer | Kind::Ring => OFFER..=OFFER,
+            Kind::Offer => OFFER..=OFFER,
             Kind::Credit | Kind::Taken | Kind::Finish => HEADER..=HEADER,
         };
         if !len.contains(&message.len()) {
@@ -161,7 +156,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KINDS: [Kind; 6] = [Kind::Data, Kind::Credit, Kind::Offer, Kind::Taken, Kind::Finish, Kind::Ring];
+    const KINDS: [Kind; 5] = [Kind::Data, Kind::Credit, Kind::Offer, Kind::Taken, Kind::Finish];
 
     fn header(kind: Kind, credits: u16) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -174,7 +169,7 @@ mod tests {
         for kind in KINDS {
             let rest: &[u8] = match kind {
                 Kind::Data => b"x",
-                Kind::Offer | Kind::Ring => &[0; OFFER - HEADER],
+                Kind::Offer => &[0; OFFER - HEADER],
                 _ => b"",
             };
             let message = [&header(kind, 0xfedc), rest].concat();
@@ -219,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_input_is_parsed_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            if let Ok(Header { kind: Kind::Offer | Kind::Ring, .. }) = Header::read(&bytes) {
+            if let Ok(Header { kind: Kind::Offer, .. }) = Header::read(&bytes) {
                 let _ = Offer::read(&bytes);
             }
             let _ = EndParams::read(&bytes);

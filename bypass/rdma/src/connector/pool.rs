@@ -2,9 +2,9 @@
 
 use super::draining::Leaving;
 use super::{Connector, ListenerKind, WorkerHandle};
+use crate::ConnectorEvent;
 use crate::provider::Provider;
-use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Ring, Rts};
-use crate::{Config, ConnectorEvent, Mode};
+use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Rts};
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -118,7 +118,7 @@ impl<C: Provider> Connector<C> {
                 }
                 let renewed = qp
                     .reset()
-                    .and_then(|qp| self.furnish(qp)?.init_in(self.config.first_port(), self.config.path.pkey_index));
+                    .and_then(|qp| self.furnish(qp).init_in(self.config.first_port(), self.config.path.pkey_index));
                 match renewed.and_then(|qp| self.with_buffers(qp)) {
                     Ok(qp) => self.pools[worker].ready.push(qp),
                     Err(error) => tracing::debug!("{error}"),
@@ -177,26 +177,19 @@ impl<C: Provider> Connector<C> {
         qps.saturating_sub(self.pools[worker].leaving.len())
     }
 
-    /// Creates a queue pair, with its ring if it has one.
+    /// Creates a queue pair.
     fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
         let handle = &self.workers[worker];
         let cq = handle.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < handle.most);
         let full =
             || Error { operation: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, handle.srq.as_ref(), &self.qp)?;
-        self.furnish(qp)
+        Ok(self.furnish(qp))
     }
 
-    /// Adds the memory that the peer may access.
-    fn furnish(&self, qp: Qp<C, New>) -> Result<Qp<C, New>, Error> {
-        let qp = if self.counters.is_empty() { qp } else { qp.with_counters() };
-        let Config { mode, buffers, buffer, .. } = self.config;
-        if mode == Mode::Send {
-            return Ok(qp);
-        }
-        let none = || Error { operation: "allocate a ring for a connection", error: ErrorKind::OutOfMemory.into() };
-        let block = self.buffers.alloc(usize::from(buffers) * buffer).ok_or_else(none)?;
-        Ok(qp.with_ring(Ring::new(&self.mr, block, buffer)?))
+    /// Grants the peer access to the counters, if there are any.
+    fn furnish(&self, qp: Qp<C, New>) -> Qp<C, New> {
+        if self.counters.is_empty() { qp } else { qp.with_counters() }
     }
 
     fn with_buffers(&self, mut qp: Qp<C, Init>) -> Result<Qp<C, Init>, Error> {

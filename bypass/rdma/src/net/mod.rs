@@ -17,7 +17,7 @@ pub(crate) use sending::KEPT;
 use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::{ConnCore, Connection};
-use crate::provider::{AhAttr, Provider, WcOpcode, WcStatus};
+use crate::provider::{AhAttr, Provider, WcStatus};
 use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
@@ -183,8 +183,6 @@ impl<C: Provider> Net<C> {
         self.by_number.insert(number, id);
         self.take_in_early(number);
         self.table.opened.push_back((id, origin));
-        // Opens the ring, if any.
-        self.set_dirty(id);
         match origin {
             Origin::Accepted => self.summary.accepted += 1,
             Origin::Connected(_) => self.summary.connected += 1,
@@ -410,11 +408,7 @@ impl<C: Provider> Net<C> {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp().filter(|qp| qp.owns(&completion)) else { return };
         if completion.is_buffer() {
-            let is_written = completion.opcode() == WcOpcode::ReceiveWrite;
             let message = qp.received(completion);
-            if let (true, Ok(copy)) = (is_written, &message) {
-                self.summary.copied_bytes += copy.len() as u64;
-            }
             self.message(id, message);
         } else {
             let done = qp.sent(completion);

@@ -5,7 +5,6 @@ use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
-use crate::verbs::RingAddr;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
 
 /// Maximum bytes of one READ.
@@ -65,15 +64,6 @@ impl<C: Provider> Net<C> {
                 if conn.taken > conn.offered {
                     return Err(Malformed);
                 }
-            }
-            Kind::Ring => {
-                let Offer { address, rkey, len } = Offer::read(&bytes)?;
-                let (slot, all) = std::mem::take(&mut conn.link.their_buffers);
-                if len != all {
-                    return Err(Malformed);
-                }
-                let qp = conn.link.transport.qp().ok_or(Malformed)?;
-                qp.write_to(RingAddr { address, rkey, len }, slot);
             }
             Kind::Finish => {
                 conn.life.receiving = Receiving::Ended;

@@ -6,7 +6,7 @@ use crate::connection::conn_transport::ConnTransport;
 use crate::connection::tx::Made;
 use crate::connection::wire::{Kind, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
-use crate::verbs::{Done, Error, RingAddr};
+use crate::verbs::{Done, Error};
 use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
 use std::io::ErrorKind;
 
@@ -116,9 +116,6 @@ impl<C: Provider> Net<C> {
                 // The room was checked above.
                 let _ = qp.close(opened);
             }
-            if let Some(ring) = qp.open_ring() {
-                conn.link.ring = Some(ring);
-            }
         }
         let mut has_memory = true;
         while has_memory && conn.link.transport.room() > KEPT && conn.link.credits.sendable() > 0 {
@@ -126,11 +123,6 @@ impl<C: Provider> Net<C> {
                 has_memory = conn.link.send_control(&self.buffers, Kind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
-                continue;
-            }
-            if let Some(RingAddr { address, rkey, len }) = conn.link.ring {
-                has_memory = conn.link.send_control(&self.buffers, Kind::Ring, Some(Offer { address, rkey, len }))?;
-                conn.link.ring.take_if(|_| has_memory);
                 continue;
             }
             let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.mws.is_empty();

@@ -11,7 +11,7 @@ use crate::connector::UdQpHandle;
 use crate::provider::{AhAttr, Provider, Transition, TransportKind};
 use crate::queues::Queues;
 use crate::session::Session;
-use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig, Ring};
+use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig};
 use crate::{
     Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Worker,
     WorkerChannels, WorkerHandle,
@@ -96,11 +96,6 @@ pub fn message(arena: &Arena, bytes: &[u8]) -> Message {
     let mut message = Message::new();
     message.push(block.freeze()).unwrap();
     message
-}
-
-/// Returns the mode of messages.
-pub fn mode(writes: bool) -> Mode {
-    if writes { Mode::Write } else { Mode::Send }
 }
 
 /// Addresses of ends connected without a connector.
@@ -212,11 +207,7 @@ impl<S: Hosted> End<S> {
     fn qp(&self) -> Qp<SimDevice, crate::verbs::Init> {
         let Config { sends, buffers, inline, signal_every, list, .. } = self.config;
         let config = QpConfig { sends: sends.into(), receives: buffers.into(), inline, signal_every, list };
-        let mut qp = Qp::new(&self.mr, &self.cq(), self.srq.as_ref(), &config).unwrap();
-        if self.config.mode == Mode::Write {
-            let block = self.buffers.alloc(usize::from(buffers) * self.config.buffer).unwrap();
-            qp = qp.with_ring(Ring::new(&self.mr, block, self.config.buffer).unwrap());
-        }
+        let qp = Qp::new(&self.mr, &self.cq(), self.srq.as_ref(), &config).unwrap();
         let mut qp = qp.with_counters().init(1).unwrap();
         qp.post(
             (0..if self.srq.is_some() { 0 } else { buffers }).map(|_| self.buffers.alloc(self.config.buffer).unwrap()),

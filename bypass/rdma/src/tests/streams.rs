@@ -1,17 +1,12 @@
 //! Streams of any size, by every method of transfer.
 
-use super::rig::{Peer, Rig, Setup, WINDOWS, mode};
+use super::rig::{Peer, Rig, Setup, WINDOWS};
 use crate::Config;
 use linerate_bypass::{CloseReason, Summary};
 
 /// Echoes `parts`, then closes both ends and checks that nothing is left. Returns the sender's statistics.
 fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {
-    echo_by(setup, &[setup.config.clone(), setup.config.clone()], parts)
-}
-
-/// Like [`echo`], with a configuration for each end.
-fn echo_by(setup: &Setup, configs: &[Config; 2], parts: &[(usize, bool)]) -> Summary {
-    let mut rig = Rig::with(setup, configs, [Peer::sends(parts), Peer::echoes()]);
+    let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
     rig.connect(setup);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));
     assert_eq!(rig.fabric.not_ready(), 0);
@@ -49,18 +44,6 @@ fn streams_of_any_length_arrive_in_messages() {
                 echo(&setup(seed as u64, None, None, inline), &[(len, is_slice)]);
             }
         }
-    }
-}
-
-#[test]
-fn each_end_receives_in_its_own_mode() {
-    for seed in 0..80 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let parts: Vec<_> = (0..random.usize(1..30)).map(|_| (1 << random.u32(..14), random.bool())).collect();
-        let mut setup = setup(seed, random.bool().then(|| random.usize(300..6000)), None, 64 * random.u32(..2));
-        setup.config.buffers = random.u16(3..6);
-        let configs = [seed & 1, seed & 2].map(|writes| Config { mode: mode(writes != 0), ..setup.config.clone() });
-        echo_by(&setup, &configs, &parts);
     }
 }
 

@@ -3,7 +3,6 @@
 use super::sink::Sink;
 use super::{Error, destroyed};
 use crate::provider::{Access, Handle, Keys, Provider, Sge};
-use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{Arena, Bytes};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -112,7 +111,6 @@ struct MrInner<C: Provider> {
 pub(super) enum Kept {
     Arena(Arena),
     Slice(Bytes),
-    Block(ArenaMut),
 }
 
 impl<C: Provider> Mr<C> {
@@ -160,15 +158,6 @@ impl<C: Provider> Mr<C> {
         // SAFETY: the bytes stay in place while a clone exists. Nothing writes them: `Bytes` is immutable and the
         // registration grants no write access.
         unsafe { Registration::new(self.pd(), range, access, kept, "register a slice") }
-    }
-
-    /// Registers `block` alone, as memory that a peer writes at any time through a [`Mw`].
-    pub(super) fn written_by_peer(&self, mut block: ArenaMut) -> Result<Registration<C>, Error> {
-        let access = Access { local_write: true, bind: true, relaxed: true, ..Access::default() };
-        let start = block.as_mut_ptr().expose_provenance();
-        let (range, kept) = (start..start + block.len(), Kept::Block(block));
-        // SAFETY: the block is uniquely owned and stays in place. No reference to its bytes exists from here on.
-        unsafe { Registration::new(self.pd(), range, access, kept, "register a ring") }
     }
 
     #[inline]

@@ -317,11 +317,6 @@ impl<C: Provider> SendQueue<C> {
         Ok(key)
     }
 
-    /// Queues the bind of a window that the caller keeps until the queue pair is destroyed.
-    pub fn bind(&mut self, bind: Operation) {
-        self.push(bind, 0, SendFlags::SIGNALLED, Held::Nothing);
-    }
-
     /// Queues the invalidation of a bound window.
     pub fn close(&mut self, opened: BoundMw<C>) {
         let invalidate = Operation::InvalidateLocal(opened.mw.key);

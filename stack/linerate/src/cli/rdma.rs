@@ -50,8 +50,8 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1 << 20), help_heading = "RDMA")]
     pub rdma_pool: Option<u32>,
 
-    /// Transfer of messages: send, SEND into posted buffers; write, RDMA WRITE into a ring of each connection; or ud,
-    /// at both ends, datagrams between one queue pair per worker (rdma) [default: send]
+    /// Transfer of messages: send, SEND into posted buffers; or ud, at both ends, datagrams between one queue pair per
+    /// worker (rdma) [default: send]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "RDMA")]
     pub rdma_mode: Option<RdmaMode>,
 
@@ -149,7 +149,6 @@ mod tests {
         );
         for (text, reads, expected) in [
             ("--rdma-mode send", (|config| config.mode as usize) as fn(Config) -> usize, Mode::Send as usize),
-            ("--rdma-mode write", |config| config.mode as usize, Mode::Write as usize),
             ("--rdma-mode ud", |config| config.mode as usize, Mode::Ud as usize),
             ("--rdma-mode ud", |config| config.connect as usize, Connect::Exchange as usize),
             ("--rdma-mode ud --rdma-connect tcp", |config| config.connect as usize, Connect::Exchange as usize),
@@ -198,7 +197,7 @@ mod tests {
     #[test]
     fn invalid_options_are_refused_with_the_valid_ones() {
         for (text, part) in [
-            ("--rdma-mode read", "send, write, ud"),
+            ("--rdma-mode write", "send, ud"),
             ("--srq 2", "3.."),
             ("--rdma-connections 0", "1..=1048576"),
             ("--rdma-buffers 2", "3..=16384"),
@@ -218,7 +217,6 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         for (option, mode) in [
-            ("--srq 64", "write"),
             ("--srq 64", "ud"),
             ("--rdma-pool 3", "ud"),
             ("--rdma-rendezvous-min never", "ud"),

@@ -70,8 +70,6 @@ pub struct RdmaConfig {
 pub enum RdmaMode {
     /// SEND.
     Send,
-    /// WRITE with immediate.
-    Write,
     /// Unreliable datagrams.
     Ud,
 }
@@ -81,7 +79,6 @@ impl RdmaMode {
     fn name(self) -> &'static str {
         match self {
             RdmaMode::Send => "send",
-            RdmaMode::Write => "write",
             RdmaMode::Ud => "ud",
         }
     }
@@ -163,7 +160,6 @@ impl RdmaConfig {
             ("--rdma-rnr-retries", self.rnr_retries.map(u64::from), 0..=7),
         ])?;
         let refused = [
-            (self.srq.is_some(), RdmaMode::Write, "--srq", "each connection has a ring of its own"),
             (self.srq.is_some(), RdmaMode::Ud, "--srq", "all connections share the buffers of one queue pair"),
             (self.pool.is_some(), RdmaMode::Ud, "--rdma-pool", "all connections use one queue pair"),
             (self.rendezvous_min.is_some(), RdmaMode::Ud, "--rdma-rendezvous-min", "unreliable datagrams have no READ"),
@@ -190,7 +186,6 @@ impl RdmaConfig {
         linerate_rdma::Config {
             mode: match self.mode {
                 None | Some(RdmaMode::Send) => linerate_rdma::Mode::Send,
-                Some(RdmaMode::Write) => linerate_rdma::Mode::Write,
                 Some(RdmaMode::Ud) => linerate_rdma::Mode::Ud,
             },
             srq: self.srq,

@@ -74,7 +74,7 @@ impl<M: Send + 'static> Port<M> {
     /// Checks that the mode allows one-sided access, which option `what` needs.
     fn is_reached(&self, option: &'static str) -> Result<(), Error> {
         match self.mode {
-            Mode::Send | Mode::Write => Ok(()),
+            Mode::Send => Ok(()),
             Mode::Ud => Err(Error::NotInMode { option, mode: "ud", reason: "datagrams have no one-sided operations" }),
         }
     }

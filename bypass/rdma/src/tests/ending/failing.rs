@@ -1,7 +1,7 @@
 //! Failures end the affected connections with a reason, leave no objects behind, and do not prevent new connections.
 
 use crate::provider::WcStatus;
-use crate::tests::rig::{End, Peer, Rig, Setup, mode};
+use crate::tests::rig::{End, Peer, Rig, Setup};
 use crate::tests::setup::connecting::{ADDRESS, rig};
 use crate::{Config, Connect};
 use linerate_bypass::CloseReason;
@@ -19,7 +19,6 @@ fn setup(seed: u64) -> Setup {
     let config = Config {
         offer_from: 1000,
         srq: seed.is_multiple_of(3).then_some(12),
-        mode: mode(seed % 3 == 1),
         pool: seed as usize % 4,
         probe_after: Duration::from_micros(500),
         timeout: Duration::from_micros(600),

@@ -4,7 +4,7 @@
 mod service;
 
 use crate::tests::contract::Hosted;
-use crate::tests::rig::{Rig, Setup, mode};
+use crate::tests::rig::{Rig, Setup};
 use crate::{Config, Mode};
 use linerate_bypass::{CloseReason, ConnId, LINGER_BYTES, LINGER_TIME, Origin, Service, Transport};
 use service::{Manner, REFUSAL, Refused, Refuser};
@@ -94,9 +94,7 @@ fn run(seed: u64, mode: Mode, offer_from: usize, manner: Manner) -> (CloseReason
 
 fn in_each_mode(manner: Manner, check: impl Fn(CloseReason, Refused, u64)) {
     for seed in 0..10 {
-        for (mode, offer_from) in
-            [(mode(false), usize::MAX), (mode(true), usize::MAX), (Mode::Ud, usize::MAX), (mode(false), 1000)]
-        {
+        for (mode, offer_from) in [(Mode::Send, usize::MAX), (Mode::Ud, usize::MAX), (Mode::Send, 1000)] {
             let (why, client, time) = run(seed, mode, offer_from, manner);
             check(why, client, time);
         }

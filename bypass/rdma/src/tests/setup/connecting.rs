@@ -1,6 +1,6 @@
 //! Connection setup by the connection manager, and teardown.
 
-use crate::tests::rig::{Peer, Rig, Setup, mode};
+use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connector};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::SimDevice;
@@ -21,13 +21,8 @@ pub static ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::
 fn connection_opens_and_closes_without_leftovers() {
     for seed in 0..30 {
         let defaults = Setup::default();
-        let config = Config {
-            offer_from: 3000,
-            srq: (seed % 3 == 0).then_some(8),
-            mode: mode(seed % 3 == 1),
-            pool: seed as usize % 4,
-            ..defaults.config
-        };
+        let config =
+            Config { offer_from: 3000, srq: (seed % 3 == 0).then_some(8), pool: seed as usize % 4, ..defaults.config };
         let setup = Setup { seed, config, ..defaults };
         let mut rig = rig(&setup, &[(100, false), (5000, true), (20, true)], true);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));

@@ -1,7 +1,7 @@
 //! Reuse of queue pairs: nothing of one connection reaches the next.
 
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
-use crate::tests::rig::{End, Peer, Rig, Setup, message, mode};
+use crate::tests::rig::{End, Peer, Rig, Setup, message};
 use crate::verbs::{Completion, Cq, Errored, Init, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
 use linerate_bypass::arena::ArenaConfig;
@@ -45,10 +45,10 @@ fn thousand_connections_reuse_pooled_qps() {
 }
 
 #[test]
-fn qps_are_reused_with_either_setup_and_mode() {
-    for seed in 0..8 {
+fn qps_are_reused_with_either_setup() {
+    for seed in 0..4 {
         let connect = if seed % 2 == 0 { Connect::Exchange } else { Connect::Manager };
-        assert_eq!(connects(seed, 50, connect, mode(seed % 4 < 2), 4), 0, "{seed}");
+        assert_eq!(connects(seed, 50, connect, crate::Mode::Send, 4), 0, "{seed}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connection setup by the TCP exchange over real TCP, including foreign peers.
 
 use crate::connector::{ExchangeError, Listeners, MAX_PENDING};
-use crate::tests::rig::{Peer, Rig, Setup, mode};
+use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connect};
 use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig};
@@ -36,13 +36,8 @@ fn defaults() -> Config {
 #[test]
 fn exchange_opens_and_closes_without_leftovers() {
     for seed in 0..30 {
-        let config = Config {
-            offer_from: 3000,
-            srq: (seed % 3 == 0).then_some(8),
-            mode: mode(seed % 3 == 1),
-            pool: seed as usize % 4,
-            ..defaults()
-        };
+        let config =
+            Config { offer_from: 3000, srq: (seed % 3 == 0).then_some(8), pool: seed as usize % 4, ..defaults() };
         let setup = setup(seed, config);
         let mut rig = connecting(&setup, &[(100, false), (5000, true), (20, true)]);
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended == [CloseReason::Finished]));

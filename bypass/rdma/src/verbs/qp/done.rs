@@ -38,13 +38,9 @@ impl<C: Provider, S> Qp<C, S> {
         core.first = (core.first + 1) % NUMBERS;
         match completion.status() {
             WcStatus::Success => {
-                match (completion.opcode(), &mut core.ring) {
-                    (WcOpcode::ReceiveWrite, Some(ring)) => {
-                        ring.take(completion.inner.immediate.map_or(0, |len| len as usize), &mut buffer);
-                    }
-                    (WcOpcode::ReceiveWrite, None) => buffer.truncate(0),
-                    _ => buffer.truncate(completion.inner.len as usize),
-                }
+                // A WRITE with immediate has used the buffer without filling it.
+                let is_written = completion.opcode() == WcOpcode::ReceiveWrite;
+                buffer.truncate(if is_written { 0 } else { completion.inner.len as usize });
                 Ok(buffer.freeze())
             }
             status => Err(status),

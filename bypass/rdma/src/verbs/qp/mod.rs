@@ -5,7 +5,6 @@ mod post;
 mod reset;
 
 use super::cq::WrIdSpace;
-use super::ring::{Ring, Target};
 use super::sends::SendQueue;
 use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
 use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpOptions, QpState, Transition};
@@ -126,10 +125,6 @@ struct Core<C: Provider> {
     /// Posted buffers, in order, and the number of the first. `None` is a buffer of an [`ExposedMr`].
     posted: VecDeque<Option<ArenaMut>>,
     first: u32,
-    /// Ring that the peer writes its messages to. Receive requests announce and consume them.
-    ring: Option<Ring<C>>,
-    /// Ring of the peer.
-    target: Option<Target>,
     /// Grants the peer atomic operations.
     has_counters: bool,
     /// Regions that requests have named.
@@ -166,20 +161,12 @@ impl<C: Provider> Qp<C, New> {
             sends: SendQueue::new(owner, config.sends as usize, inline, config.signal_every, config.list),
             posted: VecDeque::with_capacity(cap.receives as usize),
             first: 0,
-            ring: None,
-            target: None,
             has_counters: false,
             exposed: Vec::new(),
             cq: cq.clone(),
             _shared: srq.cloned(),
         };
         Ok(Qp { core: Box::new(core), state: PhantomData })
-    }
-
-    /// Lets the peer write messages to `ring` instead of sending them. The ring has one slot per posted buffer.
-    pub fn with_ring(mut self, ring: Ring<C>) -> Self {
-        self.core.ring = Some(ring);
-        self
     }
 
     /// Grants the peer atomic operations on the domain's [`Counters`](super::Counters), for connections that are not
@@ -197,9 +184,8 @@ impl<C: Provider> Qp<C, New> {
     /// Moves the queue pair to INIT, on a port and with a P_Key of its table.
     pub fn init_in(self, port: u8, pkey_index: u16) -> Result<Qp<C, Init>, Error> {
         // Peers read through windows with their own rights, but the queue pair must also allow remote reads.
-        let Core { ring, has_counters, .. } = &*self.core;
-        let (remote_write, remote_atomic) = (ring.is_some(), *has_counters);
-        let access = Access { local_write: true, remote_read: true, remote_write, remote_atomic, ..Access::default() };
+        let remote_atomic = self.core.has_counters;
+        let access = Access { local_write: true, remote_read: true, remote_atomic, ..Access::default() };
         self.modify_qp(&Transition::Init { port, partition: pkey_index, access }, "make a queue pair ready for buffers")
     }
 
@@ -265,8 +251,8 @@ impl<C: Provider, S> Qp<C, S> {
         self.core.cq.handle() == cq.handle()
     }
 
-    /// Moves the queue pair to ERROR, so that all outstanding requests complete, and drops windows and rings that the
-    /// peer could access.
+    /// Moves the queue pair to ERROR, so that all outstanding requests complete, and drops the windows through which
+    /// the peer could read.
     pub fn fail(self) -> Result<Qp<C, Errored>, Error> {
         let mut qp: Qp<C, Errored> = self.modify_qp(&Transition::Error, "end a queue pair")?;
         qp.close();
@@ -297,7 +283,7 @@ impl<C: Provider, S> Qp<C, S> {
 impl<C: Provider> Drop for Core<C> {
     fn drop(&mut self) {
         let provider = self.mr.pd().provider().clone();
-        if self.sends.has_windows() || self.ring.as_ref().is_some_and(Ring::is_open) {
+        if self.sends.has_windows() {
             // Windows are deallocated first: Soft-RoCE delays the destruction of a queue pair with bound windows for
             // most of a minute. In the ERROR state no window is bound.
             // SAFETY: the queue pair is live.
@@ -305,7 +291,6 @@ impl<C: Provider> Drop for Core<C> {
                 tracing::debug!("cannot end a queue pair: {error}");
             }
             self.sends.drop_windows();
-            self.ring = None;
         }
         // SAFETY: created in `new`; nothing else has the handle. Memory of outstanding requests and the queues are
         // dropped after this.

@@ -2,7 +2,6 @@
 
 use super::{Core, PostsReceives, Qp, Rts};
 use crate::provider::{Operation, Provider, Sge};
-use crate::verbs::ring::{RingAddr, Target};
 use crate::verbs::srq::LIST;
 use crate::verbs::{Atomic, BoundMw, Error, ExposedMr, Message, Mw, PostRefused};
 use linerate_bypass::Bytes;
@@ -22,46 +21,19 @@ impl<C: Provider> Qp<C, Rts> {
         self.core.sends.is_silent()
     }
 
-    /// Queues the bind of the ring's window, if there is an unbound ring, and returns the address for the peer.
-    pub fn open_ring(&mut self) -> Option<RingAddr> {
-        let Core { sends, ring, .. } = &mut *self.core;
-        if sends.room() == 0 {
-            return None;
-        }
-        let (bind, ring_addr) = ring.as_mut()?.open()?;
-        sends.bind(bind);
-        Some(ring_addr)
-    }
-
-    /// Writes later messages to the peer's ring at `ring_addr`, in slots of `slot` bytes, instead of sending them. The
-    /// caller ensures that messages fit and that the peer has consumed a slot before it is reused.
-    pub fn write_to(&mut self, ring_addr: RingAddr, slot: u32) {
-        self.core.target = Target::new(ring_addr, slot);
-    }
-
     /// Queues a message and leaves it empty; [`flush`](Self::flush) posts it.
     #[inline]
     pub fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), PostRefused> {
-        let Core { sends, mr, target, .. } = &mut *self.core;
-        let Some(target) = target else { return sends.send(mr, message, Operation::Send, signalled) };
-        sends.send(mr, message, target.write(message.len()), signalled)?;
-        target.advance();
-        Ok(())
+        let Core { sends, mr, .. } = &mut *self.core;
+        sends.send(mr, message, Operation::Send, signalled)
     }
 
-    /// Queues a WRITE of `bytes` to `address` with immediate data.
+    /// Queues a WRITE of a message to `address` with immediate data.
     #[cfg(test)]
-    pub fn write_immediate(
-        &mut self,
-        bytes: Bytes,
-        address: u64,
-        rkey: u32,
-        immediate: u32,
-    ) -> Result<(), PostRefused> {
-        let mut message = Message::new();
-        let _ = message.push(bytes);
+    pub fn write_immediate(&mut self, message: &mut Message, address: u64, rkey: u32) -> Result<(), PostRefused> {
         let Core { sends, mr, .. } = &mut *self.core;
-        sends.send(mr, &mut message, Operation::WriteImmediate { address, rkey, immediate }, true)
+        let immediate = message.len() as u32;
+        sends.send(mr, message, Operation::WriteImmediate { address, rkey, immediate }, true)
     }
 
     /// Queues a SEND of a `part` of `memory`.

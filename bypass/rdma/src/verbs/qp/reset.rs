@@ -11,7 +11,6 @@ impl<C: Provider> Qp<C, Errored> {
     pub(super) fn close(&mut self) {
         self.core.sends.drop_pending();
         self.core.sends.drop_windows();
-        self.core.ring = None;
     }
 
     /// Ensures that every outstanding request is covered by a completion: if the last requests are unsignalled, posts
@@ -49,7 +48,7 @@ impl<C: Provider> Qp<C, Drained> {
         core.owner = WrIdSpace::new();
         core.sends.reset(core.owner);
         core.first = 0;
-        (core.ring, core.target, core.has_counters) = (None, None, false);
+        core.has_counters = false;
         core.exposed.clear();
         Ok(qp)
     }
