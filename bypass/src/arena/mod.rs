@@ -45,6 +45,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const UNIT: usize = 16;
 /// Maximum size of an arena, whose blocks have 32-bit numbers; one number means none.
 const MAX_BYTES: usize = (u32::MAX as usize) * UNIT;
+/// Alignment of the bytes of blocks of 500 bytes or more, which lets devices write whole cache lines.
+const LINE: usize = 64;
 /// Bytes that are carved into small blocks at once.
 const SPAN: usize = 64 << 10;
 /// Number of larger classes from which a class without blocks allocates: up to twice the size.
@@ -253,16 +255,17 @@ impl Shared {
     /// Carves blocks of `class`. Returns the first, and adds the others to the free list.
     fn carve(this: &Arc<Shared>, class: usize) -> Option<NonNull<Header>> {
         let stride = stride_of(class);
+        let start = |carved: usize| (carved + HEADER).next_multiple_of(LINE) - HEADER;
         let blocks = |carved: usize, chunks: usize| {
-            (this.front_end(chunks).saturating_sub(carved) / stride).min((SPAN / stride).max(1))
+            (this.front_end(chunks).saturating_sub(start(carved)) / stride).min((SPAN / stride).max(1))
         };
         let more = |carved: usize, chunks: usize| {
             let blocks = blocks(carved, chunks);
-            (blocks > 0).then(|| (carved + blocks * stride, chunks))
+            (blocks > 0).then(|| (start(carved) + blocks * stride, chunks))
         };
         let (carved, chunks) = this.taken.update(more)?;
         let blocks = blocks(carved, chunks);
-        let number = |block: usize| ((carved + block * stride) / UNIT) as u32;
+        let number = |block: usize| ((start(carved) + block * stride) / UNIT) as u32;
         for block in 0..blocks {
             // SAFETY: the block lies within the region, and no other thread carves there. Strides are multiples of 16,
             // so it is aligned. The link of the last block is set when the list is pushed.

@@ -20,17 +20,28 @@ fn fill(arena: &Arena, len: usize) -> Vec<ArenaMut> {
 fn full_arena_allocates_after_a_block_is_freed() {
     let arena = arena(1 << 20);
     let mut blocks = fill(&arena, 1_000);
-    // 1 000 bytes and a header are 1 016, in blocks of 1 024.
-    assert_eq!(blocks.len(), 1_024);
+    // 1 000 bytes and a header are 1 016, in blocks of 1 024. The first header ends at a cache line.
+    assert_eq!(blocks.len(), 1_023);
     let stats = arena.stats();
-    assert_eq!((stats.capacity, stats.carved, stats.used), (1 << 20, 1 << 20, 1 << 20));
-    assert_eq!(stats.classes, [ClassStats { block: 1_008, blocks: 1_024, used: 1_024 }]);
-    assert!(arena.alloc(1).is_none());
+    let used = 1_023 << 10;
+    assert_eq!((stats.capacity, stats.carved, stats.used), (1 << 20, 48 + used, used));
+    assert_eq!(stats.classes, [ClassStats { block: 1_008, blocks: 1_023, used: 1_023 }]);
+    assert!(arena.alloc(1_000).is_none());
     blocks.pop();
     assert!(arena.alloc(1_008).is_some());
     blocks.clear();
     assert_eq!(arena.stats().used, 0);
-    assert_eq!(fill(&arena, 1_008).len(), 1_024);
+    assert_eq!(fill(&arena, 1_008).len(), 1_023);
+}
+
+#[test]
+fn long_blocks_are_aligned_to_cache_lines() {
+    let arena = arena(1 << 20);
+    let kept: Vec<_> =
+        [1, 500, 70, 513, 90, 4_096, 100, 4_104, 110, 60_000].map(|len| arena.alloc(len).unwrap()).into();
+    for block in kept.iter().filter(|block| block.len() >= 500) {
+        assert_eq!(block.as_ptr().addr() % 64, 0, "{}", block.len());
+    }
 }
 
 #[test]
@@ -38,6 +49,7 @@ fn full_arena_allocates_after_a_block_is_freed() {
 fn block_up_to_twice_as_large_substitutes() {
     let arena = arena(1 << 20);
     drop(fill(&arena, 1_008));
+    let _rest = fill(&arena, 1);
     assert_eq!(arena.alloc(600).unwrap().len(), 600);
     assert!(arena.alloc(300).is_none());
 }
