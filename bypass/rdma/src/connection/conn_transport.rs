@@ -95,10 +95,10 @@ impl<C: Provider> ConnTransport<C> {
     }
 
     /// Returns the details that a session has in common with TCP.
-    pub fn tcp_info(&self) -> TcpInfo {
+    pub fn tcp_info(&self, bytes: usize) -> TcpInfo {
         match self {
             ConnTransport::Rc(_) => TcpInfo::default(),
-            ConnTransport::Ud(peer) => peer.session.tcp_info(),
+            ConnTransport::Ud(peer) => peer.session.tcp_info(bytes),
         }
     }
 

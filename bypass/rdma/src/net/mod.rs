@@ -525,7 +525,7 @@ impl<C: Provider> HostedNet for Net<C> {
             state: connection.life.conn_state(),
             unread: connection.rx.len() as u64,
             unsent: connection.tx.len() as u64,
-            tcp: connection.link.transport.tcp_info(),
+            tcp: connection.link.transport.tcp_info(connection.link.longest),
             verbs: Some(connection.verbs_info()),
         })
     }

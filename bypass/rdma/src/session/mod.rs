@@ -6,6 +6,7 @@
 //! datagrams on UD queue pairs. Losses are detected by time-out, as there, and by later messages that were
 //! acknowledged (RFC 9002 §6.1.1).
 
+mod congestion;
 mod header;
 #[cfg(test)]
 mod tests;
@@ -14,12 +15,14 @@ pub(crate) use header::DatagramHeader;
 
 use crate::connection::wire::Malformed;
 use crate::verbs::Message;
+use congestion::Congestion;
 use linerate_bypass::Bytes;
 use linerate_bypass::inspect::TcpInfo;
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Maximum unacknowledged messages of an end, and maximum out-of-order messages kept.
+/// Maximum unacknowledged messages of an end, and maximum out-of-order messages kept: those that a header can
+/// acknowledge.
 pub(crate) const WINDOW: u32 = 32;
 /// Later acknowledged messages after which a message counts as lost (RFC 9002 §6.1.1).
 const THRESHOLD: usize = 3;
@@ -39,12 +42,18 @@ const ACK_WITHIN: Duration = Duration::from_micros(200);
 /// Unacknowledged message.
 struct Sent {
     message: Message,
-    /// Time of the last transmission; `None` if one is due.
+    /// Time of the last transmission; `None` if another one is due.
     at: Option<Instant>,
     /// Number of transmissions.
     times: u32,
     /// Acknowledged out of order.
     has_come: bool,
+}
+
+impl Sent {
+    fn is_in_flight(&self) -> bool {
+        self.at.is_some() && !self.has_come
+    }
 }
 
 /// One end of a session.
@@ -58,6 +67,8 @@ pub(crate) struct Session {
     first: u32,
     /// Number of messages that the peer can accept.
     their_room: usize,
+    /// Limit of the messages in flight.
+    congestion: Congestion,
     /// Messages received in order and not yet taken.
     ready: VecDeque<Bytes>,
     /// Number of the first missing message, and the messages received after it; entry 0 is the missing one.
@@ -86,6 +97,7 @@ impl Session {
             sent: VecDeque::new(),
             first: 0,
             their_room: WINDOW as usize,
+            congestion: Congestion::default(),
             ready: VecDeque::new(),
             expected: 0,
             early: VecDeque::new(),
@@ -103,9 +115,13 @@ impl Session {
         (WINDOW as usize).saturating_sub(self.sent.len())
     }
 
-    /// Returns the details that a session has in common with TCP.
-    pub fn tcp_info(&self) -> TcpInfo {
+    /// Returns the details that a session with messages of up to `bytes` has in common with TCP.
+    pub fn tcp_info(&self, bytes: usize) -> TcpInfo {
+        let in_bytes = |messages: usize| Some((messages * bytes) as u64);
         TcpInfo {
+            in_flight: in_bytes(self.in_flight()),
+            congestion_window: in_bytes(self.congestion.window()),
+            slow_start_threshold: in_bytes(self.congestion.threshold()),
             rtt: self.round_trip.map(|(rtt, _)| rtt),
             rtt_variation: self.round_trip.map(|(_, variation)| variation),
             rto: Some(self.wait()),
@@ -149,11 +165,21 @@ impl Session {
         self.sent.push_back(Sent { message, at: None, times: 0, has_come: false });
     }
 
+    /// Returns the number of messages that were sent and are neither acknowledged nor lost.
+    fn in_flight(&self) -> usize {
+        self.sent.iter().filter(|sent| sent.is_in_flight()).count()
+    }
+
     /// Returns the time of the next transmission, unless a datagram is received before.
     pub fn due(&self) -> Option<Instant> {
         let wait = self.wait();
-        let sent = self.sent.iter().take(self.their_room.max(1)).filter(|sent| !sent.has_come);
-        let resend = sent.map(|sent| sent.at.map_or(Instant::ZERO, |at| at + wait)).min();
+        let mut waiting = self.sent.iter().take(self.their_room.max(1)).filter(|sent| sent.at.is_none());
+        let resend = if self.in_flight() < self.congestion.window() && waiting.any(|sent| !sent.has_come) {
+            Some(Instant::ZERO)
+        } else {
+            let in_flight = self.sent.iter().filter(|sent| sent.is_in_flight());
+            in_flight.filter_map(|sent| sent.at).min().map(|at| at + wait)
+        };
         let ack = if self.ack_now { Some(Instant::ZERO) } else { self.ack_since.map(|since| since + ACK_WITHIN) };
         [resend, ack].into_iter().flatten().min()
     }
@@ -161,30 +187,42 @@ impl Session {
     /// Passes the datagrams that are due at `now` to `send` until it returns false for lack of room. Accepted
     /// datagrams count as sent.
     pub fn send(&mut self, now: Instant, mut send: impl FnMut(&DatagramHeader, Option<&Message>) -> bool) {
-        let wait = self.wait();
-        let mut is_late = false;
+        self.expire(now);
+        let mut in_flight = self.in_flight();
         // Without room at the peer, the first message is still retransmitted as a window probe.
         for index in 0..self.sent.len().min(self.their_room.max(1)) {
             let header = self.header(self.first.wrapping_add(index as u32), true);
             let sent = &mut self.sent[index];
-            let is_due = !sent.has_come && sent.at.is_none_or(|at| at + wait <= now);
-            if !is_due {
+            if sent.has_come || sent.at.is_some() {
                 continue;
             }
-            if !send(&header, Some(&sent.message)) {
+            if in_flight >= self.congestion.window() || !send(&header, Some(&sent.message)) {
                 break;
             }
-            is_late |= sent.at.is_some();
+            in_flight += 1;
             self.resent += u64::from(sent.times > 0);
             (sent.at, sent.times) = (Some(now), sent.times.saturating_add(1));
             (self.ack_since, self.ack_now) = (None, false);
         }
-        if is_late {
-            self.backoff += 1;
-        }
+        self.congestion.sent(in_flight);
         let is_due = self.ack_now || self.ack_since.is_some_and(|since| since + ACK_WITHIN <= now);
         if is_due && send(&self.header(self.first.wrapping_add(self.sent.len() as u32), false), None) {
             (self.ack_since, self.ack_now) = (None, false);
+        }
+    }
+
+    /// Counts the messages as lost whose time-out has expired.
+    fn expire(&mut self, now: Instant) {
+        let wait = self.wait();
+        let mut is_late = false;
+        for sent in self.sent.iter_mut().filter(|sent| sent.is_in_flight()) {
+            if sent.at.is_some_and(|at| at + wait <= now) {
+                (sent.at, is_late) = (None, true);
+            }
+        }
+        if is_late {
+            self.congestion.timed_out(self.backoff == 0);
+            self.backoff += 1;
         }
     }
 
@@ -242,7 +280,9 @@ impl Session {
             let is_old = is_before(header.expected, self.first);
             return if is_old { Ok(()) } else { Err(Malformed) };
         }
+        let mut acked = 0;
         let mut acknowledge = |sent: &Sent| {
+            acked += usize::from(!sent.has_come);
             // A retransmitted message gives no round-trip sample (Karn's algorithm, RFC 6298 §3).
             if let (Some(at), 1, false) = (sent.at, sent.times, sent.has_come) {
                 measure(&mut self.round_trip, now.since(at));
@@ -254,20 +294,24 @@ impl Session {
         self.their_room = header.room.into();
         for (index, sent) in self.sent.iter_mut().enumerate().skip(1) {
             // Only transmitted messages can be acknowledged.
-            if sent.at.is_some() && index <= 32 && header.early >> (index - 1) & 1 == 1 {
+            if sent.times > 0 && index <= 32 && header.early >> (index - 1) & 1 == 1 {
                 acknowledge(sent);
                 sent.has_come = true;
             }
         }
+        self.congestion.acknowledged(acked);
+        self.congestion.advanced(self.first);
         // With few messages in flight, the threshold is lower (RFC 5827).
         let unacked = self.sent.iter().filter(|sent| sent.times > 0).count();
         let threshold = THRESHOLD.min(unacked.saturating_sub(1)).max(1);
+        let next = self.first.wrapping_add(unacked as u32);
         let mut behind = 0;
         for sent in self.sent.iter_mut().rev() {
             if sent.has_come {
                 behind += 1;
-            } else if behind >= threshold && sent.times == 1 {
+            } else if behind >= threshold && sent.times == 1 && sent.at.is_some() {
                 sent.at = None;
+                self.congestion.lost(next);
             }
         }
         Ok(())
