@@ -5,7 +5,6 @@ use crate::cargo::{PORTABLE, cargo, command, everything, target};
 use crate::error::Error;
 use crate::lab::{self, Build};
 use crate::machine::Machine;
-use crate::process::{self, Background};
 use std::process::Command;
 
 /// Action of a step.
@@ -67,12 +66,11 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         required("clippy", Run(clippy(&everything))),
         required("documentation", with([("RUSTDOCFLAGS", "-D warnings")], documentation)),
         required("build of the tests", Run(build)),
-        step("tests", Call(tests)),
+        step("tests", Run(cargo(&format!("test {everything} --no-fail-fast")))),
     ]);
     if all {
         steps.extend(long_steps(machine, &everything));
     }
-    steps.push(step("instruction counts", instructions(machine, if all { "--all" } else { "" })));
     if all {
         steps.push(step("lab", Call(|machine| lab::suites(machine, Build::ReleaseOfEverything, &[]))));
     } else {
@@ -82,7 +80,7 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     steps
 }
 
-/// Returns the steps of `--all` between the tests and the instruction counts.
+/// Returns the steps of `--all` between the tests and the lab.
 fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
     use Action::{Call, Run};
     let split = "--test cli --test http --test kv --test kv_clients --test drain --test net --test links \
@@ -111,32 +109,22 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("kv over a bad link", with([("SOAK_SECONDS", "300")], release("--test lossy -- --nocapture"))),
         step("kv under memory pressure", with([("SOAK_SECONDS", "600")], release("--test kv_soak -- --nocapture"))),
         step("fuzzing", Call(fuzz::run)),
+        step("instruction counts", instructions(machine)),
     ]
 }
 
-/// Runs all tests. They leave a part of the processors idle, which builds the programs that count instructions.
-fn tests(machine: &Machine) -> Result<(), Error> {
-    let counted = "-n 19 cargo build -q --release -p linerate-benches --bin engine --bin kv";
-    let counted = machine.has("valgrind").then(|| Background::start(command("nice", counted))).transpose()?;
-    let tested = process::run(cargo(&format!("test {} --no-fail-fast", everything(machine))));
-    if matches!(tested, Err(Error::Interrupted)) {
-        return tested;
-    }
-    let built = counted.map_or(Ok(()), Background::success);
-    tested.and(built)
-}
-
 /// Compares instructions of the hot paths with the accepted counts.
-fn instructions(machine: &Machine, arguments: &str) -> Action {
+fn instructions(machine: &Machine) -> Action {
     if !machine.has("valgrind") {
         return Action::Skip("instructions are counted by valgrind, which is missing".to_owned());
     }
-    Action::Run(command(&target().join("debug/baseline").to_string_lossy(), arguments))
+    Action::Run(command(&target().join("debug/baseline").to_string_lossy(), "--all"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
 
     fn names(machine: &Machine, all: bool) -> Vec<String> {
         plan(machine, all).into_iter().map(|step| step.name).collect()
@@ -163,11 +151,10 @@ mod tests {
             "documentation",
             "build of the tests",
             "tests",
-            "instruction counts",
             "lab, in short",
         ];
         assert_eq!(names, expected);
-        assert!(steps.iter().all(|step| step.required == (step.name != "tests" && !names[8..].contains(&&*step.name))));
+        assert!(steps.iter().all(|step| step.required != names[7..].contains(&&*step.name)));
     }
 
     #[test]
@@ -190,7 +177,7 @@ mod tests {
 
     #[test]
     fn instructions_are_counted_with_valgrind_only() {
-        let steps = plan(&Machine::with_missing(&["valgrind"]), false);
+        let steps = plan(&Machine::with_missing(&["valgrind"]), true);
         let counts = steps.iter().find(|step| step.name == "instruction counts").unwrap();
         assert!(matches!(&counts.action, Action::Skip(reason) if reason.contains("valgrind")));
     }
