@@ -63,6 +63,8 @@ pub struct Egress<N: Nic> {
     tagged: usize,
     /// True if the port has taken frames since the last call of [`is_stuck`](Self::is_stuck).
     took_some: bool,
+    /// Length of the queue up to which connections add data: zero while others wait for room.
+    data_limit: usize,
 }
 
 impl<N: Nic> Egress<N> {
@@ -89,6 +91,7 @@ impl<N: Nic> Egress<N> {
             vlan: None,
             tagged: 0,
             took_some: false,
+            data_limit: QUEUE,
         }
     }
 
@@ -200,6 +203,20 @@ impl<N: Nic> Egress<N> {
     #[inline]
     pub(crate) fn room(&self) -> usize {
         QUEUE.saturating_sub(self.queue.len())
+    }
+
+    /// Returns whether a connection may queue a frame with data. While connections wait for room, only they may, in
+    /// their order of arrival; see [`hold_data`](Self::hold_data).
+    #[inline(always)]
+    pub(crate) fn has_data_room(&self) -> bool {
+        self.queue.len() < self.data_limit
+    }
+
+    /// Holds back the data of all connections if the queue is full and connections are `waiting` for room. Otherwise
+    /// admits data again.
+    #[inline]
+    pub(crate) fn hold_data(&mut self, waiting: bool) {
+        self.data_limit = if waiting && self.room() == 0 { 0 } else { QUEUE };
     }
 
     /// Returns the number of frames in the transmit queue.

@@ -106,7 +106,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
         let hash = meta.tuple.hash_with(&self.shared.key);
         let slot = self.candidate(hash);
-        self.receive(packet, meta, hash, slot, egress, now);
+        self.receive(packet, *meta, hash, slot, egress, now);
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {
@@ -189,8 +189,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             self.update_app_held(egress);
         }
         self.sweep_if_due(egress, now);
-        self.rr_flush(egress, now);
         self.drain_backlog(egress, now);
+        self.rr_flush(egress, now);
         // Connections that become active during this flush are sent in the next turn.
         let mut active = std::mem::replace(&mut self.shared.active, std::mem::take(&mut self.spare_active));
         for &slot in &active {
@@ -198,7 +198,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
             let had = tcb.flags;
             let data = tcb.unsent > 0;
             tcb.flags.clear(Flags::TX_PENDING | Flags::NOTIFY);
-            if had.has(Flags::TX_PENDING) && !self.transmit(slot, data, egress, now) {
+            let waits = || data && !egress.has_data_room();
+            if had.has(Flags::TX_PENDING) && (waits() || !self.transmit(slot, data, egress, now)) {
                 self.shared.tx_backlog.push(slot);
             }
             if had.has(Flags::NOTIFY)
@@ -209,6 +210,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
         active.clear();
         self.spare_active = active;
+        egress.hold_data(!self.shared.tx_backlog.is_empty());
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -399,7 +399,10 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return 0;
         }
         if from == to
-            && let Some(moved) = source.reborrow().echo_lone(egress, now).or_else(|| source.demote().echo())
+            && let Some(moved) = source
+                .rr_echo_later(egress)
+                .or_else(|| source.reborrow().echo_lone(egress, now))
+                .or_else(|| source.demote().echo())
         {
             return moved;
         }

@@ -198,7 +198,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             || tcb.una != tcb.nxt
             || len > tcb.snd_wnd.min(tcb.cwnd)
             || !buffers.queue.is_empty()
-            || egress.room() == 0
+            || !egress.has_data_room()
         {
             return None;
         }
@@ -262,7 +262,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let was_idle = tcb.una == tcb.nxt;
         let mut sent = 0;
         for _ in 0..SEGMENTS_PER_TURN {
-            if egress.room() == 0 {
+            if !egress.has_data_room() {
                 break;
             }
             let Some((len, packet)) = buffers.queue.next_packet(tcb.nxt) else { break };

@@ -30,13 +30,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     pub(crate) fn syn_fast_path<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        meta: &SegmentMeta,
+        meta: SegmentMeta,
         hash: u64,
         egress: &mut Egress<N>,
         now: Instant,
     ) {
         let tuple = &meta.tuple;
-        let common = common_syn(&packet, meta).filter(|_| {
+        let common = common_syn(&packet, &meta).filter(|_| {
             let Shared { listener, settings, time_wait, .. } = &self.shared;
             settings.fast_paths.has(FastPath::Syn)
                 && listener.half_open < settings.half_open
@@ -51,7 +51,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 let tcb = Tcb { state: State::SynReceived, ..self.shared.new_tcb(tuple, now) };
                 self.create_half_open(tuple, tcb, &seg, hash, &params, carrier, egress, now);
             }
-            None => self.process_unpredicted(packet, meta, hash, u32::MAX, egress, now),
+            None => self.process_unpredicted(packet, &meta, hash, u32::MAX, egress, now),
         }
     }
 }

@@ -31,7 +31,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 let Some(packet) = packets.next() else { break };
                 // An earlier segment of the burst may have created the connection.
                 let slot = if *slot == u32::MAX { self.candidate(*hash) } else { *slot };
-                self.receive(packet, meta, *hash, slot, egress, now);
+                self.receive(packet, *meta, *hash, slot, egress, now);
             }
         }
         drop(packets);
@@ -44,12 +44,13 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.table.candidate(hash).unwrap_or(u32::MAX)
     }
 
-    /// Processes a segment, given the hash of its tuple and its [candidate](Self::candidate).
+    /// Processes a segment, given the hash of its tuple and its [candidate](Self::candidate). `meta` is passed by value,
+    /// here and to the functions that are not inlined, so that the compiler keeps it in registers.
     #[inline(always)]
     pub(crate) fn receive<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        meta: &SegmentMeta,
+        meta: SegmentMeta,
         hash: u64,
         slot: u32,
         egress: &mut Egress<N>,
@@ -58,7 +59,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let Some(mut connection) = self.connection(slot) else {
             return self.syn_fast_path(packet, meta, hash, egress, now);
         };
-        if let Some(packet) = connection.rr_receive(meta, packet, now) {
+        if let Some(packet) = connection.rr_receive(&meta, packet, now) {
             self.dispatch(packet, meta, hash, slot, egress, now);
         }
     }
@@ -69,7 +70,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn dispatch<N: Nic<Packet = P>>(
         &mut self,
         packet: P,
-        meta: &SegmentMeta,
+        meta: SegmentMeta,
         hash: u64,
         slot: u32,
         egress: &mut Egress<N>,
@@ -79,14 +80,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let finishes =
             packet.data().get(meta.tcp_offset + FLAGS).is_some_and(|flags| Control(*flags).has(Control::FIN));
         let left = if connection.tcb.state == State::Established && !finishes {
-            connection.header_predict(meta, packet, now)
-        } else if connection.lifecycle_fast_path(meta, hash, &packet, now) {
+            connection.header_predict(&meta, packet, now)
+        } else if connection.lifecycle_fast_path(&meta, hash, &packet, now) {
             None
         } else {
             Some(packet)
         };
         if let Some(packet) = left {
-            self.process_unpredicted(packet, meta, hash, slot, egress, now);
+            self.process_unpredicted(packet, &meta, hash, slot, egress, now);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Service operations in the local turn of request-response mode: echo the request, or consume it and write a response.
 
-use super::{LocalTurn, Turn};
+use super::Turn;
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
 use crate::ethernet::ETHERNET_HEADER;
@@ -63,19 +63,18 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let tcb = &mut *self.tcb;
         let rr = self.shared.rr.of_mut(tcb)?;
         let Turn::Local(turn) = &mut rr.turn else { return None };
-        let (packet, other, len) = match HAS_RESPONSE {
+        let (own, other, len) = match HAS_RESPONSE {
             true => (&mut turn.response, &turn.request, tcb.unsent),
             false => (&mut turn.request, &turn.response, tcb.received),
         };
-        let packet = packet.as_mut()?;
-        // The request arrived in this turn of the worker; otherwise the connection would have been demoted.
+        let packet = own.as_mut()?;
         debug_assert_eq!(now, self.shared.clock.now);
         let settings = &self.shared.settings;
         if other.is_some()
             || HAS_RESPONSE && (turn.reserved > 0 || len == 0)
             || !settings.headers_only
             || !tcb.fits_one_segment(len)
-            || egress.room() == 0
+            || !egress.has_data_room()
         {
             return None;
         }
@@ -83,11 +82,11 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let window = tcb.offer_full_window(is_low)?;
         let (link, timestamp_ms) = (&rr.link, self.shared.clock.timestamp_ms);
         let kept = prepend_headers(packet, tcb, len, Control::PSH, window, link, settings.offload, timestamp_ms)?;
-        let Turn::Local(LocalTurn { request, response, .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept)) else {
-            return None;
-        };
+        let frame = own.take()?;
+        // Nothing is left to drop: the local turn had one packet.
+        std::mem::forget(std::mem::replace(&mut rr.turn, Turn::Peer(kept)));
         rr.sent_at = now;
-        egress.send_frame(if HAS_RESPONSE { response? } else { request? });
+        egress.send_frame(frame);
         if HAS_RESPONSE {
             self.shared.mbufs_held.queued -= 1;
             tcb.unsent = 0;
@@ -120,7 +119,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             || len == 0
             || !settings.headers_only
             || !tcb.fits_one_segment(size)
-            || egress.room() == 0
+            || !egress.has_data_room()
             || refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now).is_none()
         {
             return Err(write);
@@ -139,13 +138,36 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             tcb.unsent = size;
             return Ok(());
         };
-        if let Turn::Local(LocalTurn { request: Some(answer), .. }) = std::mem::replace(&mut rr.turn, Turn::Peer(kept))
-        {
-            egress.send_frame(answer);
-        }
+        let frame = turn.request.take();
+        // Nothing is left to drop: the local turn had one packet.
+        std::mem::forget(std::mem::replace(&mut rr.turn, Turn::Peer(kept)));
         rr.sent_at = now;
+        if let Some(frame) = frame {
+            egress.send_frame(frame);
+        }
         self.shared.note_response_sent(self.slot, tcb, size);
         Ok(())
+    }
+
+    /// Makes the request the response while the transmit queue has no room: [`rr_awaits_room`](Self::rr_awaits_room) is
+    /// true afterwards. Returns the length, or `None` without effect.
+    pub(crate) fn rr_echo_later<N: Nic<Packet = P>>(&mut self, egress: &Egress<N>) -> Option<usize> {
+        let tcb = &mut *self.tcb;
+        let Turn::Local(turn) = &mut self.shared.rr.of_mut(tcb)?.turn else { return None };
+        if egress.has_data_room() || turn.response.is_some() {
+            return None;
+        }
+        turn.response = Some(turn.request.take()?);
+        self.shared.mbufs_held.queued += 1;
+        tcb.unsent = std::mem::take(&mut tcb.received);
+        Some(tcb.unsent as usize)
+    }
+
+    /// Returns whether the response is complete and waits for room in the transmit queue.
+    #[inline]
+    pub(crate) fn rr_awaits_room<N: Nic<Packet = P>>(&self, egress: &Egress<N>) -> bool {
+        let Some(Turn::Local(turn)) = self.shared.rr.of(self.tcb).map(|rr| &rr.turn) else { return false };
+        !egress.has_data_room() && turn.request.is_none() && turn.reserved == 0 && self.tcb.unsent > 0
     }
 
     /// Drops the first `n` bytes of the request. Returns whether the connection is in

@@ -88,14 +88,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if self.tcb.flags.has(Flags::TIMESTAMPS) {
             self.rr_receive_as::<32>(meta, packet, now)
         } else {
-            self.reborrow().rr_receive_without_timestamps(meta, packet, now)
+            self.reborrow().rr_receive_without_timestamps(*meta, packet, now)
         }
     }
 
     /// [`rr_receive`](Self::rr_receive) without timestamps.
     #[inline(never)]
-    fn rr_receive_without_timestamps(mut self, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
-        self.rr_receive_as::<20>(meta, packet, now)
+    fn rr_receive_without_timestamps(mut self, meta: SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        self.rr_receive_as::<20>(&meta, packet, now)
     }
 
     /// [`rr_receive`](Self::rr_receive) in request-response mode, with a TCP header of `N` bytes.
@@ -194,7 +194,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 }
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Ends the local turns: sends the responses written by services, and demotes connections without a response.
+    /// Ends the local turns: sends the responses written by services, or lets them wait for room in the transmit queue,
+    /// and demotes connections without a response.
     #[inline]
     pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if self.shared.rr.local_turns > 0 {
@@ -208,8 +209,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let mut readable = std::mem::take(&mut self.shared.rr.readable);
         for conn in readable.drain(..) {
-            let Some(mut connection) = self.connection(conn.slot() as u32) else { continue };
-            if connection.rr_respond::<true, N>(egress, now).is_none() && connection.is_local_turn() {
+            let slot = conn.slot() as u32;
+            let Some(mut connection) = self.connection(slot) else { continue };
+            if connection.rr_respond::<true, N>(egress, now).is_some() || !connection.is_local_turn() {
+                continue;
+            }
+            if connection.rr_awaits_room(egress) {
+                self.shared.tx_backlog.push(slot);
+            } else {
                 connection.demote();
             }
         }

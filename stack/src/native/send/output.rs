@@ -178,7 +178,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends one segment with payload, FIN or both. Returns whether it was sent.
     #[inline]
     fn send_range<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
-        if egress.room() == 0 {
+        if !egress.has_data_room() {
             return false;
         }
         let window = self.offer();

@@ -1,5 +1,6 @@
 //! Backlog of connections whose data the port did not accept. They continue in order of arrival, as far as the transmit
-//! queue has room, so that the cost of a turn does not depend on their number.
+//! queue has room, so that the cost of a turn does not depend on their number. While the queue is full, data of other
+//! connections waits behind them: otherwise those that receive replies would send again before those that wait.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -63,7 +64,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline]
     pub(crate) fn drain_backlog<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if !self.shared.tx_backlog.is_empty() {
+            egress.hold_data(false);
             self.drain_backlog_in_order(egress, now);
+            egress.hold_data(!self.shared.tx_backlog.is_empty());
         }
     }
 
@@ -76,12 +79,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 return;
             }
             let Some(slot) = self.shared.tx_backlog.pop() else { return };
-            let Some(tcb) = self.tcbs.get(slot as usize) else { continue };
+            let Some(mut connection) = self.connection(slot) else { continue };
+            let data = connection.tcb.unsent > 0;
             // The connection may have ended, or sent its data in response to a segment.
-            if tcb.flags.has(Flags::VACANT) || tcb.in_rr_mode() {
+            if connection.tcb.flags.has(Flags::VACANT) {
                 continue;
             }
-            let data = tcb.unsent > 0;
+            if connection.tcb.in_rr_mode() {
+                if data && connection.rr_respond::<true, N>(egress, now).is_none() {
+                    connection.demote();
+                }
+                continue;
+            }
             if !self.transmit(slot, data, egress, now) {
                 self.shared.tx_backlog.push(slot);
                 failed += usize::from(egress.room() == room);

@@ -55,6 +55,7 @@ fn echo_waits_for_space_in_transmit_queue() {
         s.inject(data(at, 100).ack(at));
         s.pass(ms(3));
         s.expect_nothing();
+        s.expect_rr(turns > 0);
         let sent = empty(&mut s);
         let [got] = &sent[..] else { panic!("{turns} turns: {sent:?}") };
         assert_eq!((got.seq, got.len, got.ack), (at, 100, at + 100), "{turns} turns");
