@@ -7,6 +7,7 @@
 //! without a connection need the check ([`Addresses::is_martian_peer`]).
 
 use crate::addresses::{Addresses, OwnV4};
+use crate::checksum;
 use crate::demux::{TCP, Tcp};
 use crate::ethernet::ETHERNET_HEADER;
 use crate::tcp::tuple::Tuple;
@@ -49,7 +50,7 @@ impl FastDemux {
     }
 
     /// Returns the position of the TCP segment in an ordinary IPv4 `frame`: unicast, without IP options, not a
-    /// fragment, and with checksums that the port has verified.
+    /// fragment, and with checksums that the port or this function has verified.
     #[inline(always)]
     pub fn v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<Tcp> {
         let start: &[u8; ETHERNET_HEADER + IPV4 + TCP_HEADER] = frame.data().first_chunk()?;
@@ -123,14 +124,31 @@ fn has_segment(frame: &impl Packet, data_offset: u8, tcp: &Tcp) -> bool {
     payload >= tcp.start + TCP_HEADER && payload <= tcp.end && payload <= frame.data().len() && tcp.end <= frame.len()
 }
 
-/// Returns whether the port has verified the TCP checksum of `frame`, which begins with `start`, and the IPv4 header
-/// checksum is correct (RFC 791 §3.1).
+/// Returns whether the checksums of `frame`, which begins with `start`, are correct: the port has verified them, or this
+/// function finds so. The general path examines chains.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
-    // Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1 requires.
-    let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-    l4_checksum == RxChecksum::Good && ipv4_checksum == RxChecksum::Unknown && sum.is_multiple_of(0xffff)
+    let header = || {
+        // RFC 791 §3.1. Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1
+        // requires.
+        let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
+        sum.is_multiple_of(0xffff)
+    };
+    let segment = || {
+        // RFC 9293 §3.1: the pseudo-header consists of the addresses, the protocol and the length.
+        let end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
+        let Some(tcp) = frame.data().get(ETHERNET_HEADER + IPV4..end) else { return false };
+        let addresses = [12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at)));
+        let pseudo = addresses[0] + addresses[1] + u64::from(TCP) + tcp.len() as u64;
+        checksum::fold(pseudo + u64::from(checksum::data(tcp))) == 0xffff
+    };
+    let is_correct = |reported, computed: &dyn Fn() -> bool| match reported {
+        RxChecksum::Good => true,
+        RxChecksum::Unknown => computed(),
+        RxChecksum::Bad => false,
+    };
+    is_correct(ipv4_checksum, &header) && is_correct(l4_checksum, &segment)
 }
 
 #[cfg(test)]

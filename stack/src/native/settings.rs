@@ -110,8 +110,9 @@ pub(crate) struct Settings {
     /// Maximum segment size before TCP options are deducted (RFC 6691), of IPv4 and of IPv6.
     mss: [u16; 2],
     pub offload: Offload,
-    /// True if transmission needs to write headers only: the port computes checksums and accepts chains.
-    pub headers_only: bool,
+    /// True if headers may be written in front of retained payload: the port accepts chains, of which a retransmission
+    /// consists.
+    pub headers_in_place: bool,
     /// Maximum payload of a TSO packet.
     pub tso: Option<usize>,
     /// Fast paths in use.
@@ -166,7 +167,7 @@ impl Settings {
             rto_floor: config.rto_floor,
             mss: [mss(egress.mtu(), 40), mss(egress.mtu_v6(), 60)],
             offload: Offload::of(port),
-            headers_only: port.multi_segment_tx && Offload::of(port).tcp,
+            headers_in_place: port.multi_segment_tx,
             tso: port.tso.filter(|_| port.multi_segment_tx),
             fast_paths: config.fast_paths(),
         };

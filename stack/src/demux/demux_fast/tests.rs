@@ -93,6 +93,14 @@ fn set_ipv4_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
+/// Sets the TCP checksum of an IPv4 segment that ends at `end`.
+fn set_tcp_checksum(frame: &mut [u8], end: usize) {
+    frame[50..52].fill(0);
+    let pseudo = [&frame[26..34], &[0, TCP], &(end as u16 - 34).to_be_bytes()].concat();
+    let sum = !checksum::combine(&[checksum::data(&pseudo), checksum::data(&frame[34..end])]);
+    frame[50..52].copy_from_slice(&sum.to_be_bytes());
+}
+
 const OWN: [&str; 2] = ["10.0.0.2/24", "fd00::2/64"];
 const MORE: [&str; 4] = ["192.0.2.1/31", "10.0.0.2/24", "fd01::2/64", "fd00::2/64"];
 
@@ -129,7 +137,28 @@ fn chain_takes_the_fast_path_if_its_first_mbuf_has_the_headers() {
 }
 
 #[test]
-fn unverified_checksums_take_the_general_path() {
+fn checksum_that_the_port_leaves_to_software_is_verified() {
+    let addresses = addresses(&OWN);
+    for (payload, padding) in [(0, 0), (1, 0), (63, 2), (64, 0), (1001, 3)] {
+        let mut bytes = segment(false, payload, padding);
+        let end = bytes.len() - padding;
+        set_tcp_checksum(&mut bytes, end);
+        for vouched in [(false, false), (true, false)] {
+            let frame = received(&bytes, None, vouched);
+            assert!(fast_demux(&frame, &addresses).is_some(), "{payload} {padding}");
+            assert_eq!(fast_demux(&frame, &addresses), general_path(&frame, &addresses));
+        }
+        for at in (26..34).chain(34..end) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            set_ipv4_checksum(&mut damaged);
+            assert_eq!(fast_demux(&received(&damaged, None, (false, false)), &addresses), None, "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn wrong_checksums_take_the_general_path() {
     let addresses = addresses(&OWN);
     for six in [false, true] {
         assert_eq!(fast_demux(&received(&segment(six, 10, 0), None, (true, false)), &addresses), None);
@@ -147,13 +176,12 @@ fn edge() -> impl Strategy<Value = u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-/// For any damage, a frame that the fast path accepts has the same result on the general path.
-    /// Damaged in any way, a frame that the short-cut takes is one that the long way takes, for the same.
+    /// For any damage, a frame that the fast path accepts has the same result on the general path.
     #[test]
     fn fast_path_agrees_with_general_path(
         six: bool, payload in 0usize..40, padding in 0usize..4, cut in prop::option::of(1usize..120),
         damage in prop::collection::vec((0usize..100, edge()), 0..3), shorter in prop::option::of(0usize..100),
-        right_checksum: bool, vouched: (bool, bool), several: bool,
+        right_checksum: bool, right_tcp_checksum: bool, vouched: (bool, bool), several: bool,
     ) {
         let mut bytes = segment(six, payload, padding);
         for (at, value) in damage {
@@ -166,6 +194,10 @@ proptest! {
         }
         if right_checksum && bytes.len() >= 34 {
             set_ipv4_checksum(&mut bytes);
+        }
+        if right_tcp_checksum && bytes.len() >= 54 {
+            let end = bytes.len() - padding.min(bytes.len() - 54);
+            set_tcp_checksum(&mut bytes, end);
         }
         let cut = cut.filter(|cut| *cut < bytes.len());
         let frame = received(&bytes, cut, vouched);

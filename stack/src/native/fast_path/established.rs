@@ -17,7 +17,7 @@ use crate::native::SEGMENTS_PER_TURN;
 use crate::native::connection::{Cold, Connection};
 use crate::native::mbufs_held::MbufsHeld;
 use crate::native::recovery::{AckReport, Flight};
-use crate::native::segment::header::{Control, Ecn, Offload, TxHeader};
+use crate::native::segment::header::{Control, Ecn, Offload, TxHeader, complete_checksum};
 use crate::native::segment::options::Timestamp;
 use crate::native::segment::seq::Seq;
 use crate::native::send::output::deadline;
@@ -359,7 +359,7 @@ pub(crate) fn note_lone_sent(tcb: &mut Tcb, flight: &mut Flight, len: u32, earli
 fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: &Settings) -> bool {
     tcb.state == State::Established
         && !tcb.flags.has_any(TX_SLOW_FLAGS)
-        && settings.headers_only
+        && settings.headers_in_place
         && !buffers.needs_restart
         && buffers.reserved == 0
         && buffers.reassembly.is_empty()
@@ -367,7 +367,8 @@ fn needs_headers_only<P: Packet>(tcb: &Tcb, buffers: &ConnBuffers<P>, settings: 
 }
 
 /// Writes the headers in front of the `len` bytes of `packet`, the next of the stream. Returns the payload, to be kept
-/// until it is acknowledged. `push` is added to ACK. Returns `None`, without effect, if the packet cannot be shared.
+/// until it is acknowledged. `push` is added to ACK. Returns `None`, without effect, if the packet cannot be shared, or
+/// if it is a chain whose checksum the port does not compute.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "fields of the header")]
 pub(crate) fn prepend_headers<P: Packet>(
@@ -393,8 +394,10 @@ pub(crate) fn prepend_headers<P: Packet>(
         tso: None,
     };
     let timestamp = Timestamp { value: timestamp_ms.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
+    if !offload.tcp && packet.data().len() != packet.len() {
+        return None;
+    }
     // The constants let the compiler reduce the header to a few stores of whole words.
-    let offload = Offload { tcp: true, ..offload };
     match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {
         (true, true) => {
             prepend_headers_as::<P, true, true, { ETHERNET_HEADER + 52 }>(packet, header, timestamp, link, offload)
@@ -422,11 +425,16 @@ fn prepend_headers_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const 
 ) -> Option<Bytes> {
     let header = TxHeader { timestamp: if TIMESTAMP { Some(timestamp) } else { None }, ..header };
     header.write_frame::<IPV4, N>(packet.prepend(N)?.first_chunk_mut()?, link, offload);
-    let Some(kept) = packet.retain(N) else {
+    let is_complete = offload.tcp || complete_checksum(packet.data_mut(), ETHERNET_HEADER + if IPV4 { 20 } else { 40 });
+    let Some(kept) = packet.retain(N).filter(|_| is_complete) else {
         let _ = packet.adjust(N);
         return None;
     };
-    if let Some(offload) = header.offload_for(IPV4, offload) {
+    let request = match offload.tcp {
+        true => header.offload_for(IPV4, Offload { tcp: true, ..offload }),
+        false => header.offload_for(IPV4, Offload { tcp: false, ..offload }),
+    };
+    if let Some(offload) = request {
         packet.set_tx_offload(offload);
     }
     Some(kept)

@@ -72,7 +72,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let settings = &self.shared.settings;
         if other.is_some()
             || HAS_RESPONSE && (turn.reserved > 0 || len == 0)
-            || !settings.headers_only
+            || !settings.headers_in_place
             || !tcb.fits_one_segment(len)
             || !egress.has_data_room()
         {
@@ -117,7 +117,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let size = u32::try_from(len).unwrap_or(u32::MAX);
         if request_len < tcb.received as usize
             || len == 0
-            || !settings.headers_only
+            || !settings.headers_in_place
             || !tcb.fits_one_segment(size)
             || !egress.has_data_room()
             || refresh_link((&mut rr.link, &mut rr.link_epoch), tcb, egress, now).is_none()

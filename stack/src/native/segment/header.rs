@@ -1,12 +1,13 @@
 //! Ethernet, IP and TCP headers of outgoing segments.
 
+use crate::checksum::{data as sum, fold};
 use crate::ethernet::ETHERNET_HEADER;
 use crate::native::segment::options::{self, MAX_LEN, Timestamp};
 use crate::native::segment::seq::Seq;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::{Capabilities, L4, TxOffload};
 use smoltcp::wire::TcpPacket;
-use smoltcp::wire::checksum::{combine, data as sum};
+use smoltcp::wire::checksum::combine;
 
 /// Hop limit of outgoing packets.
 const HOP_LIMIT: u8 = 64;
@@ -153,8 +154,8 @@ impl TxHeader<'_> {
     }
 
     /// Writes the Ethernet header `link` and the headers of a segment with a timestamp, with other options, or without
-    /// options: `N` bytes, which has to be their length. The port computes the TCP checksum. Constant arguments at the
-    /// call site make this faster.
+    /// options: `N` bytes, which has to be their length. The TCP checksum is left to the port or to
+    /// [`complete_checksum`]. Constant arguments at the call site make this faster.
     #[inline(always)]
     pub fn write_frame<const V4: bool, const N: usize>(
         &self,
@@ -259,6 +260,16 @@ impl TxHeader<'_> {
     }
 }
 
+/// Replaces the pseudo-header sum in the TCP checksum field of `frame`, whose TCP header begins at `tcp`, by the
+/// checksum. Returns false, without effect, if there is no such frame.
+#[inline(never)]
+pub(crate) fn complete_checksum(frame: Option<&mut [u8]>, tcp: usize) -> bool {
+    let Some(segment) = frame.and_then(|frame| frame.get_mut(tcp..)) else { return false };
+    let checksum = !sum(segment);
+    TcpPacket::new_unchecked(segment).set_checksum(checksum);
+    true
+}
+
 /// Writes the timestamps option into the last bytes of `out`.
 #[inline]
 fn put_timestamp<const N: usize>(out: &mut [u8; N], timestamp: Timestamp) {
@@ -273,15 +284,6 @@ fn put<const N: usize>(out: &mut [u8; N], at: usize, word: u64) {
     if let Some(out) = out[at..].first_chunk_mut() {
         *out = word.to_be_bytes();
     }
-}
-
-/// Returns the 16-bit one's complement sum (RFC 1071) of 16-bit or 32-bit numbers with the sum `sum`.
-#[inline]
-fn fold(sum: u64) -> u16 {
-    // A number plus itself with its halves exchanged holds the sum of the halves, including the carry, in its upper
-    // half.
-    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
-    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// Returns the checksum of the IPv4 header that [`TxHeader::write`] writes (RFC 791 §3.1). `addresses` is the sum of
