@@ -124,8 +124,8 @@ fn has_segment(frame: &impl Packet, data_offset: u8, tcp: &Tcp) -> bool {
     payload >= tcp.start + TCP_HEADER && payload <= tcp.end && payload <= frame.data().len() && tcp.end <= frame.len()
 }
 
-/// Returns whether the checksums of `frame`, which begins with `start`, are correct: the port has verified them, or this
-/// function finds so. The general path examines chains.
+/// Returns whether the checksums of `frame`, which begins with `start`, are correct: the port has verified them, or
+/// this function finds so. The general path examines chains.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4 + TCP_HEADER], frame: &impl Packet) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();

@@ -44,8 +44,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.table.candidate(hash).unwrap_or(u32::MAX)
     }
 
-    /// Processes a segment, given the hash of its tuple and its [candidate](Self::candidate). `meta` is passed by value,
-    /// here and to the functions that are not inlined, so that the compiler keeps it in registers.
+    /// Processes a segment, given the hash of its tuple and its [candidate](Self::candidate). `meta` is passed by
+    /// value, here and to the functions that are not inlined, so that the compiler keeps it in registers.
     #[inline(always)]
     pub(crate) fn receive<N: Nic<Packet = P>>(
         &mut self,

@@ -78,8 +78,8 @@ fn packets_kept_by_service_close_windows_before_drops() {
         source.service().outcomes[0].received
     };
     assert!((1..ALL).contains(&received_after(20)));
-    // Two fifths are free, and the queues are nearly empty: the service holds the others. The window is one segment from
-    // the next reading of the pool on, which is due.
+    // Two fifths are free, and the queues are nearly empty: the service holds the others. The window is one segment
+    // from the next reading of the pool on, which is due.
     left.set(pool * 2 / 5);
     clock.advance(Duration::from_millis(1));
     received_after(2_000);
