@@ -1,6 +1,7 @@
 //! Shared parts of the benches. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
 
+pub mod af_xdp;
 pub mod client;
 pub mod distance;
 pub mod echo_pair;

@@ -82,10 +82,11 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     parts.push(program("http-rates", "http", "rates"));
     parts.push(program("sweeps", "sweeps", ""));
     if !machine.has_namespaces() {
-        left_out.push("left out: network namespaces, which goodput and hostile need, need root");
+        left_out.push("left out: network namespaces, which af_xdp, goodput and hostile need, need root");
     } else if !machine.has("ethtool") {
-        left_out.push("left out: goodput and hostile need ethtool");
+        left_out.push("left out: af_xdp, goodput and hostile need ethtool");
     } else {
+        parts.push(program("af-xdp", "af_xdp", if machine.has("dpdk-dev") { "" } else { "--no-testpmd" }));
         parts.push(program("goodput", "goodput", ""));
         parts.push(program("hostile", "hostile", ""));
     }
