@@ -155,6 +155,14 @@ pub enum Error {
         /// Cause.
         error: std::io::Error,
     },
+    /// Memory for copies of values could not be allocated.
+    #[error("--read-copies {bytes}: {error}: lower the size or add memory")]
+    ReadCopies {
+        /// Requested size in bytes.
+        bytes: usize,
+        /// Cause.
+        error: io::Error,
+    },
     /// Exported memory could not be allocated.
     #[error("--export {bytes}: {error}: lower the size or add memory")]
     Export {

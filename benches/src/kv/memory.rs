@@ -2,9 +2,10 @@
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
 use linerate_kv::export::{Export, Layout};
-use linerate_kv::service::{Config, Hub, Kv};
+use linerate_kv::service::{Config, Hub, Kv, ReadCopies};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,11 +16,23 @@ const RESERVED: usize = 4096;
 /// Memory per key in addition to its value.
 const BESIDE: usize = 256;
 
-/// Creates the hub of a service for `keys` keys, with an export of `export` bytes for peers, if any.
+/// Parts of a service beside its shards.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Beside {
+    /// Bytes of an export for peers; 0 for none.
+    pub export: usize,
+    /// Bytes of copies for reads by other workers; 0 for none.
+    pub copies: usize,
+    /// True if the workers are nodes of a cluster.
+    pub is_cluster: bool,
+}
+
+/// Creates the hub of a service for `keys` keys.
 ///
 /// # Panics
 /// If memory is unavailable, or the export is too small.
-pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
+pub fn hub(workers: usize, keys: u64, value: usize, beside: Beside) -> Arc<Hub> {
+    let Beside { export, copies, is_cluster } = beside;
     let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
@@ -27,8 +40,14 @@ pub fn hub(workers: usize, keys: u64, value: usize, export: usize) -> Arc<Hub> {
         let layout = Layout::fitting(export, workers, 1).expect("room for an export");
         (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
     });
+    let copies = ReadCopies::of_shards(copies, workers).expect("memory");
+    let config = Config { settings, workers, memcached: None, arena, export, counters: None, copies };
+    if is_cluster {
+        let map = ClusterMap::of_one_process(None, 6379, workers, 1).expect("at most 255 workers");
+        return Hub::in_cluster(config, map);
+    }
     // A fixed hash secret gives two runs the same index collisions.
-    Hub::with_key(Config { settings, workers, memcached: None, arena, export, counters: None }, [7; 16])
+    Hub::with_key(config, [7; 16])
 }
 
 /// Returns the length of the reply to a GET of a value of `value` bytes.

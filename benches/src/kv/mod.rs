@@ -9,7 +9,7 @@ mod servers;
 pub mod service;
 pub mod workers;
 
-pub use memory::answer_to_get;
+pub use memory::{Beside, answer_to_get};
 
 use crate::echo_pair::{self, Network, StackEngine};
 use linerate_harness::Error;

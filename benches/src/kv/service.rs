@@ -1,6 +1,6 @@
 //! Key-value service alone, on an in-memory transport.
 
-use super::memory::{CONNECTIONS, Memory, get, hub, mget, set};
+use super::memory::{Beside, CONNECTIONS, Memory, get, hub, mget, set};
 use crate::client::BenchError;
 use crate::engine::Bench;
 use linerate_bypass::{AppSender, ConnId, Service, WorkerCtx};
@@ -51,7 +51,7 @@ impl ServiceBench {
     /// # Panics
     /// If memory is unavailable.
     pub fn new(workload: Workload) -> Self {
-        let hub = hub(1, workload.keys, workload.value, workload.export);
+        let hub = hub(1, workload.keys, workload.value, Beside { export: workload.export, ..Beside::default() });
         let mut kv = Kv::new(hub, WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(Vec::new()) });
         let (net, conns) = Memory::with_clients(&mut kv, 0);
         let random = fastrand::Rng::with_seed(1);

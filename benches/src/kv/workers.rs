@@ -1,7 +1,7 @@
 //! Parallel workers of the key-value service, each with its own clients on an in-memory transport: the cost of a key
 //! that belongs to another worker than the client.
 
-use super::memory::{CONNECTIONS, End, Memory, get, hub, mget, set};
+use super::memory::{Beside, CONNECTIONS, End, Memory, get, hub, mget, set};
 use super::service::server_turn;
 use crate::client::BenchError;
 use crate::engine::Bench;
@@ -42,6 +42,8 @@ pub enum KeyOwner {
     Own,
     /// The next worker.
     Others,
+    /// The client's worker, which the client finds by the slot of the key in a cluster.
+    Slots,
 }
 
 /// Access pattern of the clients.
@@ -77,13 +79,13 @@ struct Worker {
 }
 
 impl Workers {
-    /// Creates workers on `cores`, with `keys` keys.
+    /// Creates workers on `cores` for a service with `beside`, which has `keys` keys.
     ///
     /// # Panics
     /// If memory is unavailable.
-    pub fn new(cores: &[usize], keys: u64, value: usize) -> Result<Self, BenchError> {
+    pub fn new(cores: &[usize], keys: u64, value: usize, beside: Beside) -> Result<Self, BenchError> {
         let workers = cores.len();
-        let hub = hub(workers, keys, value, 0);
+        let hub = hub(workers, keys, value, beside);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
         let app_sender = AppSender::new(senders);
         let ends = cores.iter().zip(mails).enumerate();
@@ -129,7 +131,7 @@ impl Workers {
         let Workers { workers, keys, value, owned } = self;
         run(workers, PATIENCE, times, |number, random, requests| match pattern.owner {
             KeyOwner::Any => append(pattern, requests, *value, || random.u64(..*keys)),
-            KeyOwner::Own | KeyOwner::Others => {
+            KeyOwner::Own | KeyOwner::Others | KeyOwner::Slots => {
                 let owner = (number + usize::from(pattern.owner == KeyOwner::Others)) % owned.len();
                 append(pattern, requests, *value, || owned[owner][random.usize(..owned[owner].len())])
             }
@@ -303,10 +305,14 @@ mod tests {
     use super::*;
     use crate::kv::answer_to_get;
 
-    /// Creates workers; those that share a core are slower but behave the same.
     fn workers(count: usize) -> Workers {
+        workers_with(count, Beside::default())
+    }
+
+    /// Creates workers; those that share a core are slower but behave the same.
+    fn workers_with(count: usize, beside: Beside) -> Workers {
         let cores: Vec<usize> = cores().unwrap().into_iter().cycle().take(count).collect();
-        Workers::new(&cores, 100, 64).unwrap()
+        Workers::new(&cores, 100, 64, beside).unwrap()
     }
 
     fn messages_sent(workers: &Workers) -> u64 {
@@ -330,7 +336,9 @@ mod tests {
                     let turns = (2 * count * 3) as u64;
                     let there_and_back = turns..=turns * CONNECTIONS as u64;
                     match (count, owner) {
-                        (1, _) | (_, KeyOwner::Own) => assert_eq!(messages_sent(&workers) - sent, 0, "{pattern:?}"),
+                        (1, _) | (_, KeyOwner::Own | KeyOwner::Slots) => {
+                            assert_eq!(messages_sent(&workers) - sent, 0, "{pattern:?}")
+                        }
                         (_, KeyOwner::Others) => {
                             assert!(there_and_back.contains(&(messages_sent(&workers) - sent)), "{pattern:?}")
                         }
@@ -360,6 +368,27 @@ mod tests {
             append(pattern, requests, 64, || 1) + number as u64
         });
         assert!(matches!(run, Err(BenchError::Missing(32))), "{run:?}");
+    }
+
+    #[test]
+    fn copies_replace_requests_to_other_workers() {
+        let mut workers = workers_with(2, Beside { copies: 1 << 20, ..Beside::default() });
+        for (at_once, by_mget) in [(1, false), (8, false), (8, true)] {
+            let pattern = AccessPattern { at_once, by_mget, owner: KeyOwner::Any };
+            (0..10).for_each(|_| _ = workers.request_keys(pattern, 1000).unwrap());
+            let sent = messages_sent(&workers);
+            workers.request_keys(pattern, 1000).unwrap();
+            assert_eq!(messages_sent(&workers), sent, "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn clients_that_know_slots_cause_no_messages() {
+        let mut workers = workers_with(2, Beside { is_cluster: true, ..Beside::default() });
+        let sent = messages_sent(&workers);
+        let pattern = AccessPattern { at_once: 8, by_mget: false, owner: KeyOwner::Slots };
+        workers.request_keys(pattern, 1000).unwrap();
+        assert_eq!(messages_sent(&workers), sent);
     }
 
     #[test]

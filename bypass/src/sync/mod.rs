@@ -6,6 +6,7 @@
 pub(crate) mod free_list;
 pub mod mailbox;
 pub(crate) mod refcount;
+pub mod shared_cache;
 pub(crate) mod sleep_flag;
 pub(crate) mod waker;
 

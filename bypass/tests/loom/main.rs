@@ -21,9 +21,12 @@ mod refcnt;
 mod refcount;
 #[path = "../../src/arena/buddy/return_list.rs"]
 mod return_list;
+#[path = "../../src/sync/shared_cache.rs"]
+mod shared_cache;
 #[path = "../../src/sync/sleep_flag.rs"]
 mod sleep_flag;
 
+mod caches;
 mod lists;
 mod segments;
 mod workers;

@@ -27,6 +27,8 @@ pub use workers::access::PasswordConflict;
 pub use workers::hub::{Config, Hub};
 pub use workers::messages::Message;
 
+pub use crate::store::ReadCopies;
+
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::resp;
@@ -45,6 +47,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use udp::Datagrams;
+use workers::copy_reader::CopyReader;
 use workers::messages::Outbox;
 use workers::remote_batch::RemoteBatch;
 use workers::server::ServerView;
@@ -61,6 +64,8 @@ pub struct Kv {
     is_routed: bool,
     /// The keys of memcached clients are in this worker's shard, whatever their hash is.
     keeps_memcached: bool,
+    /// Copies of the strings of other shards.
+    copies: CopyReader,
     /// Slots of this worker's shard that went to other machines while the shard was lent.
     lost_slots: Vec<u16>,
     /// Writes are copied to an RDMA-readable export.
@@ -131,6 +136,7 @@ impl Kv {
             stores,
             hasher: hub.hasher(),
             placement: hub.placement(worker),
+            copies: CopyReader::new(hub.copies()),
             keeps_memcached: hub.shards_memcached(),
             lost_slots: Vec::new(),
             is_routed: workers > 1 || hub.is_cluster(),

@@ -35,6 +35,7 @@ impl Store {
     #[inline(never)]
     fn note_write_slow(&mut self, hash: u64, location: Location) {
         self.watches.changed(hash);
+        self.drop_copy(hash);
         self.write_export(location);
     }
 
@@ -54,8 +55,9 @@ impl Store {
 
     /// Reports that the item at `location` is about to be removed.
     #[inline(always)]
-    pub(super) fn note_removal(&mut self, location: Location) {
+    pub(super) fn note_removal(&mut self, hash: u64, location: Location) {
         if self.has_observers {
+            self.drop_copy(hash);
             self.remove_export(location);
         }
     }
@@ -76,6 +78,7 @@ impl Store {
 
     /// Removes the string under `key` from the export after a hash replaced it.
     pub(super) fn unexport_string(&mut self, key: &crate::store::Key) {
+        self.drop_copy(key.hash);
         if let Some(export) = self.export.as_mut().filter(|_| key.space == EXPORTED_KEYSPACE) {
             export.remove(key.bytes);
         }
@@ -83,6 +86,7 @@ impl Store {
 
     /// Removes all strings of `space` from the export.
     pub(super) fn unexport_all(&mut self, space: u8) {
+        self.drop_copies();
         if space == EXPORTED_KEYSPACE
             && let Some(export) = &mut self.export
         {

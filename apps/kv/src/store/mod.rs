@@ -5,6 +5,7 @@ mod export_sync;
 mod index;
 mod keyspaces;
 mod memory;
+mod read_copies;
 mod reclaim;
 mod stats;
 mod values;
@@ -17,6 +18,7 @@ pub use index::siphash::HashBatch;
 pub use keyspaces::KEYSPACES;
 pub use memory::item::ItemMeta;
 pub use memory::long_value::{Long, LongWriter, Str, Value};
+pub use read_copies::{CopyEntry, ReadCopies};
 pub use reclaim::eviction::{Evictable, EvictionPolicy};
 pub use stats::ShardStats;
 pub use values::fetch::Fetched;
@@ -29,6 +31,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use memory::heap::Heap;
 use memory::item::{Form, Item, ItemHeader};
 use memory::slab::Slab;
+use read_copies::CopyWriter;
 use reclaim::expiry_wheel::Wheel;
 use reclaim::lost_slots::LostSlots;
 use std::sync::Arc;
@@ -146,7 +149,9 @@ pub struct Store {
     watches: Watches,
     /// RDMA-readable copy of short strings.
     export: Option<Box<Writer>>,
-    /// True if there is an export or a watched key. Writes test only this flag.
+    /// Copies of short strings for reads of other workers.
+    copies: Option<Box<CopyWriter>>,
+    /// True if there is an export, a writer of copies, or a watched key. Writes test only this flag.
     has_observers: bool,
     evict: EvictionPolicy,
     memory: usize,
@@ -197,6 +202,7 @@ impl Store {
             keyspaces: Keyspaces::new(stats.clone()),
             watches: Watches::default(),
             export: None,
+            copies: None,
             has_observers: false,
             evict: config.evict,
             memory: config.memory,
@@ -335,7 +341,7 @@ impl Store {
 
     /// Removes the item at `location` from the index.
     fn unlink(&mut self, hash: u64, location: Location) {
-        self.note_removal(location);
+        self.note_removal(hash, location);
         self.index.remove(hash, location);
         self.keyspaces.remove_item_of(self.item(location).space());
     }

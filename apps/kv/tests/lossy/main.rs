@@ -14,7 +14,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory_nic::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Reordering};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_kv::commands::Settings;
-use linerate_kv::service::{Config as KvConfig, Hub, Kv};
+use linerate_kv::service::{Config as KvConfig, Hub, Kv, ReadCopies};
 use linerate_stack::{Config, Mailboxes, Worker};
 
 /// Limit of turns at one time of the clock.
@@ -73,8 +73,9 @@ fn simulate(seed: u64) -> [ImpairmentStats; 2] {
     let [six, few] = [random.bool(), random.u8(..4) == 0];
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-    let hub =
-        Hub::new(KvConfig { settings, workers: queues, memcached: Some(11211), arena, export: None, counters: None });
+    let copies = ReadCopies::of_shards(1 << 20, queues).unwrap();
+    let (workers, memcached) = (queues, Some(11211));
+    let hub = Hub::new(KvConfig { settings, workers, memcached, arena, export: None, counters: None, copies });
     let (a, b) = Link::with_queues(link.clone(), queues);
     let link_of_a = a[0].link().clone();
     let connections = if few { 2 } else { random.usize(4..24) };

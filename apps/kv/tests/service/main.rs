@@ -2,6 +2,7 @@
 
 mod bits;
 mod cluster;
+mod copies;
 mod datagrams;
 mod fairness;
 mod figures;

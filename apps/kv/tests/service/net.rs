@@ -6,7 +6,7 @@ use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
-use linerate_kv::service::{Config, Hub, Kv, Message};
+use linerate_kv::service::{Config, Hub, Kv, Message, ReadCopies};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -235,7 +235,9 @@ impl TestServer {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export: None, counters: None };
+        let copies = ReadCopies::of_shards(1 << 20, workers).unwrap();
+        let (export, counters) = (None, None);
+        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export, counters, copies };
         let hub = match map {
             Some(map) => Hub::in_cluster(config, map),
             None => Hub::new(config),

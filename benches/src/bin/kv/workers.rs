@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::engine::{Cost, measure};
+use linerate_benches::kv::Beside;
 use linerate_benches::kv::workers::{AccessPattern, KeyOwner, Measured, Workers, cores};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::transfer;
@@ -30,6 +31,10 @@ pub struct Args {
     /// Number of rounds, interleaved between the patterns; the medians are printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+
+    /// Bytes of copies for reads by other workers; 0 for requests to the workers of the keys
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    copies: u32,
 
     /// Print one JSON object
     #[arg(long)]
@@ -64,8 +69,13 @@ struct Row {
 fn settings(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
+        // The keys of an MGET need not be in one slot.
+        let by_slot = (!by_mget).then_some((2, KeyOwner::Slots));
         let patterns = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
-        patterns.map(|(workers, owner)| (workers, AccessPattern { at_once, by_mget, owner }))
+        patterns
+            .into_iter()
+            .chain(by_slot)
+            .map(move |(workers, owner)| (workers, AccessPattern { at_once, by_mget, owner }))
     })
 }
 
@@ -83,12 +93,18 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         _ => Ok(None),
     };
     let before = group_by_distance().map_err(failed)?;
-    let workers = (1..=cores.len()).map(|count| Workers::new(&cores[..count], keys, size as usize).map(RefCell::new));
-    let workers = workers.collect::<Result<Vec<_>, _>>()?;
+    let create = |cores: &[usize], is_cluster| {
+        let beside = Beside { copies: args.copies as usize, is_cluster, ..Beside::default() };
+        Workers::new(cores, keys, size as usize, beside).map(RefCell::new)
+    };
+    let workers = (1..=cores.len()).map(|count| create(&cores[..count], false)).collect::<Result<Vec<_>, _>>()?;
+    let cluster = create(&cores, true)?;
     let settings: Vec<(usize, AccessPattern)> =
         settings(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
-    let measured =
-        |(count, pattern): &(usize, AccessPattern)| Measured { workers: &workers[count - 1], pattern: *pattern };
+    let measured = |(count, pattern): &(usize, AccessPattern)| {
+        let workers = if pattern.owner == KeyOwner::Slots { &cluster } else { &workers[count - 1] };
+        Measured { workers, pattern: *pattern }
+    };
     let mut measured: Vec<Measured<'_>> = settings.iter().map(measured).collect();
     let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
     let after = group_by_distance().map_err(failed)?;
@@ -128,6 +144,7 @@ impl fmt::Display for Report {
                 KeyOwner::Any => "any",
                 KeyOwner::Own => "its own",
                 KeyOwner::Others => "the other's",
+                KeyOwner::Slots => "its own, by slot",
             };
             table.add_row([
                 way.clone(),

@@ -137,12 +137,17 @@ impl Replies {
     #[inline]
     pub fn mark_or_rollback(&mut self, before: Mark) -> Option<Mark> {
         if self.is_discarded {
-            self.is_discarded = false;
-            self.end = before.text;
-            self.values.drain(before.values..).for_each(|(_, bytes)| self.attached -= bytes.len());
+            self.rollback(before);
             return None;
         }
         Some(self.mark())
+    }
+
+    /// Removes the replies since `before`.
+    pub fn rollback(&mut self, before: Mark) {
+        self.is_discarded = false;
+        self.end = before.text;
+        self.values.drain(before.values..).for_each(|(_, bytes)| self.attached -= bytes.len());
     }
 
     /// Returns the text from `from` to `to`, or `None` if there are attached values.

@@ -16,7 +16,7 @@ use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::routed::set;
 use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{LocationHint, Str};
+use crate::store::{CopyEntry, LocationHint, Str};
 use linerate_bypass::{BURST, ConnId, Transport};
 use std::ops::Range;
 
@@ -36,6 +36,8 @@ pub(super) struct ParsedAhead {
     fast: FastRequest,
     hash: u64,
     hint: LocationHint,
+    /// Copy of the value, which belongs to another worker.
+    copy: Option<CopyEntry>,
     space: u8,
     /// Worker of the key, of which a [`ConnId`] distinguishes 256, or [`NO_SHARD`] in a cluster of at most 255.
     owner: u8,
@@ -115,7 +117,7 @@ impl Kv {
             if usize::from(*owner) != self.worker {
                 if *owner == NO_SHARD {
                     self.serve_parsed(net, conn, at..at + 1);
-                } else {
+                } else if !self.read_one(net, conn, at) {
                     self.send_single(net, conn, at);
                 }
             } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
@@ -168,7 +170,7 @@ impl Kv {
             if !self.hasher.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
                 hash = self.hasher.key(space, key).hash();
             }
-            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), space, owner });
+            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), copy: None, space, owner });
             used += fast.len;
             if used >= data.len() || self.ahead.len() - first >= MAX_AHEAD {
                 break;
@@ -190,7 +192,14 @@ impl Kv {
             if !self.is_routed {
                 ahead.for_each(fetch);
             } else {
-                ahead.filter(|ahead| ahead.owner == own).for_each(fetch);
+                let copies = &self.copies;
+                ahead.for_each(|ahead| {
+                    if ahead.owner == own {
+                        fetch(ahead);
+                    } else {
+                        ahead.copy = copies.find(ahead.owner.into(), ahead.hash);
+                    }
+                });
             }
         }
     }
@@ -216,10 +225,16 @@ impl Kv {
         self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
         let own = self.worker as u8;
         let store = self.stores[self.worker].as_ref();
+        let copies = &self.copies;
         let route = |ahead: &mut ParsedAhead, owner: usize| {
             ahead.owner = owner as u8;
-            if let Some(store) = store.filter(|_| ahead.owner == own) {
+            if ahead.owner != own {
+                copies.prefetch_entry(owner, ahead.hash);
+            } else if let Some(store) = store {
                 store.prefetch_index(ahead.hash);
+                if ahead.fast.is_set() {
+                    store.prefetch_copy(ahead.hash);
+                }
             }
         };
         let new = ahead[self.prefetched..].iter_mut();
@@ -277,7 +292,7 @@ impl Kv {
         let mut last = None;
         let mut done = 0;
         for at in ahead {
-            let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
+            let ParsedAhead { fast, hash, hint, copy, space, owner } = self.ahead[at];
             let bytes = &data[used..];
             let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
             let routed = fast.routed(key, session.protocol(), bytes);
@@ -285,8 +300,21 @@ impl Kv {
                 if owner == NO_SHARD {
                     break;
                 }
-                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
-                batch.push(*conn, &routed);
+                if !fast.is_set()
+                    && round.as_ref().is_none_or(|round| !round.has_part(owner.into()))
+                    && let Some(value) = self.copies.read(owner.into(), copy, &key, self.now)
+                {
+                    self.replies.bulk(value);
+                    self.stats.hits += 1;
+                    self.stats.commands += 1;
+                    if let Some(round) = round {
+                        round.hold(self.worker, self.replies.mark(), Piece::Text);
+                    }
+                } else {
+                    let makes_copy = !fast.is_set() && self.copies.wants_copy();
+                    let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
+                    batch.push(*conn, &routed, makes_copy);
+                }
             } else {
                 if !self.run_routed(&routed, hint) {
                     break;
@@ -318,9 +346,33 @@ impl Kv {
         fast_state.note_served(if fast.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
         fast_state.wait();
         let routed = fast.routed(key, fast_state.protocol, data);
-        self.batch_with_room(owner.into()).push(conn, &routed);
+        let makes_copy = !fast.is_set() && self.copies.wants_copy();
+        self.batch_with_room(owner.into()).push(conn, &routed, makes_copy);
         self.server.read(fast.len);
         net.consume(conn, fast.len);
+    }
+
+    /// Executes request number `at` of `conn`, its only one, if it is a GET of a value that the other worker has copied.
+    #[inline]
+    fn read_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+        let ParsedAhead { fast, space, hash, copy, owner, .. } = self.ahead[at];
+        if fast.is_set() {
+            return false;
+        }
+        let key = self.hasher.key_with_hash(space, fast.key(net.peek(conn)), hash);
+        let Some(value) = self.copies.read(owner.into(), copy, &key, self.now) else { return false };
+        self.stats.hits += 1;
+        self.fast_states[conn.slot()].note_served(FastCommand::Get, self.now);
+        self.stats.commands += 1;
+        self.server.read(fast.len);
+        let len = bulk_len(value.len());
+        if net.respond(conn, fast.len, len, |out| write_bulk(value, out)) {
+            self.server.wrote(len);
+        } else {
+            self.replies.bulk(value);
+            self.reply_to(net, conn);
+        }
+        true
     }
 
     /// Executes request number `at` of `conn` if it is a GET of a short value that the hint leads to. Returns false if

@@ -1,6 +1,7 @@
 //! Cooperation of the workers: shared state, messages, and access to shards of other workers.
 
 pub mod access;
+pub mod copy_reader;
 pub mod hub;
 pub mod messages;
 pub mod remote_batch;

@@ -165,7 +165,12 @@ impl Kv {
     fn prefetch_group(&self, requests: &[RemoteRequest]) -> [LocationHint; GROUP] {
         let mut hints = [LocationHint::default(); GROUP];
         let Some(store) = &self.stores[self.worker] else { return hints };
-        requests.iter().for_each(|request| store.prefetch_index(request.hash));
+        for request in requests {
+            store.prefetch_index(request.hash);
+            if request.makes_copy || request.form == Form::Routed(Operation::Set) {
+                store.prefetch_copy(request.hash);
+            }
+        }
         for (hint, request) in hints.iter_mut().zip(requests) {
             *hint = store.location_hint(request.hash);
             store.prefetch_item(*hint);
@@ -190,6 +195,10 @@ impl Kv {
                 let routed = Routed { operation, key, value, protocol };
                 if !self.run_routed(&routed, hint) {
                     self.run_in_full(&routed, session);
+                } else if request.makes_copy
+                    && let Some(store) = &mut self.stores[self.worker]
+                {
+                    store.make_copy(&key, hint, self.now);
                 }
             }
             Form::Redis => {

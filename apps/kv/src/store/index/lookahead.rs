@@ -74,7 +74,7 @@ impl Store {
 
     /// Returns the location of the hint if it is still valid.
     #[inline(always)]
-    fn check_hint(&self, seen: LocationHint) -> Option<Location> {
+    pub(in crate::store) fn check_hint(&self, seen: LocationHint) -> Option<Location> {
         seen.location.filter(|_| seen.released == self.heap.released())
     }
 }

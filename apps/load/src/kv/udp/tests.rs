@@ -39,7 +39,9 @@ fn load(plan: KvPlan) -> UdpKvLoad {
 fn hub() -> Arc<Hub> {
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-    let hub = Hub::new(Config { settings, workers: 1, memcached: Some(11211), arena, export: None, counters: None });
+    let (export, counters, copies) = (None, None, Arc::default());
+    let config = Config { settings, workers: 1, memcached: Some(11211), arena, export, counters, copies };
+    let hub = Hub::new(config);
     hub.answer_datagrams();
     hub
 }

@@ -1,0 +1,96 @@
+//! Reads of copies of the strings of other shards, in place of requests to their workers.
+
+use crate::store::{CopyEntry, Key, LONG_THRESHOLD, ReadCopies};
+use std::sync::Arc;
+
+/// Bounds of the number of reads in a window.
+const MIN_WINDOW: u64 = 4096;
+const MAX_WINDOW: u64 = 1 << 24;
+/// Copies are used only if this part of the reads of a window succeed. A read without success costs more than a request
+/// alone, since the copy made for it moves cache lines between the cores as well.
+const NEEDED: (u64, u64) = (3, 4);
+/// Windows for which copies are not used after they were of little use.
+const PAUSE: u64 = 128;
+
+/// Reader of the copies of other shards.
+///
+/// If the copies hold most of the requested keys, they are used, and otherwise tried again from time to time.
+pub(in crate::service) struct CopyReader {
+    copies: Arc<[ReadCopies]>,
+    /// Value read last, padded to whole words.
+    value: Box<[u8; LONG_THRESHOLD + 8]>,
+    window: u64,
+    /// Reads without success in this window, or in a pause.
+    failures: u64,
+    successes: u64,
+    /// Copies are neither read nor made.
+    is_paused: bool,
+    /// Many keys of this window have no copies yet.
+    is_first_window: bool,
+}
+
+impl CopyReader {
+    pub fn new(copies: Arc<[ReadCopies]>) -> Self {
+        let capacity: u64 = copies.iter().map(|copies| copies.capacity() as u64).sum();
+        CopyReader {
+            is_paused: copies.is_empty(),
+            copies,
+            value: Box::new([0; LONG_THRESHOLD + 8]),
+            window: capacity.clamp(MIN_WINDOW, MAX_WINDOW),
+            failures: 0,
+            successes: 0,
+            is_first_window: true,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_window(&mut self) {
+        self.is_paused =
+            !self.is_first_window && self.successes * NEEDED.1 < (self.failures + self.successes) * NEEDED.0;
+        self.is_first_window = self.is_paused;
+        (self.failures, self.successes) = (0, 0);
+    }
+
+    /// Prefetches the entries of the shard `owner` for `hash`.
+    #[inline(always)]
+    pub fn prefetch_entry(&self, owner: usize, hash: u64) {
+        if let Some(copies) = self.copies.get(owner).filter(|_| !self.is_paused) {
+            copies.prefetch_entry(hash);
+        }
+    }
+
+    /// Returns the entry of the shard `owner` for `hash`, if there is one, and prefetches its copy.
+    #[inline(always)]
+    pub fn find(&self, owner: usize, hash: u64) -> Option<CopyEntry> {
+        if self.is_paused { None } else { self.copies.get(owner)?.find(hash) }
+    }
+
+    /// Returns the value of `key`, of the shard `owner`, from its copy.
+    #[inline(always)]
+    pub fn read(&mut self, owner: usize, entry: Option<CopyEntry>, key: &Key<'_>, now: u64) -> Option<&[u8]> {
+        let value = self.copies.get(owner)?.read(entry?, key, now, &mut self.value[..])?;
+        self.successes += 1;
+        Some(value)
+    }
+
+    /// Returns true if `entry` of the shard `owner` is still that of the key with the hash `hash`.
+    #[inline]
+    pub fn is_current(&self, owner: usize, hash: u64, entry: Option<CopyEntry>) -> bool {
+        self.copies.get(owner).zip(entry).is_some_and(|(copies, entry)| copies.is_current(hash, entry))
+    }
+
+    /// Counts a read of a string of another shard that had no copy. Returns true if the request for it should make one.
+    #[inline(always)]
+    pub fn wants_copy(&mut self) -> bool {
+        self.failures += 1;
+        if self.is_paused {
+            if self.failures >= self.window * PAUSE && !self.copies.is_empty() {
+                (self.failures, self.is_paused) = (0, false);
+            }
+        } else if self.failures + self.successes >= self.window {
+            self.end_window();
+        }
+        !self.is_paused
+    }
+}
