@@ -320,6 +320,7 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("client|setinfo", 4, OF_CLIENT, clients::setinfo),
         C::new("client|no-evict", 3, ADMIN | CLIENT, clients::set_switch),
         C::new("client|no-touch", 3, OF_CLIENT, clients::set_switch),
+        C::new("client|reply", 3, OF_CLIENT, clients::reply),
         C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.

@@ -11,6 +11,7 @@ mod net;
 mod pieces;
 mod routing;
 mod settings;
+mod silence;
 
 use linerate_bypass::time::Duration;
 use net::{Client, TestServer};

@@ -2,8 +2,8 @@
 
 use crate::commands::error::{BAD_CLIENT_ID, CLIENT_ID, CommandError, CommandResult, NO_CLIENT, SYNTAX};
 use crate::commands::options::integer;
-use crate::commands::session::ClientInfo;
 use crate::commands::session::connection::{check_name, is_name};
+use crate::commands::session::{ClientInfo, Silence};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 use std::collections::HashMap;
@@ -155,6 +155,25 @@ pub fn set_switch(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Re
         return Err(SYNTAX);
     }
     reply.ok();
+    Ok(())
+}
+
+/// `CLIENT REPLY`. The caller removes the replies of silent requests.
+pub fn reply(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    match &request.args[2].to_ascii_lowercase()[..] {
+        b"on" => {
+            (cx.session.silence, cx.session.is_silent) = (Silence::Off, false);
+            reply.ok();
+        }
+        b"off" => (cx.session.silence, cx.session.is_silent) = (Silence::On, true),
+        b"skip" => {
+            cx.session.is_silent = true;
+            if cx.session.silence == Silence::Off {
+                cx.session.silence = Silence::Next;
+            }
+        }
+        _ => return Err(SYNTAX),
+    }
     Ok(())
 }
 

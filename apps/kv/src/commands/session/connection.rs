@@ -6,6 +6,7 @@ use crate::commands::error::{
     SELECT_IN_CLUSTER, SYNTAX, WRONG_PASSWORD,
 };
 use crate::commands::options::integer;
+use crate::commands::session::Silence;
 use crate::commands::{Context, Request};
 use crate::resp::{Protocol, Reply};
 
@@ -39,6 +40,7 @@ pub fn reset(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -
     session.space = 0;
     session.protocol = Protocol::Resp2;
     session.name.clear();
+    (session.silence, session.is_silent) = (Silence::Off, false);
     session.is_authenticated = cx.server.settings().password.is_none();
     reply.protocol = Protocol::Resp2;
     reply.simple("RESET");

@@ -42,6 +42,22 @@ pub struct Session {
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
+    /// Requests to come without a reply.
+    pub(super) silence: Silence,
+    /// The current request has no reply.
+    pub(super) is_silent: bool,
+}
+
+/// Requests without a reply (`CLIENT REPLY`).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// None.
+    #[default]
+    Off,
+    /// The next one.
+    Next,
+    /// All.
+    On,
 }
 
 /// State of a command between two steps.
@@ -104,6 +120,8 @@ impl Session {
             since: now,
             used: now,
             last: None,
+            silence: Silence::Off,
+            is_silent: false,
         }
     }
 
@@ -157,10 +175,25 @@ impl Session {
         self.paused.is_some()
     }
 
-    /// Returns true if the client is authenticated and not in a transaction.
+    /// Returns true if the client is authenticated, not in a transaction, and gets replies.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.is_authenticated && self.transaction.is_none()
+        self.is_authenticated && self.transaction.is_none() && self.silence == Silence::Off
+    }
+
+    /// Begins a request outside the fast path.
+    #[inline]
+    pub fn begin_request(&mut self) {
+        self.is_silent = self.silence != Silence::Off;
+        if self.silence == Silence::Next {
+            self.silence = Silence::Off;
+        }
+    }
+
+    /// Returns true if the current request has no reply.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// Records a command at `now`.

@@ -197,6 +197,7 @@ impl Kv {
                     return (used, Stop::Long { at, len });
                 }
                 Err(error) => {
+                    session.begin_request();
                     self.reply_error(client, format!("-ERR {error}\r\n").as_bytes(), true);
                     return (data.len(), Stop::Pause);
                 }
@@ -206,6 +207,7 @@ impl Kv {
             let whole = Request::materialized(args);
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
+            session.begin_request();
             if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
                 session.fail_transaction();
                 parser.forget();
@@ -267,7 +269,7 @@ impl Kv {
                 && args.longs().len() == 0
                 && whole.is_none()
                 && let Some(hash) = request.key_hash()
-                && let Some(batch) = self.batch_for(&needs, &mut client.round)
+                && let Some(batch) = self.batch_for(&needs, &mut client.round, Piece::of(session))
             {
                 let from = Requester { conn: client.conn, space: session.space(), protocol: session.protocol() };
                 batch.push_text(from, Form::Redis, hash, text);
@@ -320,7 +322,7 @@ impl Kv {
                 // Its data block arrived as a long value.
                 Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
                 _ => {
-                    if can_run_remotely && let Some(batch) = self.batch_for(&needs, &mut client.round) {
+                    if can_run_remotely && let Some(batch) = self.batch_for(&needs, &mut client.round, Piece::Text) {
                         let from = Requester { conn: client.conn, space: memcached::SPACE, protocol: Protocol::Resp2 };
                         batch.push_text(from, Form::Memcached, hash, text);
                         continue;
@@ -339,7 +341,9 @@ impl Kv {
             client.pending = Some(PendingRequest::CommandError(error.to_vec(), closes));
             return;
         }
-        self.replies.put(error);
+        if !client.session().is_some_and(Session::is_silent) {
+            self.replies.put(error);
+        }
         if closes {
             client.finish();
         }
@@ -425,7 +429,11 @@ impl Kv {
             stats: &mut self.stats,
             now: self.now,
         };
+        let before = self.replies.mark();
         request.run(&mut cx, &mut self.replies);
+        if session.is_silent() {
+            self.replies.rollback(before);
+        }
     }
 
     /// Runs a memcached `request`, whose shards are present.
@@ -549,7 +557,8 @@ impl Kv {
                 pending.longs_mut().for_each(|long| store.lend(long));
             }
             let from = client.requester();
-            if let Some(batch) = self.batch_to(owner, &mut client.round, Piece::Text) {
+            let piece = client.session().map_or(Piece::Text, Piece::of);
+            if let Some(batch) = self.batch_to(owner, &mut client.round, piece) {
                 batch.push_stored(from, pending);
             }
             return;

@@ -4,6 +4,7 @@
 //! for this worker run at once, and their replies are held. Those for another worker go into its batch, at most one
 //! for each worker. When the last batch has returned, the replies are written in request order.
 
+use crate::commands::Session;
 use crate::resp::number::Digits;
 use crate::service::conn::output::{Mark, Replies};
 use crate::sink::Sink;
@@ -43,10 +44,19 @@ impl ReplyList {
 pub(in crate::service) enum Piece {
     /// Complete reply, or element of an array.
     Text,
+    /// Reply of a silent request, which is dropped.
+    Silent,
     /// Digit 0 or 1, to be added to the sum.
     Digit,
     /// The sum as an integer, which ends it. No worker has a reply for this.
     Sum,
+}
+
+impl Piece {
+    /// Returns the use of the reply to the current request of `session`.
+    pub fn of(session: &Session) -> Self {
+        if session.is_silent() { Piece::Silent } else { Piece::Text }
+    }
 }
 
 /// Consecutive replies of one worker.
@@ -140,6 +150,7 @@ impl Round {
             let Some((from, to)) = list.take(run.count) else { continue };
             match run.piece {
                 Piece::Digit => sum += list.replies.sum_of_digits(from, to),
+                Piece::Silent => {}
                 Piece::Text | Piece::Sum => out.append(&mut list.replies, from, Some(to)),
             }
         }

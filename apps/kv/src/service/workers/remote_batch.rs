@@ -113,10 +113,11 @@ impl Kv {
         &mut self,
         needs: &ShardSet,
         round: &mut Option<Box<Round>>,
+        piece: Piece,
     ) -> Option<&mut RemoteBatch> {
         let mut shards = needs.iter();
         let (Some(owner), None) = (shards.next(), shards.next()) else { return None };
-        if owner == self.worker { None } else { self.batch_to(owner, round, Piece::Text) }
+        if owner == self.worker { None } else { self.batch_to(owner, round, piece) }
     }
 
     /// Returns true if `owner` has room for another request of the client with `round`.
