@@ -237,12 +237,8 @@ pub struct OneSidedReport {
     pub reads_per_get: f64,
     /// READs that found a record being changed and were repeated.
     pub torn: u64,
-    /// READs of the known place of a record that has moved.
-    pub moved: u64,
     /// GETs sent to the server in the end.
     pub asked: u64,
-    /// GETs sent to the server to refresh its order of eviction.
-    pub sampled: u64,
     /// Processor time of the server in seconds, including connecting and filling, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_seconds: Option<f64>,
@@ -310,10 +306,10 @@ pub struct OpenReport {
 impl OneSidedReport {
     /// Creates a report of `reads`, with the processor time of the `server`.
     pub fn new(reads: &OneSidedStats, server: Option<Duration>) -> Self {
-        let OneSidedStats { reads, found, torn, moved, sampled, fallbacks } = *reads;
+        let OneSidedStats { reads, found, torn, fallbacks } = *reads;
         let server_cpu_seconds = server.map(|server| server.as_secs_f64());
         let reads_per_get = reads as f64 / (found.max(1) as f64);
-        OneSidedReport { reads, found, reads_per_get, torn, moved, asked: fallbacks, sampled, server_cpu_seconds }
+        OneSidedReport { reads, found, reads_per_get, torn, asked: fallbacks, server_cpu_seconds }
     }
 }
 
@@ -371,9 +367,7 @@ impl fmt::Display for KvReport {
             get.rate, get.requests, get.bytes
         )?;
         writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
-        if let Some(OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds, .. }) =
-            &self.one_sided
-        {
+        if let Some(OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
             writeln!(
                 f,
                 "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were sent as requests)"

@@ -102,39 +102,26 @@ impl<'a> Search<'a> {
     /// Evaluates the `record` of `candidate` at `now` milliseconds since 1970. `row` led to the candidate. `floors`
     /// were read at any time during the search.
     pub fn in_record(&self, candidate: Candidate, record: &[u8], (row, floors): (&[u8], &[u8]), now: u64) -> Next {
-        let found = self.evaluate(candidate, record, floors, now);
-        found.unwrap_or_else(|OtherKey| self.search_buckets(row, candidate.shard + 1))
-    }
-
-    /// Evaluates the `record` of a `candidate` that an earlier search for the key has found, like
-    /// [`in_record`](Self::in_record), but without a row. [`Next::Retry`] also states that the record is obsolete: the
-    /// server invalidates a record before it answers the command that changes or removes the key.
-    pub fn in_known_record(&self, candidate: Candidate, record: &[u8], floors: &[u8], now: u64) -> Next {
-        self.evaluate(candidate, record, floors, now).unwrap_or(Next::Retry)
-    }
-
-    fn evaluate(&self, candidate: Candidate, record: &[u8], floors: &[u8], now: u64) -> Result<Next, OtherKey> {
         let Candidate { shard, entry, extent } = candidate;
         let Some((check, rest)) = record.split_first_chunk().filter(|_| record.len() == extent.len) else {
-            return Ok(Next::Retry);
+            return Next::Retry;
         };
         if u64::from_le_bytes(*check) != self.layout.check_record(entry, rest) {
-            return Ok(Next::Retry);
+            return Next::Retry;
         }
         let word = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let (Some(expires_at), Some(lens)) = (word(16), word(24)) else { return Ok(Next::Absent) };
+        let (Some(expires_at), Some(lens)) = (word(16), word(24)) else { return Next::Absent };
         let (key, value) = (lens as u16 as usize, (lens >> 16) as u16 as usize);
         let value_at = HEAD.saturating_add(key);
         let value = value_at..value_at.saturating_add(value);
         if record.get(HEAD..value_at) != Some(self.key) {
-            return Err(OtherKey);
+            return self.search_buckets(row, shard + 1);
         }
-        let Some(floor) = self.floor(shard, floors) else { return Ok(Next::Retry) };
+        let Some(floor) = self.floor(shard, floors) else { return Next::Retry };
         let position = lens >> 32 << 32 | u64::from(entry.at());
         let is_flushed = (position.wrapping_sub(floor) as i64) < 0;
         let has_expired = expires_at != 0 && expires_at <= now;
-        let is_absent = is_flushed || has_expired || value.end > record.len();
-        Ok(if is_absent { Next::Absent } else { Next::Found(value) })
+        if is_flushed || has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
     }
 
     /// Returns the floor of `shard` if its hash matches.
@@ -181,6 +168,3 @@ impl<'a> Search<'a> {
 
 /// Hash mismatch.
 struct HashMismatch;
-
-/// The record is of another key with the same tag.
-struct OtherKey;

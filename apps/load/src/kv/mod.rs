@@ -20,7 +20,7 @@ use hdrhistogram::Histogram;
 use keyspace::{Filling, Issued, key};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
-use one_sided::{GetOutcome, KnownPlaces, Reader};
+use one_sided::{GetOutcome, Reader};
 use protocol::{Op, Request, RequestResult, shown};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,10 +52,6 @@ impl OpStats {
     }
 }
 
-/// Interval of one-sided GETs that are sent to the server, which otherwise does not learn that a key is in use, and
-/// evicts it.
-const SAMPLE_EVERY: u32 = 64;
-
 /// One worker's part of a load of a key-value server.
 ///
 /// In a closed loop a request's time is measured as that of an echo: from the beginning of the event that handed its
@@ -70,9 +66,6 @@ pub struct KvLoad {
     gets: OpStats,
     sets: OpStats,
     reads: OneSidedStats,
-    places: KnownPlaces,
-    /// One-sided GETs since the last one that was sent to the server.
-    since_sample: u32,
     misses: u64,
     refused: u64,
     filled: u64,
@@ -91,8 +84,6 @@ impl KvLoad {
             gets: OpStats::new(),
             sets: OpStats::new(),
             reads: OneSidedStats::default(),
-            places: KnownPlaces::default(),
-            since_sample: 0,
             misses: 0,
             refused: 0,
             filled: 0,
@@ -195,13 +186,7 @@ impl KvLoad {
         request: Request,
         exported: &Exported,
     ) {
-        self.since_sample += 1;
-        if self.since_sample == SAMPLE_EVERY {
-            self.since_sample = 0;
-            self.reads.sampled += 1;
-            return stream.enqueue(request, &self.space);
-        }
-        let mut reader = Reader { net, conn, exported, counts: &mut self.reads, places: &mut self.places };
+        let mut reader = Reader { net, conn, exported, counts: &mut self.reads };
         if let Err(request) = stream.gets_pending.begin(&mut reader, request) {
             self.reads.fallbacks += 1;
             stream.enqueue(request, &self.space);
@@ -218,13 +203,11 @@ impl KvLoad {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
-        let (now, clock) = (net.now(), exported.clock(wall_millis()));
-        let (counts, places) = (&mut self.reads, &mut self.places);
-        stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts, places }, read);
+        let (now, wall) = (net.now(), wall_millis());
+        stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts: &mut self.reads }, read);
         loop {
-            let (counts, places) = (&mut self.reads, &mut self.places);
-            let mut reader = Reader { net, conn, exported: &exported, counts, places };
-            let Some(outcome) = stream.gets_pending.next(&mut reader, clock) else { return Ok(()) };
+            let mut reader = Reader { net, conn, exported: &exported, counts: &mut self.reads };
+            let Some(outcome) = stream.gets_pending.next(&mut reader, wall) else { return Ok(()) };
             let (request, record, value) = match outcome {
                 GetOutcome::Fallback(request) => {
                     stream.enqueue(request, &self.space);

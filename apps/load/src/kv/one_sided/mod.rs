@@ -2,7 +2,6 @@
 
 use super::keyspace::key;
 use super::protocol::{Expected, Malformed, NumbersReply, Query, Request, Wrong, check, parse_numbers};
-use super::wall_millis;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
@@ -18,16 +17,11 @@ const TRIES: u32 = 8;
 /// Time for which floors that were read serve later GETs: a flush may be noticed this late.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// Keys of which a worker knows the place of the record.
-const KNOWN: usize = 1 << 14;
-
 /// Address and layout of a server's export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     addr: RemoteAddr,
     layout: Layout,
-    /// Clock of the server minus the local one, in milliseconds.
-    clock_offset: i64,
 }
 
 /// Counters of one-sided GETs.
@@ -39,10 +33,6 @@ pub struct OneSidedStats {
     pub found: u64,
     /// READs of a record that was being changed, which were repeated.
     pub torn: u64,
-    /// READs of the known place of a record that has moved.
-    pub moved: u64,
-    /// GETs sent to the server to refresh its order of eviction.
-    pub sampled: u64,
     /// GETs sent to the server because the key is not exported or its record changes constantly.
     pub fallbacks: u64,
 }
@@ -52,36 +42,7 @@ impl AddAssign for OneSidedStats {
         self.reads += other.reads;
         self.found += other.found;
         self.torn += other.torn;
-        self.moved += other.moved;
-        self.sampled += other.sampled;
         self.fallbacks += other.fallbacks;
-    }
-}
-
-/// Places of records that were found, by key. The server invalidates a record whose key changes.
-#[derive(Debug, Default)]
-pub struct KnownPlaces {
-    /// One of the keys with the same remainder modulo [`KNOWN`] each. Allocated when the first one is stored.
-    places: Vec<Option<(u64, Candidate)>>,
-}
-
-impl KnownPlaces {
-    fn get(&self, number: u64) -> Option<Candidate> {
-        let place = self.places.get(number as usize % KNOWN)?;
-        place.filter(|(its, _)| *its == number).map(|(_, candidate)| candidate)
-    }
-
-    fn put(&mut self, number: u64, candidate: Candidate) {
-        if self.places.is_empty() {
-            self.places.resize(KNOWN, None);
-        }
-        self.places[number as usize % KNOWN] = Some((number, candidate));
-    }
-
-    fn forget(&mut self, number: u64) {
-        if let Some(place) = self.places.get_mut(number as usize % KNOWN) {
-            place.take_if(|(its, _)| *its == number);
-        }
     }
 }
 
@@ -89,7 +50,6 @@ impl KnownPlaces {
 #[derive(Debug)]
 struct PendingGet {
     request: Request,
-    /// Row of the key; `None` also if the place of the record was known.
     row: Option<Bytes>,
     candidate: Option<Candidate>,
     /// The candidate's record, while it waits for floors.
@@ -139,23 +99,15 @@ pub struct Reader<'a, T> {
     pub conn: ConnId,
     pub exported: &'a Exported,
     pub counts: &'a mut OneSidedStats,
-    pub places: &'a mut KnownPlaces,
 }
 
 impl Exported {
-    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT` at the local time `now` in milliseconds
-    /// since 1970; `None` if they are invalid.
-    fn of(numbers: [u64; 7], now: u64) -> Option<Self> {
-        let [address, key, seed, shards, rows, log, clock] = numbers;
+    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid.
+    fn of(numbers: [u64; 6]) -> Option<Self> {
+        let [address, key, seed, shards, rows, log] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
-        let addr = RemoteAddr { address, key: key.try_into().ok()? };
-        Some(Exported { addr, layout, clock_offset: clock.wrapping_sub(now) as i64 })
-    }
-
-    /// Returns the server's clock at the local time `now`.
-    pub fn clock(&self, now: u64) -> u64 {
-        now.wrapping_add_signed(self.clock_offset)
+        Some(Exported { addr: RemoteAddr { address, key: key.try_into().ok()? }, layout })
     }
 }
 
@@ -203,15 +155,13 @@ impl PendingGets {
         let name = key(request.number);
         let search = Search::new(&reader.exported.layout, &name);
         let floors = self.floors.of_now(reader.net.now());
-        let known = reader.places.get(request.number);
-        let extent = known.map_or_else(|| search.row(), |candidate| candidate.extent);
-        let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(extent, token as u64).is_ok();
+        let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok();
         if !is_begun {
             self.free.push(token);
             return Err(request);
         }
         self.gets_pending[token] =
-            Some(PendingGet { request, row: None, candidate: known, record: None, floors, tries: 0 });
+            Some(PendingGet { request, row: None, candidate: None, record: None, floors, tries: 0 });
         Ok(())
     }
 
@@ -239,7 +189,7 @@ impl PendingGets {
         self.waiting.push_back(token);
     }
 
-    /// Returns the next result, given the server's clock `now` in milliseconds since 1970.
+    /// Returns the next result, given the wall-clock time `now` in milliseconds since 1970.
     pub fn next(&mut self, reader: &mut Reader<'_, impl Transport>, now: u64) -> Option<GetOutcome> {
         while let Some(&token) = self.waiting.front() {
             let Some(Some(get)) = self.gets_pending.get_mut(token) else {
@@ -249,21 +199,13 @@ impl PendingGets {
             let name = key(get.request.number);
             let search = Search::new(&reader.exported.layout, &name);
             let mut next = Next::Absent;
-            if let (Some(record), Some(candidate)) = (&get.record, get.candidate) {
+            if let (Some(record), Some(row), Some(candidate)) = (&get.record, &get.row, get.candidate) {
                 let can_wait = self.floors.want(get.floors, reader).is_ok();
                 if self.floors.done < get.floors && can_wait {
                     return None;
                 }
                 if let Some(floors) = self.floors.bytes.as_ref().filter(|_| self.floors.done >= get.floors) {
-                    next = match &get.row {
-                        Some(row) => search.in_record(candidate, record, (row, floors), now),
-                        None => search.in_known_record(candidate, record, floors, now),
-                    };
-                }
-                match next {
-                    Next::Found(_) if get.row.is_some() => reader.places.put(get.request.number, candidate),
-                    Next::Found(_) => {}
-                    _ => reader.places.forget(get.request.number),
+                    next = search.in_record(candidate, record, (row, floors), now);
                 }
             }
             self.waiting.pop_front();
@@ -300,14 +242,10 @@ impl PendingGet {
                 reader.read(candidate.extent, token as u64).is_ok()
             }
             Next::Retry if self.tries < TRIES => {
-                if self.row.is_some() {
-                    reader.counts.torn += 1;
-                    self.floors = floors.begun + 1;
-                } else {
-                    reader.counts.moved += 1;
-                }
+                reader.counts.torn += 1;
                 self.tries += 1;
                 (self.row, self.candidate, self.record) = (None, None, None);
+                self.floors = floors.begun + 1;
                 floors.want(self.floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok()
             }
             Next::Found(_) | Next::Retry | Next::Absent => false,
@@ -331,7 +269,7 @@ impl Query<Option<Exported>> {
 fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Malformed> {
     let exported = match parse_numbers(answer)? {
         None => return Ok(None),
-        Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::of(numbers, wall_millis()).ok_or(Malformed)?),
+        Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Malformed)?),
         // A server without the command exports nothing.
         Some((NumbersReply::Null | NumbersReply::Error(_), _)) => None,
     };
