@@ -32,8 +32,8 @@ pub(crate) type CopyWriter = CacheWriter<Published>;
 pub struct ReadCopies(Arc<SharedCache<Published>>);
 
 impl ReadCopies {
-    /// Creates empty copies of each of `shards` shards in at least `bytes` bytes. Returns none for a single shard, or if
-    /// `bytes` is 0.
+    /// Creates empty copies of each of `shards` shards in at least `bytes` bytes. Returns none for a single shard, or
+    /// if `bytes` is 0.
     pub fn of_shards(bytes: usize, shards: usize) -> io::Result<Arc<[Self]>> {
         if bytes == 0 || shards < 2 {
             return Ok(Arc::default());

@@ -115,8 +115,8 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "FILE", help_heading = "Key-value")]
     password_file: Option<PathBuf>,
 
-    /// Memory, in addition to --memory, for copies of short values that workers read in place of requests to each other;
-    /// 0 disables them
+    /// Memory, in addition to --memory, for copies of short values that workers read in place of requests to each
+    /// other; 0 disables them
     #[arg(
         long,
         value_name = "BYTES",

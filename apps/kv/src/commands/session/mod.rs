@@ -51,7 +51,7 @@ pub struct Session {
 /// Requests without a reply (`CLIENT REPLY`).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// None.
+    /// No request.
     #[default]
     Off,
     /// The next one.

@@ -352,7 +352,7 @@ impl Kv {
         net.consume(conn, fast.len);
     }
 
-    /// Executes request number `at` of `conn`, its only one, if it is a GET of a value that the other worker has copied.
+    /// Executes request number `at` of `conn`, its only one, if it is a GET of a value that its worker has copied.
     #[inline]
     fn read_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
         let ParsedAhead { fast, space, hash, copy, owner, .. } = self.ahead[at];
