@@ -381,6 +381,46 @@ pub(crate) fn prepend_headers<P: Packet>(
     offload: Offload,
     timestamp_ms: u32,
 ) -> Option<Bytes> {
+    // Each branch has a header of its own, which the compiler then keeps in registers.
+    if offload.tcp {
+        prepend_headers_for::<P, true>(packet, tcb, len, push, window, link, offload, timestamp_ms)
+    } else {
+        prepend_headers_and_checksum(packet, tcb, len, push, window, link, offload, timestamp_ms)
+    }
+}
+
+/// [`prepend_headers`] for a port that does not compute TCP checksums.
+#[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "fields of the header")]
+fn prepend_headers_and_checksum<P: Packet>(
+    packet: &mut P,
+    tcb: &Tcb,
+    len: u32,
+    push: Control,
+    window: u16,
+    link: &[u8; ETHERNET_HEADER],
+    offload: Offload,
+    timestamp_ms: u32,
+) -> Option<Bytes> {
+    if packet.data().len() != packet.len() {
+        return None;
+    }
+    prepend_headers_for::<P, false>(packet, tcb, len, push, window, link, offload, timestamp_ms)
+}
+
+/// [`prepend_headers`] with `TCP` as the offload of TCP checksums.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "fields of the header")]
+fn prepend_headers_for<P: Packet, const TCP: bool>(
+    packet: &mut P,
+    tcb: &Tcb,
+    len: u32,
+    push: Control,
+    window: u16,
+    link: &[u8; ETHERNET_HEADER],
+    offload: Offload,
+    timestamp_ms: u32,
+) -> Option<Bytes> {
     let header = TxHeader {
         tuple: &tcb.tuple,
         seq: tcb.nxt,
@@ -394,10 +434,8 @@ pub(crate) fn prepend_headers<P: Packet>(
         tso: None,
     };
     let timestamp = Timestamp { value: timestamp_ms.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
-    if !offload.tcp && packet.data().len() != packet.len() {
-        return None;
-    }
     // The constants let the compiler reduce the header to a few stores of whole words.
+    let offload = Offload { tcp: TCP, ..offload };
     match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {
         (true, true) => {
             prepend_headers_as::<P, true, true, { ETHERNET_HEADER + 52 }>(packet, header, timestamp, link, offload)
@@ -430,11 +468,7 @@ fn prepend_headers_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const 
         let _ = packet.adjust(N);
         return None;
     };
-    let request = match offload.tcp {
-        true => header.offload_for(IPV4, Offload { tcp: true, ..offload }),
-        false => header.offload_for(IPV4, Offload { tcp: false, ..offload }),
-    };
-    if let Some(offload) = request {
+    if let Some(offload) = header.offload_for(IPV4, offload) {
         packet.set_tx_offload(offload);
     }
     Some(kept)
