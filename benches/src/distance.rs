@@ -9,12 +9,15 @@ const ATTEMPTS: u32 = 4;
 /// Maximum ratio of two comparable distances.
 const COMPARABLE: f64 = 1.5;
 
-/// Two cores of a measurement.
-#[derive(Debug, Clone, Copy)]
+/// Two cores of a measurement, also as arguments of programs.
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Cores {
-    /// Core of the servers.
+    /// Core of the servers
+    #[arg(long = "server-core", value_name = "CORE", default_value_t = 0)]
     pub server: usize,
-    /// Core of the loads.
+
+    /// Core of the loads
+    #[arg(long = "load-core", value_name = "CORE", default_value_t = 1)]
     pub load: usize,
 }
 

@@ -36,13 +36,8 @@ struct Args {
     #[arg(long)]
     no_testpmd: bool,
 
-    /// Core of the servers
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    server_core: usize,
-
-    /// Core of the loads
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    load_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 
     /// Print one JSON object
     #[arg(long)]
@@ -78,7 +73,7 @@ fn measure(args: &Args) -> Result<Report, Error> {
     let failed = |error| Error::Start { program: "af_xdp".to_owned(), error };
     interrupt::on_signals().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
-    let cores = Cores { server: args.server_core, load: args.load_core };
+    let cores = args.cores;
     let setting = Setting {
         linerate: linerate()?,
         scratch: scratch.path().to_owned(),

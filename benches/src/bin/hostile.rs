@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::distance::median;
+use linerate_benches::distance::{Cores, median};
 use linerate_benches::echo_pair::Measured;
 use linerate_benches::external::linerate;
 use linerate_benches::hostile::{Attack, Plan, RECOVERY, Recovery, Round, Service, Setting};
@@ -55,13 +55,8 @@ struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000))]
     attackers: Vec<u32>,
 
-    /// Core of the server
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    server_core: usize,
-
-    /// Core of the clients and the attackers
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    load_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 
     /// Print one JSON object
     #[arg(long)]
@@ -107,8 +102,8 @@ fn run(args: &Args) -> Result<Report, Error> {
     interrupt::on_signals().map_err(failed)?;
     let setting = Setting {
         linerate: linerate()?,
-        server_core: args.server_core,
-        load_core: args.load_core,
+        server_core: args.cores.server,
+        load_core: args.cores.load,
         duration: Duration::from_millis(args.milliseconds.into()),
     };
     raise_open_files().map_err(failed)?;

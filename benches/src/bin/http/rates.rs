@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::distance::median;
+use linerate_benches::distance::{Cores, median};
 use linerate_benches::external::linerate;
 use linerate_benches::priority::raise_priority;
 use linerate_harness::process::{PATIENCE, Process, pinned};
@@ -30,13 +30,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
 
-    /// Core of the servers
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    server_core: usize,
-
-    /// Core of the loads
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    load_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 
     /// Print one JSON object
     #[arg(long)]
@@ -141,7 +136,7 @@ impl Bench<'_> {
 
     /// Starts a server, measures it with a load, which must have no errors, and stops it.
     fn measure(&self, row: Row, socket: &Path) -> Result<Measured, Error> {
-        let Args { server_core, load_core, connections, seconds, .. } = *self.args;
+        let Args { cores, connections, seconds, .. } = *self.args;
         let local = address::unused_address();
         let (program, server, load) = match row {
             Row::Virtio => {
@@ -156,10 +151,10 @@ impl Bench<'_> {
             Row::Kernel => (&self.linerate, format!("http serve --listen {local}"), format!("--connect {local}")),
             Row::Tokio => (&self.own, format!("tokio --listen {local}"), format!("--connect {local}")),
         };
-        let mut server = Process::start(self.command(server_core, program, &server))?;
+        let mut server = Process::start(self.command(cores.server, program, &server))?;
         server.wait_for_line("ready")?;
         let load = format!("http load {load} --connections {connections} --duration {seconds}s --json");
-        let load = Process::start(self.command(load_core, &self.linerate, &load))?;
+        let load = Process::start(self.command(cores.load, &self.linerate, &load))?;
         let command = load.command().to_owned();
         let printed = load.output(Duration::from_secs(seconds.into()) + PATIENCE)?;
         // A server of tokio has no orderly end.

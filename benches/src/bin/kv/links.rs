@@ -36,13 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(14..=1024))]
     size: u32,
 
-    /// Core of the servers
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    server_core: usize,
-
-    /// Core of the loads
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    load_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 
     /// Measure only these; a comparison with another one then counts as not met
     #[arg(long, alias = "ways", value_name = "CONTENDER,…", value_delimiter = ',', value_enum, default_values_t = Contender::ALL)]
@@ -99,15 +94,15 @@ pub fn run(args: &Args) -> Result<Report, Error> {
     let pair = echo_pair::Setting {
         linerate: linerate()?,
         scratch: scratch.path().to_owned(),
-        server_core: args.server_core,
-        load_core: args.load_core,
+        server_core: args.cores.server,
+        load_core: args.cores.load,
         size: args.size,
         duration: Duration::from_secs(args.seconds.into()),
     };
     let setting = Setting { pair, keys: args.keys };
     let _first = raise_priority();
     let contenders = Contenders::possible(&args.contenders, &setting)?;
-    let cores = Cores { server: args.server_core, load: args.load_core };
+    let cores = args.cores;
     let mut runs: Vec<(f64, Vec<Row>)> = Vec::new();
     let at_distances = |runs: &[(f64, Vec<Row>)]| -> Vec<Distance> {
         let alike = group_by_distance(runs.iter().map(|(distance, _)| *distance).collect());

@@ -38,13 +38,8 @@ struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(14..=65_507))]
     size: u32,
 
-    /// Core of the servers
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    server_core: usize,
-
-    /// Core of the loads
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    load_core: usize,
+    #[command(flatten)]
+    cores: Cores,
 
     /// Also compare the sleeping baseline with sockperf
     #[arg(long)]
@@ -85,8 +80,8 @@ fn in_setting<T>(args: &Args, measure: impl FnOnce(&Setting) -> Result<T, Error>
     let setting = Setting {
         linerate: linerate()?,
         scratch: scratch.path().to_owned(),
-        server_core: args.server_core,
-        load_core: args.load_core,
+        server_core: args.cores.server,
+        load_core: args.cores.load,
         size: args.size,
         duration: Duration::from_secs(args.seconds.into()),
     };
@@ -103,7 +98,7 @@ fn run(args: &Args, setting: &Setting) -> Result<Report, Error> {
     }
     let networks = Network::ALL;
     // The distance of the cores is recorded with each measurement.
-    let cores = Cores { server: args.server_core, load: args.load_core };
+    let cores = args.cores;
     let mut runs: Vec<Vec<(f64, Vec<Measured>)>> = networks.iter().map(|_| Vec::new()).collect();
     let (mut ping_pongs, mut bounces) = (Vec::new(), Vec::new());
     // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
