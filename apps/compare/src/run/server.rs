@@ -258,7 +258,8 @@ mod tests {
             (
                 "http/virtio-user/native/inline",
                 format!(
-                    "linerate http serve --json --cores 0 {stack} --engine native --listen 10.0.0.2:8080 --max-clients 1000000"
+                    "linerate http serve --json --cores 0 {stack} --engine native --listen 10.0.0.2:8080 \
+                     --max-clients 1000000"
                 ),
             ),
             (
