@@ -381,46 +381,6 @@ pub(crate) fn prepend_headers<P: Packet>(
     offload: Offload,
     timestamp_ms: u32,
 ) -> Option<Bytes> {
-    // Each branch has a header of its own, which the compiler then keeps in registers.
-    if offload.tcp {
-        prepend_headers_for::<P, true>(packet, tcb, len, push, window, link, offload, timestamp_ms)
-    } else {
-        prepend_headers_and_checksum(packet, tcb, len, push, window, link, offload, timestamp_ms)
-    }
-}
-
-/// [`prepend_headers`] for a port that does not compute TCP checksums.
-#[inline(never)]
-#[expect(clippy::too_many_arguments, reason = "fields of the header")]
-fn prepend_headers_and_checksum<P: Packet>(
-    packet: &mut P,
-    tcb: &Tcb,
-    len: u32,
-    push: Control,
-    window: u16,
-    link: &[u8; ETHERNET_HEADER],
-    offload: Offload,
-    timestamp_ms: u32,
-) -> Option<Bytes> {
-    if packet.data().len() != packet.len() {
-        return None;
-    }
-    prepend_headers_for::<P, false>(packet, tcb, len, push, window, link, offload, timestamp_ms)
-}
-
-/// [`prepend_headers`] with `TCP` as the offload of TCP checksums.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "fields of the header")]
-fn prepend_headers_for<P: Packet, const TCP: bool>(
-    packet: &mut P,
-    tcb: &Tcb,
-    len: u32,
-    push: Control,
-    window: u16,
-    link: &[u8; ETHERNET_HEADER],
-    offload: Offload,
-    timestamp_ms: u32,
-) -> Option<Bytes> {
     let header = TxHeader {
         tuple: &tcb.tuple,
         seq: tcb.nxt,
@@ -434,9 +394,29 @@ fn prepend_headers_for<P: Packet, const TCP: bool>(
         tso: None,
     };
     let timestamp = Timestamp { value: timestamp_ms.wrapping_add(tcb.ts_offset), echo: tcb.ts_recent };
+    let has_timestamps = tcb.flags.has(Flags::TIMESTAMPS);
+    if offload.tcp {
+        prepend_headers_for::<P, true>(packet, header, timestamp, has_timestamps, link, offload)
+    } else if packet.data().len() == packet.len() {
+        prepend_headers_for::<P, false>(packet, header, timestamp, has_timestamps, link, offload)
+    } else {
+        None
+    }
+}
+
+/// [`prepend_headers`] with `TCP` as the offload of TCP checksums.
+#[inline(always)]
+fn prepend_headers_for<P: Packet, const TCP: bool>(
+    packet: &mut P,
+    header: TxHeader,
+    timestamp: Timestamp,
+    has_timestamps: bool,
+    link: &[u8; ETHERNET_HEADER],
+    offload: Offload,
+) -> Option<Bytes> {
     // The constants let the compiler reduce the header to a few stores of whole words.
     let offload = Offload { tcp: TCP, ..offload };
-    match (tcb.tuple.is_ipv4(), tcb.flags.has(Flags::TIMESTAMPS)) {
+    match (header.tuple.is_ipv4(), has_timestamps) {
         (true, true) => {
             prepend_headers_as::<P, true, true, { ETHERNET_HEADER + 52 }>(packet, header, timestamp, link, offload)
         }

@@ -117,10 +117,11 @@ impl Kv {
             if usize::from(*owner) != self.worker {
                 if *owner == NO_SHARD {
                     self.serve_parsed(net, conn, at..at + 1);
-                } else if !self.read_one(net, conn, at) {
+                } else if fast.is_set() || !self.get_one::<true>(net, conn, at) {
                     self.send_single(net, conn, at);
                 }
-            } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
+            } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one::<false>(net, conn, at) })
+            {
                 self.serve_parsed(net, conn, at..at + 1);
             }
         }
@@ -352,40 +353,20 @@ impl Kv {
         net.consume(conn, fast.len);
     }
 
-    /// Executes request number `at` of `conn`, its only one, if it is a GET of a value that its worker has copied.
-    #[inline]
-    fn read_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
-        let ParsedAhead { fast, space, hash, copy, owner, .. } = self.ahead[at];
-        if fast.is_set() {
-            return false;
-        }
-        let key = self.hasher.key_with_hash(space, fast.key(net.peek(conn)), hash);
-        let Some(value) = self.copies.read(owner.into(), copy, &key, self.now) else { return false };
-        self.stats.hits += 1;
-        self.fast_states[conn.slot()].note_served(FastCommand::Get, self.now);
-        self.stats.commands += 1;
-        self.server.read(fast.len);
-        let len = bulk_len(value.len());
-        if net.respond(conn, fast.len, len, |out| write_bulk(value, out)) {
-            self.server.wrote(len);
-        } else {
-            self.replies.bulk(value);
-            self.reply_to(net, conn);
-        }
-        true
-    }
-
-    /// Executes request number `at` of `conn` if it is a GET of a short value that the hint leads to. Returns false if
-    /// it is not.
+    /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value, or with `COPY` if the worker
+    /// of the key has made a copy. Returns false otherwise.
     ///
     /// The reply is written directly into the transmit buffer.
     #[inline(always)]
-    fn get_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
-        let ParsedAhead { fast, space, hash, hint, .. } = &self.ahead[at];
-        let Some(store) = &mut self.stores[self.worker] else { return false };
-        let data = net.peek(conn);
-        let key = self.hasher.key_with_hash(*space, fast.key(data), *hash);
-        let Some(value) = store.get_with_hint(&key, *hint, self.now) else { return false };
+    fn get_one<const COPY: bool>(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+        let ParsedAhead { fast, space, hash, hint, copy, owner, .. } = &self.ahead[at];
+        let key = self.hasher.key_with_hash(*space, fast.key(net.peek(conn)), *hash);
+        let value = if COPY {
+            self.copies.read((*owner).into(), *copy, &key, self.now)
+        } else {
+            self.stores[self.worker].as_mut().and_then(|store| store.get_with_hint(&key, *hint, self.now))
+        };
+        let Some(value) = value else { return false };
         self.stats.hits += 1;
         self.fast_states[conn.slot()].note_served(FastCommand::Get, self.now);
         self.stats.commands += 1;
