@@ -61,12 +61,6 @@ impl Percentiles {
     /// Column headings.
     pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
 
-    /// Returns half of each value.
-    pub fn half(self) -> Self {
-        let Percentiles { p50, p90, p99, p999, max } = self;
-        Percentiles { p50: p50 / 2.0, p90: p90 / 2.0, p99: p99 / 2.0, p999: p999 / 2.0, max: max / 2.0 }
-    }
-
     /// Computes the percentiles of a histogram of nanoseconds.
     pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
         let micros = |nanos| nanos as f64 / 1000.0;

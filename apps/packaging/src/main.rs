@@ -1,5 +1,5 @@
 //! `linerate-pages DIRECTORY`: generates the manual page of each command (`man1/`) and the completions for bash, zsh
-//! and fish (`bash/`, `zsh/`, `fish/`) from the command-line definitions of `linerate` and `linerate-rdma-perf`.
+//! and fish (`bash/`, `zsh/`, `fish/`) from the command-line definition of `linerate`.
 #![forbid(unsafe_code)]
 
 use clap::Command;
@@ -14,8 +14,7 @@ fn main() -> ExitCode {
         eprintln!("usage: linerate-pages DIRECTORY");
         return ExitCode::from(2);
     };
-    let programs = [linerate_apps::cli::definition(), linerate_rdma_perf::definition()];
-    match programs.iter().try_for_each(|program| write(program, &directory)) {
+    match write(&linerate_apps::cli::definition(), &directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("linerate-pages: {}: {error}", directory.display());

@@ -136,9 +136,6 @@ fn reference() -> String {
     program.build();
     let (mut commands, mut groups) = (String::new(), BTreeMap::new());
     sections(&program, "linerate", &mut commands, &mut groups);
-    let mut perf = linerate_rdma_perf::definition();
-    perf.build();
-    section(&perf, "linerate-rdma-perf", &mut commands, &mut groups);
     let all = table(program.get_arguments().filter(|arg| arg.is_global_set()));
     let mut page = format!("\n## Every command\n\n{all}");
     for (title, _) in shared() {

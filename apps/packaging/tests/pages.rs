@@ -24,7 +24,6 @@ fn each_command_has_a_manual_page_with_its_options() {
     let directory = written();
     let mut wanted = BTreeSet::new();
     names(&linerate_apps::cli::definition(), "linerate".to_owned(), &mut wanted);
-    names(&linerate_rdma_perf::definition(), "linerate-rdma-perf".to_owned(), &mut wanted);
     let pages = fs::read_dir(directory.path().join("man1")).unwrap();
     let pages: BTreeSet<_> = pages.map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(pages, wanted.iter().map(|name| format!("{name}.1")).collect());

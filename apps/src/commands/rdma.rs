@@ -5,7 +5,6 @@
 mod connect_bench;
 mod connections_bench;
 mod info;
-mod perf;
 
 use linerate::Error as NetError;
 use linerate_bypass::ConnectError;
@@ -16,7 +15,6 @@ use linerate_rdma::verbs::Error as VerbsError;
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 /// Subcommands of `linerate rdma`.
 #[derive(Debug, clap::Subcommand)]
@@ -29,10 +27,6 @@ pub enum Command {
 
     /// Measure memory and time per connection with private receive queues, a shared receive queue, and datagrams
     ConnectionsBench(connections_bench::ConnectionsBenchArgs),
-
-    /// Run linerate-rdma-perf with these arguments
-    #[command(hide = true, disable_help_flag = true, disable_version_flag = true)]
-    Perf(perf::PerfArgs),
 }
 
 /// Arguments of `linerate rdma info`.
@@ -70,14 +64,6 @@ pub enum RdmaError {
     /// A connection could not be established.
     #[error("no connection established{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
     NotConnected(Option<ConnectError>),
-    /// The separate program `linerate-rdma-perf` could not be executed.
-    #[error("{program}: {error}: install linerate-rdma-perf beside linerate", program = .program.display())]
-    Perf {
-        /// Path of the program.
-        program: PathBuf,
-        /// Failure of `execve`.
-        error: io::Error,
-    },
     /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
@@ -98,7 +84,6 @@ pub fn run(command: Command) -> Result<(), RdmaError> {
         Command::Info(args) => show(&args),
         Command::ConnectBench(args) => connect_bench::run(&args),
         Command::ConnectionsBench(args) => connections_bench::run(&args),
-        Command::Perf(args) => Err(perf::run(&args)),
     }
 }
 

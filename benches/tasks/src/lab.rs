@@ -54,8 +54,7 @@ pub fn suites(machine: &Machine, with: Build, arguments: &[String]) -> Result<()
     let profile = if with == Build::Tests { "debug" } else { "release" };
     if with != Build::Tests {
         say("building in release mode");
-        let packages = "-p linerate-lab -p linerate-verbs-count -p linerate-rdma-perf";
-        process::run(build(machine, &format!("{packages} --features linerate-rdma-perf/native")))?;
+        process::run(build(machine, "-p linerate-lab -p linerate-verbs-count"))?;
         let everything = cargo::everything(machine);
         let selection = if with == Build::Release { "-p linerate-rdma --features native" } else { &everything };
         build_device_tests(selection)?;

@@ -70,10 +70,8 @@ fn build_programs() -> Result<Command, Error> {
     let map = |option: &str| {
         format!("{option}={}=/usr/src/linerate {option}={}=/usr/src/cargo", here.display(), home.display())
     };
-    let mut build = cargo(
-        "build --locked --release --target x86_64-unknown-linux-gnu -p linerate-apps -p linerate-packaging \
-         -p linerate-rdma-perf",
-    );
+    let mut build =
+        cargo("build --locked --release --target x86_64-unknown-linux-gnu -p linerate-apps -p linerate-packaging");
     build.env("RUSTFLAGS", format!("-C target-cpu=x86-64-v3 {}", map("--remap-path-prefix")));
     build.env("CFLAGS", format!("-g -O2 -fstack-protector-strong {}", map("-ffile-prefix-map")));
     Ok(build)

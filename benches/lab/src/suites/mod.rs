@@ -7,7 +7,6 @@ mod counts;
 mod kills;
 mod one_sided;
 mod pair;
-mod perf;
 mod perftest;
 mod rxe;
 mod service;
@@ -36,4 +35,4 @@ pub const SUITES: &[Suite] =
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =
-    &[rxe::QUICK, counts::SUITE, perf::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];
+    &[rxe::QUICK, counts::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];

@@ -2,7 +2,7 @@
 
 use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
-use super::{Suite, connect_bench, counts, kills, one_sided, perf};
+use super::{Suite, connect_bench, counts, kills, one_sided};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::program::wait_for;
@@ -51,7 +51,6 @@ fn run(lab: &Lab, report: &mut Report) {
         }
     }
     counts::run(lab, report, &pair);
-    perf::some(lab, report, &pair);
     connect_bench::run(lab, report, &pair);
     one_sided::run(lab, report, &pair);
     kills::some(lab, report, &pair);

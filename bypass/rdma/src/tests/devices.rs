@@ -5,7 +5,7 @@ use super::setup::connecting::ADDRESS;
 use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
 use crate::{Adapter, Config, OpenError};
-use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult, RemoteCounters};
+use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult, Published, RemoteCounters};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
@@ -89,8 +89,9 @@ fn reads_over_iwarp_return_the_bytes_of_the_peer() {
     rig.ends[0].connects(&[]);
     rig.ends[1].connects(&[ADDRESS]);
     let access = Access { remote_read: true, ..Access::default() };
-    let memory = ExposedMr::new(rig.ends[1].pd(), 1000, access).unwrap();
-    (0..1000).for_each(|at| memory.store(at, (at % 251) as u8));
+    let published = Arc::new(Published::new(1000, false).unwrap());
+    published.write(0, &(0..1000).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+    let memory = ExposedMr::open(rig.ends[1].pd(), published, access).unwrap();
     let (key, reads) = (memory.rkey(), [(0, 1000), (3, 13), (999, 1)]);
     let read = |(at, len): (u64, u32)| OneSidedOp::Read { address: memory.address() + at, key, len };
     rig.ends[0].worker.service_mut().ops.extend(reads.map(read));

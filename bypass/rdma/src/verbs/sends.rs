@@ -248,19 +248,6 @@ impl<C: Provider> SendQueue<C> {
         Ok(())
     }
 
-    /// Queues a request on an [`ExposedMr`], which the caller keeps until the queue pair is destroyed.
-    #[inline]
-    pub fn exposed(&mut self, sge: Sge, operation: Operation, signalled: bool) -> Result<(), PostRefused> {
-        if self.room() == 0 {
-            return Err(PostRefused::QueueFull);
-        }
-        let is_carried = matches!(operation, Operation::Send | Operation::Write { .. });
-        let inline = is_carried && sge.len as usize <= self.inline;
-        self.sges.push(sge);
-        self.push(operation, 1, SendFlags { signalled, inline }, Held::Nothing);
-        Ok(())
-    }
-
     /// Queues a READ into `into`. Returns `into` if it is not in the region, or the sink is exhausted.
     pub fn read(&mut self, mr: &Mr<C>, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
         let (sge, held) = match mr.sink() {
@@ -388,8 +375,7 @@ impl<C: Provider> SendQueue<C> {
                 };
             }
             // SAFETY: the queue pair is live. The memory that the elements name is held in `held` until the request
-            // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks. Or it is an
-            // `ExposedMr`, to which no reference exists, kept until the queue pair is destroyed.
+            // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks.
             if let Err(error) = unsafe { provider.post_send(qp, &requests[..count]) } {
                 done += error.at.min(count);
                 result = Err(error.into());

@@ -34,7 +34,7 @@ impl<C: Provider, S> Qp<C, S> {
         assert!(completion.is_buffer() && completion.is_of(core.owner), "completion of another queue");
         // Receive requests complete in order.
         assert_eq!(completion.number(), core.first, "completion out of order");
-        let mut buffer = core.posted.pop_front().flatten().expect("a posted buffer that is not of an ExposedMr");
+        let mut buffer = core.posted.pop_front().expect("a posted buffer");
         core.first = (core.first + 1) % NUMBERS;
         match completion.status() {
             WcStatus::Success => {
@@ -43,24 +43,6 @@ impl<C: Provider, S> Qp<C, S> {
                 buffer.truncate(if is_written { 0 } else { completion.inner.len as usize });
                 Ok(buffer.freeze())
             }
-            status => Err(status),
-        }
-    }
-
-    /// Returns the message length of a receive completion and drops its buffer. Also accepts buffers of an
-    /// [`ExposedMr`](crate::verbs::ExposedMr).
-    ///
-    /// # Panics
-    /// If the completion is not of a receive buffer of this queue pair.
-    #[inline]
-    pub fn arrived(&mut self, completion: Completion) -> Result<usize, WcStatus> {
-        let core = &mut *self.core;
-        assert!(completion.is_buffer() && completion.is_of(core.owner), "completion of another queue");
-        assert_eq!(completion.number(), core.first, "completion out of order");
-        let _ = core.posted.pop_front().expect("a posted buffer");
-        core.first = (core.first + 1) % NUMBERS;
-        match completion.status() {
-            WcStatus::Success => Ok(completion.inner.len as usize),
             status => Err(status),
         }
     }

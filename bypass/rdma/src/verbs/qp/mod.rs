@@ -6,7 +6,7 @@ mod reset;
 
 use super::cq::WrIdSpace;
 use super::sends::SendQueue;
-use super::{CmId, CqHandle, Error, ExposedMr, Mr, SrqHandle, destroyed};
+use super::{CmId, CqHandle, Error, Mr, SrqHandle, destroyed};
 use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpOptions, QpState, Transition};
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
@@ -122,13 +122,11 @@ struct Core<C: Provider> {
     cap: QpCap,
     mr: Mr<C>,
     sends: SendQueue<C>,
-    /// Posted buffers, in order, and the number of the first. `None` is a buffer of an [`ExposedMr`].
-    posted: VecDeque<Option<ArenaMut>>,
+    /// Posted buffers, in order, and the number of the first.
+    posted: VecDeque<ArenaMut>,
     first: u32,
     /// Grants the peer atomic operations.
     has_counters: bool,
-    /// Regions that requests have named.
-    exposed: Vec<ExposedMr<C>>,
     /// Destroyed after the queue pair.
     cq: CqHandle<C>,
     _shared: Option<SrqHandle<C>>,
@@ -162,7 +160,6 @@ impl<C: Provider> Qp<C, New> {
             posted: VecDeque::with_capacity(cap.receives as usize),
             first: 0,
             has_counters: false,
-            exposed: Vec::new(),
             cq: cq.clone(),
             _shared: srq.cloned(),
         };

@@ -3,10 +3,9 @@
 use super::{Core, PostsReceives, Qp, Rts};
 use crate::provider::{Operation, Provider, Sge};
 use crate::verbs::srq::LIST;
-use crate::verbs::{Atomic, BoundMw, Error, ExposedMr, Message, Mw, PostRefused};
+use crate::verbs::{Atomic, BoundMw, Error, Message, Mw, PostRefused};
 use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
-use std::ops::Range;
 
 impl<C: Provider> Qp<C, Rts> {
     /// Returns the number of requests that can be queued.
@@ -34,67 +33,6 @@ impl<C: Provider> Qp<C, Rts> {
         let Core { sends, mr, .. } = &mut *self.core;
         let immediate = message.len() as u32;
         sends.send(mr, message, Operation::WriteImmediate { address, rkey, immediate }, true)
-    }
-
-    /// Queues a SEND of a `part` of `memory`.
-    #[inline]
-    pub fn send_from_mr(
-        &mut self,
-        memory: &ExposedMr<C>,
-        part: Range<usize>,
-        signalled: bool,
-    ) -> Result<(), PostRefused> {
-        self.exposed(memory, part, Operation::Send, signalled)
-    }
-
-    /// Queues a WRITE of a `part` of `memory` to the peer's `address`.
-    #[inline]
-    pub fn write_from_mr(
-        &mut self,
-        memory: &ExposedMr<C>,
-        part: Range<usize>,
-        (address, rkey): (u64, u32),
-        signalled: bool,
-    ) -> Result<(), PostRefused> {
-        self.exposed(memory, part, Operation::Write { address, rkey }, signalled)
-    }
-
-    /// Queues a READ from the peer's `address` into a `part` of `memory`.
-    #[inline]
-    pub fn read_into_mr(
-        &mut self,
-        memory: &ExposedMr<C>,
-        part: Range<usize>,
-        (address, rkey): (u64, u32),
-        signalled: bool,
-    ) -> Result<(), PostRefused> {
-        self.exposed(memory, part, Operation::Read { address, rkey }, signalled)
-    }
-
-    /// Queues an atomic operation on the peer's `address`. The old value is stored in the eight bytes at `at` of
-    /// `memory`.
-    #[inline]
-    pub fn atomic_into_mr(
-        &mut self,
-        memory: &ExposedMr<C>,
-        at: usize,
-        atomic: Atomic,
-        (address, rkey): (u64, u32),
-        signalled: bool,
-    ) -> Result<(), PostRefused> {
-        self.exposed(memory, at..at + 8, atomic.at(address, rkey), signalled)
-    }
-
-    #[inline]
-    fn exposed(
-        &mut self,
-        memory: &ExposedMr<C>,
-        part: Range<usize>,
-        operation: Operation,
-        signalled: bool,
-    ) -> Result<(), PostRefused> {
-        self.core.keep(memory);
-        self.core.sends.exposed(memory.sge(part), operation, signalled)
     }
 
     /// Queues a READ from `address` into `into`. Returns `into` if the queue is full, `into` is not in the region, or
@@ -187,7 +125,7 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
             {
                 let Some(sge) = core.mr.sge(&buffer) else { continue };
                 sges[count] = sge;
-                core.posted.push_back(Some(buffer));
+                core.posted.push_back(buffer);
                 count += 1;
             }
             if count == 0 {
@@ -195,31 +133,6 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
             }
             wanted -= count;
             post_noted(core, &sges[..count])?;
-        }
-    }
-
-    /// Posts up to `count` buffers that are all the same `part` of `memory`.
-    pub fn post_recv_mr(&mut self, memory: &ExposedMr<C>, part: Range<usize>, count: usize) -> Result<(), Error> {
-        let sges = [memory.sge(part); LIST];
-        let mut wanted = self.recv_room().min(count);
-        let core = &mut *self.core;
-        core.keep(memory);
-        while wanted > 0 {
-            let count = LIST.min(wanted);
-            core.posted.extend((0..count).map(|_| None));
-            post_noted(core, &sges[..count])?;
-            wanted -= count;
-        }
-        Ok(())
-    }
-}
-
-impl<C: Provider> Core<C> {
-    /// Keeps `memory`, which a request is about to name.
-    #[inline]
-    fn keep(&mut self, memory: &ExposedMr<C>) {
-        if !self.exposed.iter().any(|kept| kept.is(memory)) {
-            self.exposed.push(memory.clone());
         }
     }
 }
@@ -231,8 +144,7 @@ fn post_noted<C: Provider>(core: &mut Core<C>, sges: &[Sge]) -> Result<(), Error
     let start = core.posted.len() - count;
     let requests = core.owner.buffers(core.first + start as u32, sges);
     // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region that
-    // is kept, until they complete or the queue pair is destroyed. Or they are of an `ExposedMr`, to which no
-    // reference exists, kept until the queue pair is destroyed.
+    // is kept, until they complete or the queue pair is destroyed.
     let posted = unsafe { core.mr.pd().provider().post_recv(core.handle, &requests[..count]) };
     posted.map_err(|error| {
         core.posted.truncate(start + error.at.min(count));

@@ -49,7 +49,6 @@ impl<C: Provider> Qp<C, Drained> {
         core.sends.reset(core.owner);
         core.first = 0;
         core.has_counters = false;
-        core.exposed.clear();
         Ok(qp)
     }
 }

@@ -1,8 +1,0 @@
-//! `linerate-rdma-perf`: see the crate's documentation.
-#![forbid(unsafe_code)]
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    linerate_rdma_perf::main()
-}
