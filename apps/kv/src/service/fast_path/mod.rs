@@ -353,8 +353,8 @@ impl Kv {
         net.consume(conn, fast.len);
     }
 
-    /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value, or with `COPY` if the worker
-    /// of the key has made a copy. Returns false otherwise.
+    /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value, or with `COPY` if the
+    /// worker of the key has made a copy. Returns false otherwise.
     ///
     /// The reply is written directly into the transmit buffer.
     #[inline(always)]
