@@ -102,7 +102,12 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             config.buffer = config.buffer.min(port.mtu.bytes() as usize);
         }
         let config = config;
-        tracing::debug!("{}: up to {} connections per worker", provider.name(), config.max_connections);
+        let Config { max_connections, sends, .. } = config;
+        let cqs = config.qps_of_cqs(&limits);
+        tracing::debug!(
+            "{}: up to {max_connections} connections per worker, with {sends} requests each, in completion queues for {cqs:?}",
+            provider.name()
+        );
         let listeners = match config.connect {
             Connect::Manager => Listeners::open(provider, listen).map_err(failed)?,
             Connect::Exchange => Listeners::by_exchange(provider, listen, &config)
@@ -224,7 +229,6 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
             handles.push(WorkerHandle {
                 cqs: cq_handles,
-                most: config.qps_of_cq(&limits),
                 srq: shares,
                 datagrams: datagram_handle,
                 channel: channel.cloned(),

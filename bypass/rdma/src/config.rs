@@ -5,16 +5,28 @@ use crate::net::KEPT;
 use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
 use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
-use crate::verbs::QpConfig;
+use crate::verbs::{MAX_SGES, QpConfig};
 use std::time::Duration;
 
-/// Minimum UD send requests and receive buffers of a worker.
+/// Maximum UD send requests of a worker, and its minimum receive buffers.
 const DATAGRAMS: u32 = 4096;
+/// Fewest UD send requests that are chosen to fit a cache.
+const LEAST_DATAGRAMS: u32 = 512;
 /// Unit of the local ACK timeout in nanoseconds (IBA 9.9.2.4.1), and the largest power of two of it.
 const ACK_UNIT: u128 = 4096;
 const MAX_TIMEOUT: u8 = 31;
 /// Maximum completion queues of a worker, which polls all of them.
 const QUEUES: u32 = 64;
+/// Fewest requests of a connection that are chosen to fit a cache.
+const LEAST_SENDS: u16 = 16;
+/// Bytes of queue entries of mlx5 devices, on which those of others are modelled: a completion; a receive request; a
+/// send request in units, with its control segment, and its data segments or the header of its inline data.
+const CQE: usize = 64;
+const RECV_WQE: usize = 16;
+const WQE_UNIT: usize = 64;
+const CONTROL: usize = 16;
+const SGE: usize = 16;
+const INLINE_HEADER: usize = 4;
 
 /// Limits of a worker and its connections. All workers of one service share one configuration.
 #[derive(Debug, Clone)]
@@ -37,6 +49,10 @@ pub struct Config {
     pub signal_every: usize,
     /// Maximum requests per post call.
     pub list: usize,
+    /// Bytes of the last-level cache for the queues of a worker. The first completion queue is then for as many
+    /// connections as fit with their queues, and each further one for as many as all before together. Without it, a
+    /// worker has as few completion queues as the device permits.
+    pub cache: Option<usize>,
     /// Minimum size in bytes of slices that the peer reads by rendezvous, if it can.
     pub offer_from: usize,
     /// Send queue of a connection in bytes.
@@ -104,6 +120,7 @@ impl Default for Config {
             inline: 220,
             signal_every: 100,
             list: 16,
+            cache: None,
             offer_from: 32 << 10,
             tx_buffer: 256 << 10,
             rx_buffer: 256 << 10,
@@ -298,7 +315,9 @@ impl Config {
     pub(crate) fn datagrams(&self, limits: &DeviceLimits) -> (u32, u32) {
         let connections = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         let of = |each: u16| connections.saturating_mul(each.into()).min(limits.qp_wrs);
-        (of(self.sends).min(DATAGRAMS), of(self.buffers))
+        let fitting = self.cache.map_or(DATAGRAMS, |cache| (cache / (self.wqe() + CQE)) as u32);
+        let sends = fitting.clamp(LEAST_DATAGRAMS, DATAGRAMS);
+        (of(self.sends).min(sends), of(self.buffers))
     }
 
     /// Returns the maximum number of completions of a connection at once.
@@ -316,9 +335,54 @@ impl Config {
         qps as usize
     }
 
-    /// Returns the number of queue pairs of each completion queue of a worker.
-    pub(crate) fn qps_of_cq(&self, limits: &DeviceLimits) -> usize {
-        self.qps_per_cq(limits).min(self.qps()).max(1)
+    /// Returns the maximum number of queue pairs of each completion queue of a worker, which are filled in this order.
+    pub(crate) fn qps_of_cqs(&self, limits: &DeviceLimits) -> Vec<usize> {
+        let total = self.qps().max(1);
+        let most = self.qps_per_cq(limits).clamp(1, total);
+        let mut cqs = Vec::new();
+        let (mut first, mut sum) = (self.cache.map_or(most, |cache| self.fitting_qps(cache)), 0);
+        while sum < total {
+            let next = first.max(sum).min(most).min(total - sum);
+            cqs.push(next);
+            (first, sum) = (next, sum + next);
+        }
+        if cqs.len() > limits.cqs.min(QUEUES) as usize {
+            return vec![most; total.div_ceil(most)];
+        }
+        cqs
+    }
+
+    /// Returns the number of connections whose queues fit `cache` bytes, at least one.
+    fn fitting_qps(&self, cache: usize) -> usize {
+        let shared = self.srq.map_or(0, |srq| srq as usize * (CQE + RECV_WQE));
+        (cache.saturating_sub(shared) / self.queue_bytes(self.sends)).max(1)
+    }
+
+    /// Returns the bytes of a request in a send queue.
+    fn wqe(&self) -> usize {
+        let data = (self.inline as usize + INLINE_HEADER).max(MAX_SGES * SGE);
+        (CONTROL + data).next_multiple_of(WQE_UNIT)
+    }
+
+    /// Returns the bytes of queue entries that a connection with `sends` requests uses in turn.
+    fn queue_bytes(&self, sends: u16) -> usize {
+        let receives = if self.srq.is_some() { 0 } else { usize::from(self.buffers) };
+        usize::from(sends) * (self.wqe() + CQE) + receives * (RECV_WQE + CQE)
+    }
+
+    /// Lets the queues of a worker fit `cache` bytes as far as possible. With `sends`, the requests of a connection are
+    /// halved until those of all connections fit, but remain twice its receive buffers: with the peer's credits as many
+    /// messages can be in flight as it has buffers, and as many await a completion.
+    pub fn fit(&mut self, cache: usize, sends: bool) {
+        self.cache = Some(cache);
+        let least = LEAST_SENDS.max(self.buffers.saturating_mul(2));
+        while sends
+            && self.sends / 2 >= least
+            && self.max_connections.saturating_mul(self.queue_bytes(self.sends)) > cache
+        {
+            self.sends /= 2;
+            self.signal_every = self.signal_every.min(usize::from(self.sends) / 2);
+        }
     }
 
     /// Returns the entries of a completion queue for `qps` queue pairs: all requests, and all buffers that may complete
@@ -376,6 +440,61 @@ mod tests {
             let entries = config.cq_entries(config.qps().min(config.qps_per_cq(&limits)));
             assert!((320..=1000).contains(&entries), "{requested}: {entries}");
         }
+    }
+
+    #[test]
+    fn first_completion_queue_fits_the_cache_and_further_ones_double() {
+        let limits = DeviceLimits { cqes: 1 << 20, cqs: 1024, ..limits() };
+        let cqs = |cache: Option<usize>, most: usize, srq: Option<u32>| {
+            let config = Config { cache, max_connections: most, srq, ..Config::default() };
+            let config = config.within(&limits).unwrap();
+            let cqs = config.qps_of_cqs(&limits);
+            assert_eq!(cqs.iter().sum::<usize>(), config.qps());
+            // Everything that completes in a queue has an entry, however small the cache is.
+            for qps in &cqs {
+                let receives = srq.unwrap_or(*qps as u32 * u32::from(config.buffers));
+                assert_eq!(config.cq_entries(*qps), *qps as u32 * u32::from(config.sends) + receives);
+            }
+            cqs
+        };
+        // 128 requests of 256 bytes and 32 buffers of 16, with a completion of 64 bytes for each.
+        let each = 128 * 320 + 32 * 80;
+        assert_eq!(cqs(None, 1024, None), [1024]);
+        assert_eq!(cqs(Some(24 * each), 1024, None), [24, 24, 48, 96, 192, 384, 256]);
+        assert_eq!(cqs(Some(24 * each), 30, None), [24, 6]);
+        assert_eq!(cqs(Some(24 * each), 16, None), [16]);
+        assert_eq!(cqs(Some(0), 5, None), [1, 1, 2, 1]);
+        assert_eq!(cqs(Some(4096 * 80 + 10 * 128 * 320), 64, Some(4096)), [10, 10, 20, 40]);
+        assert_eq!(cqs(Some(100), 4, Some(4096)), [1, 1, 2, 1]);
+        // A device with few or short queues decides.
+        let few = DeviceLimits { cqs: 2, ..limits.clone() };
+        let config = Config { cache: Some(0), ..Config::default() };
+        assert_eq!(config.within(&few).unwrap().qps_of_cqs(&few), [1024]);
+        let short = DeviceLimits { cqes: 1600, ..limits.clone() };
+        let config = Config { cache: Some(4 * each), max_connections: 30, ..config }.within(&short).unwrap();
+        assert_eq!(config.qps_of_cqs(&short), [4, 4, 8, 10, 4]);
+    }
+
+    #[test]
+    fn requests_fit_the_cache_but_exceed_what_credits_permit() {
+        let fit = |config: Config, cache, sends| {
+            let mut config = config;
+            config.fit(cache, sends);
+            (config.sends, config.signal_every)
+        };
+        let of = |max_connections, buffers| Config { max_connections, buffers, ..Config::default() };
+        assert_eq!(fit(of(16, 32), 1 << 20, true), (128, 100));
+        assert_eq!(fit(of(1024, 32), 1 << 20, true), (64, 32));
+        assert_eq!(fit(of(1024, 3), 1 << 20, true), (16, 8));
+        assert_eq!(fit(of(1024, 100), 0, true), (128, 100));
+        assert_eq!(fit(of(usize::MAX, u16::MAX), 0, true), (128, 100));
+        assert_eq!(fit(of(1024, 3), 0, false), (128, 100));
+        let datagrams = Config { mode: Mode::Ud, connect: Connect::Exchange, ..Config::default() };
+        let sends = |cache| {
+            let config = Config { cache, ..datagrams.clone() }.within(&limits()).unwrap();
+            config.datagrams(&limits()).0
+        };
+        assert_eq!([None, Some(1 << 20), Some(0)].map(sends), [4096, (1 << 20) / 320, 512]);
     }
 
     #[test]

@@ -28,14 +28,13 @@ impl<C: Provider> Queues<C> {
         let (cqs, datagrams) = match config.mode {
             Mode::Ud => {
                 let (sends, receives) = config.datagrams(limits);
-                let cq = Cq::of_worker(provider, sends + receives, channel, worker)?;
+                let cq = Cq::of_worker(provider, (sends + receives, 1), channel, worker)?;
                 let datagrams = sessions::datagrams(config, limits, mr, buffers, cq.handle())?;
                 (vec![cq], Some(datagrams))
             }
             Mode::Send => {
-                let most = config.qps_of_cq(limits);
-                let cq = |_| Cq::of_worker(provider, config.cq_entries(most), channel, worker);
-                ((0..config.qps().div_ceil(most)).map(cq).collect::<Result<_, _>>()?, None)
+                let cq = |most| Cq::of_worker(provider, (config.cq_entries(most), most), channel, worker);
+                (config.qps_of_cqs(limits).into_iter().map(cq).collect::<Result<_, _>>()?, None)
             }
         };
         let srq = match config.srq {

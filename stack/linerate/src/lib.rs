@@ -61,6 +61,8 @@ mod run_context;
 mod split;
 mod stats_client;
 pub mod testing;
+#[cfg(feature = "rdma")]
+mod topology;
 pub mod units;
 
 /// Services written with async/await: the crate `linerate-async`.

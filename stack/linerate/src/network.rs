@@ -91,7 +91,7 @@ impl<M: Send + 'static> Network<M> {
         stop: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         let port = match config.threading {
-            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, cores.len(), &stop)?),
+            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, &cores, &stop)?),
             ThreadingMode::Split => Threaded::Split(split::Port::open(config, listen, &cores, place, &stop)?),
         };
         Ok(Network { cores, port, stats: StatsClient::default(), stop })

@@ -40,12 +40,13 @@ pub enum Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `config` for `workers` workers, and begins to listen.
-    pub fn open(config: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+    /// Opens the network of `config` for workers on `cores`, and begins to listen.
+    pub fn open(config: &NetConfig, listen: &Listen, cores: &[usize], stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+        let workers = cores.len();
         match &config.via {
             Via::Kernel => Ok(Port::Kernel(kernel::Port::open(config, listen, workers)?)),
             #[cfg(feature = "rdma")]
-            Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, config, listen, workers)?))),
+            Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, config, listen, cores)?))),
             #[cfg(feature = "dpdk")]
             _ => {
                 let listening = listen.all_tcp(workers)?;

@@ -41,7 +41,7 @@ impl<M: Send + 'static> Port<M> {
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         let services = cores::choose_services(options.service_cores.as_ref(), cores, place)?;
-        let port = port::Port::open(options, listen, cores.len(), stop)?;
+        let port = port::Port::open(options, listen, cores, stop)?;
         let bytes = cores.len() * WRITTEN;
         let arena = match options.via {
             Via::Kernel => Arena::new(ArenaConfig { bytes, hugepages: false }),

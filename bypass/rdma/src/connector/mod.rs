@@ -50,8 +50,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub struct WorkerHandle<C: Provider> {
     /// Completion queues of the worker's connections.
     pub cqs: Vec<CqHandle<C>>,
-    /// Queue pairs per completion queue.
-    pub most: usize,
     /// Shared receive queue, if any.
     pub srq: Option<SrqHandle<C>>,
     /// UD queue pair, if connections are sessions.

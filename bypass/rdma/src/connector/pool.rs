@@ -1,7 +1,7 @@
 //! Queue pairs for connections: prepared in advance or created on demand.
 
 use super::draining::Leaving;
-use super::{Connector, ListenerKind, WorkerHandle};
+use super::{Connector, ListenerKind};
 use crate::ConnectorEvent;
 use crate::provider::Provider;
 use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Rts};
@@ -166,8 +166,7 @@ impl<C: Provider> Connector<C> {
         let Pool { ready, resting, .. } = &self.pools[worker];
         let is_most = self.qps(worker) - resting.len() >= self.config.max_connections;
         // Completion queues have spare room for queue pairs being destroyed, unless all are at once.
-        let WorkerHandle { cqs, most, .. } = &self.workers[worker];
-        let has_room = !resting.is_empty() || cqs.iter().any(|cq| cq.qps() < *most);
+        let has_room = !resting.is_empty() || self.workers[worker].cqs.iter().any(CqHandle::has_room);
         ready.is_empty() && (is_most || !has_room)
     }
 
@@ -177,10 +176,10 @@ impl<C: Provider> Connector<C> {
         qps.saturating_sub(self.pools[worker].leaving.len())
     }
 
-    /// Creates a queue pair.
+    /// Creates a queue pair. Its completions go to the first queue with room, so that few connections use few entries.
     fn make_qp(&self, worker: usize) -> Result<Qp<C, New>, Error> {
         let handle = &self.workers[worker];
-        let cq = handle.cqs.iter().min_by_key(|cq| cq.qps()).filter(|cq| cq.qps() < handle.most);
+        let cq = handle.cqs.iter().find(|cq| cq.has_room());
         let full =
             || Error { operation: "find room for a connection's completions", error: ErrorKind::StorageFull.into() };
         let qp = Qp::new(&self.mr, cq.ok_or_else(full)?, handle.srq.as_ref(), &self.qp)?;

@@ -220,7 +220,7 @@ impl<C: Provider> Net<C> {
 
     fn poll_queues(&mut self) {
         let Net { cqs, polled, is_drained, .. } = self;
-        let result = cqs.iter_mut().try_for_each(|cq| {
+        let result = cqs.iter_mut().filter(|cq| !cq.is_unused()).try_for_each(|cq| {
             let completions = cq.poll(BURST)?;
             *is_drained &= completions.len() < BURST;
             polled.extend(completions);
@@ -330,10 +330,11 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Requests a channel event at the next completion.
+    /// Requests a channel event at the next completion. The connector wakes the worker for a connection whose queue was
+    /// unused.
     pub fn arm(&mut self) {
         if !self.is_over
-            && let Err(error) = self.cqs.iter_mut().try_for_each(Cq::notify)
+            && let Err(error) = self.cqs.iter_mut().filter(|cq| !cq.is_unused()).try_for_each(Cq::notify)
         {
             self.give_up(&error);
         }

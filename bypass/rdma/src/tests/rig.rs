@@ -35,7 +35,7 @@ pub struct End<S: Service = Peer> {
     pub buffers: Arena,
     config: Config,
     mr: Mr<SimDevice>,
-    cq: Option<CqHandle<SimDevice>>,
+    cqs: Vec<CqHandle<SimDevice>>,
     srq: Option<crate::verbs::SrqHandle<SimDevice>>,
     pub datagrams: Option<UdQpHandle>,
     events: Sender<ConnectorEvent<SimDevice>>,
@@ -131,13 +131,13 @@ impl<S: Hosted> End<S> {
         let rest = config.rests.then(|| IdleWait::new(&device).unwrap());
         let limits = device.limits().unwrap();
         let channel = rest.as_ref().map(IdleWait::channel);
-        let Queues { mut cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &buffers, channel, 0).unwrap();
-        let cq = cqs.remove(0);
+        let Queues { cqs, srq, datagrams } = Queues::new(&config, &limits, &mr, &buffers, channel, 0).unwrap();
         let datagram_handle = datagrams.as_ref().map(UdQpHandle::of);
         let mws = (0..if setup.offers { WINDOWS } else { 0 }).map(|_| Mw::new(&mr).unwrap()).collect();
-        let handles = (cq.handle().clone(), srq.as_ref().map(|srq| srq.handle().clone()));
+        let handles: Vec<_> = cqs.iter().map(|cq| cq.handle().clone()).collect();
+        let srq_handle = srq.as_ref().map(|srq| srq.handle().clone());
         let parts = Parts {
-            cqs: vec![cq],
+            cqs,
             srq,
             datagrams,
             mr: mr.clone(),
@@ -153,7 +153,6 @@ impl<S: Hosted> End<S> {
         let connector_requests = requests.clone();
         let channels = WorkerChannels { messages, events: received, commands: requests, rest };
         let worker = Worker::new(0, config.clone(), parts, channels, peer.with_arena(&arena));
-        let (cq, srq) = handles;
         let (commands, connector, datagrams) = (Some(commands), None, datagram_handle);
         End {
             device,
@@ -162,8 +161,8 @@ impl<S: Hosted> End<S> {
             buffers,
             config,
             mr,
-            cq: Some(cq),
-            srq,
+            cqs: handles,
+            srq: srq_handle,
             datagrams,
             events,
             connector_requests,
@@ -176,8 +175,7 @@ impl<S: Hosted> End<S> {
     /// Adds a connector that listens on `listen`. Returns the addresses.
     pub fn connects(&mut self, listen: &[SocketAddr]) -> Vec<SocketAddr> {
         let handle = WorkerHandle {
-            cqs: vec![self.cq()],
-            most: usize::MAX,
+            cqs: self.cqs.clone(),
             srq: self.srq.clone(),
             datagrams: self.datagrams,
             channel: None,
@@ -241,17 +239,22 @@ impl<S: Hosted> End<S> {
 
     /// Directs completions of later queue pairs to `cq` instead of the worker.
     pub fn completes_to(&mut self, cq: &Cq<SimDevice>) {
-        self.cq = Some(cq.handle().clone());
+        self.cqs = vec![cq.handle().clone()];
     }
 
-    /// Returns the current completion queue.
+    /// Returns the first completion queue.
     pub fn cq(&self) -> CqHandle<SimDevice> {
-        self.cq.clone().unwrap()
+        self.cqs[0].clone()
+    }
+
+    /// Returns the queue pairs of each completion queue.
+    pub fn qps(&self) -> Vec<usize> {
+        self.cqs.iter().map(CqHandle::qps).collect()
     }
 
     /// Restores the completion queue.
     pub fn completes_by(&mut self, cq: CqHandle<SimDevice>) {
-        self.cq = Some(cq);
+        self.cqs = vec![cq];
     }
 
     /// Returns the protection domain.
@@ -266,7 +269,7 @@ impl<S: Hosted> End<S> {
 
     /// Releases the queues of the worker, which its connector replaces.
     pub fn forgets_queues(&mut self) {
-        (self.cq, self.srq) = (None, None);
+        (self.cqs, self.srq) = (Vec::new(), None);
     }
 
     /// Notifies the worker that the connection with this number is lost.

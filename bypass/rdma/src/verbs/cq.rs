@@ -12,6 +12,8 @@ pub struct Cq<C: Provider> {
     inner: CqHandle<C>,
     entries: u32,
     polled: Vec<WorkCompletion>,
+    /// Number of queue pairs ever created for the queue, when a poll without any of them left found nothing.
+    unused: Option<usize>,
 }
 
 /// Reference to a completion queue, for creating queue pairs.
@@ -20,7 +22,23 @@ pub struct CqHandle<C: Provider>(pub(super) Arc<CqInner<C>>);
 impl<C: Provider> CqHandle<C> {
     /// Returns the number of queue pairs that complete there.
     pub fn qps(&self) -> usize {
-        self.0.qps.load(Ordering::Relaxed)
+        self.0.qps.load(Ordering::Acquire)
+    }
+
+    /// Counts a queue pair that was created.
+    pub(super) fn add_qp(&self) {
+        self.0.qps.fetch_add(1, Ordering::Release);
+        self.0.created.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts a queue pair that was destroyed.
+    pub(super) fn remove_qp(&self) {
+        self.0.qps.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Returns true if the completions of another queue pair have room.
+    pub fn has_room(&self) -> bool {
+        self.qps() < self.0.most
     }
 
     /// Returns the handle that asynchronous events carry.
@@ -39,7 +57,11 @@ pub(super) struct CqInner<C: Provider> {
     provider: Arc<C>,
     pub handle: Handle,
     /// Number of queue pairs that complete there.
-    pub qps: AtomicUsize,
+    qps: AtomicUsize,
+    /// Number of queue pairs ever created.
+    created: AtomicUsize,
+    /// Maximum number of these queue pairs.
+    most: usize,
     /// Destroyed after the completion queue.
     _channel: Option<Arc<ChannelInner<C>>>,
 }
@@ -137,14 +159,14 @@ impl Completion {
 impl<C: Provider> Cq<C> {
     /// Creates a queue with at least `entries` entries.
     pub fn new(provider: &Arc<C>, entries: u32, channel: Option<&CompChannel<C>>) -> Result<Self, Error> {
-        Cq::of_worker(provider, entries, channel, 0)
+        Cq::of_worker(provider, (entries, usize::MAX), channel, 0)
     }
 
-    /// Creates a queue like [`new`](Self::new), whose events interrupt the processor that the device has for `worker`:
-    /// workers take turns.
+    /// Creates a queue like [`new`](Self::new) for the completions of at most `most` queue pairs. Its events interrupt
+    /// the processor that the device has for `worker`: workers take turns.
     pub fn of_worker(
         provider: &Arc<C>,
-        entries: u32,
+        (entries, most): (u32, usize),
         channel: Option<&CompChannel<C>>,
         worker: usize,
     ) -> Result<Self, Error> {
@@ -153,9 +175,9 @@ impl<C: Provider> Cq<C> {
         // SAFETY: the channel is live.
         let made = unsafe { provider.create_cq(entries, channel.as_ref().map(|channel| channel.handle), vector) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
-        let inner =
-            Arc::new(CqInner { provider: provider.clone(), handle, qps: AtomicUsize::new(0), _channel: channel });
-        Ok(Cq { inner: CqHandle(inner), entries, polled: Vec::new() })
+        let (provider, [qps, created]) = (provider.clone(), [0; 2].map(AtomicUsize::new));
+        let inner = Arc::new(CqInner { provider, handle, qps, created, most, _channel: channel });
+        Ok(Cq { inner: CqHandle(inner), entries, polled: Vec::new(), unused: None })
     }
 
     /// Returns the reference that queue pairs are created with.
@@ -168,16 +190,26 @@ impl<C: Provider> Cq<C> {
         self.entries
     }
 
+    /// Returns true if the queue needs no poll: no queue pair completes there, and it was empty when polled since.
+    #[inline]
+    pub fn is_unused(&self) -> bool {
+        self.unused == Some(self.inner.0.created.load(Ordering::Acquire))
+    }
+
     /// Polls up to `most` completions. Allocates only if `most` exceeds all earlier values.
     #[inline]
     pub fn poll(&mut self, most: usize) -> Result<impl ExactSizeIterator<Item = Completion> + '_, Error> {
         self.polled.clear();
+        // Read before the poll: the completions of a queue pair precede its destruction.
+        let created = self.inner.0.created.load(Ordering::Acquire);
+        let has_qps = self.inner.qps() > 0;
         if self.polled.capacity() < most {
             self.polled.reserve_exact(most);
         }
         // SAFETY: the queue is live and polled by its single owner.
         unsafe { self.inner.0.provider.poll_cq(self.inner.0.handle, &mut self.polled) }
             .map_err(Error::new("poll a completion queue"))?;
+        self.unused = (!has_qps && self.polled.is_empty()).then_some(created);
         Ok(self.polled.drain(..).map(|inner| Completion { inner }))
     }
 

@@ -15,7 +15,8 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..=16_384), help_heading = "RDMA")]
     pub rdma_buffers: Option<u16>,
 
-    /// Send-queue depth: outstanding requests of a connection (rdma) [default: 128]
+    /// Send-queue depth: outstanding requests of a connection; fewer by default if the last-level cache is too small
+    /// for those of all connections (rdma) [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384), help_heading = "RDMA")]
     pub rdma_sends: Option<u16>,
 

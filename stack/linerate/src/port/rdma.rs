@@ -5,6 +5,7 @@ use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
 use crate::run_context::Device;
+use crate::topology::Topology;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, WorkerCtx};
@@ -17,6 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+/// Bytes of the last-level cache of a worker where the kernel does not report them.
+const DEFAULT_SHARE: usize = 1 << 20;
+
 /// A listening verbs device.
 pub struct Port<M> {
     device: Device,
@@ -26,19 +30,23 @@ pub struct Port<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Opens `device` and listens on it for `workers` workers.
-    pub fn open(device: &str, options: &NetConfig, listen: &Listen, workers: usize) -> Result<Self, Error> {
+    /// Opens `device` and listens on it for workers on `cores`.
+    pub fn open(device: &str, options: &NetConfig, listen: &Listen, cores: &[usize]) -> Result<Self, Error> {
         if !listen.udp.is_empty() {
             tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
         let native = Arc::new(RdmaCore::open(device)?);
         let defaults = Config::default();
-        let config = Config {
+        let mut config = Config {
             rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
             tx_buffer: options.buffer.unwrap_or(defaults.tx_buffer),
             rests: options.idle == Some(Idle::Backoff),
             ..options.rdma.config()
         };
+        // The other half is for the data and the states of connections.
+        let cache = Topology::of_machine().cache_share(cores).unwrap_or(DEFAULT_SHARE) / 2;
+        config.fit(cache, options.rdma.sends.is_none() && options.rdma.signal_every.is_none());
+        let workers = cores.len();
         let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })

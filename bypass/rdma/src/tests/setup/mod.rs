@@ -3,4 +3,5 @@
 pub mod connecting;
 mod pool;
 mod ports;
+mod queues;
 mod tcp_exchange;

@@ -200,3 +200,26 @@ fn stale_completions_are_not_taken_for_new_ones() {
     let after = three.completions(0);
     assert!(after.len() == 4 && after.iter().all(|completion| ours.owns(completion)));
 }
+
+#[test]
+fn completion_queue_is_unused_only_after_a_poll_without_qps() {
+    for keeps_completions in [false, true] {
+        let mut three = Three::new(keeps_completions);
+        assert!(!three.cqs[1].is_unused());
+        assert_eq!(three.completions(1), []);
+        assert!(three.cqs[1].is_unused());
+        let [ours, peer] = [three.qp(0), three.qp(1)];
+        let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
+        assert!(!three.cqs[1].is_unused());
+        let (number, theirs) = (ours.number(), peer.number());
+        let mut ours = three.join(0, ours, theirs, 5);
+        let peer = three.join(1, peer, number, 5);
+        three.send(0, &mut ours, b"one", true);
+        drop(peer);
+        // The queue may still hold the completion of the destroyed queue pair.
+        assert!(!three.cqs[1].is_unused());
+        assert_eq!(three.completions(1).len(), usize::from(keeps_completions));
+        assert_eq!(three.completions(1), []);
+        assert!(three.cqs[1].is_unused());
+    }
+}

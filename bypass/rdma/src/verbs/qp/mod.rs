@@ -11,7 +11,6 @@ use crate::provider::{Access, Handle, Provider, QpCap, QpInitAttr, QpOptions, Qp
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
 
 /// RESET: nothing can be posted.
 pub enum New {}
@@ -147,7 +146,7 @@ impl<C: Provider> Qp<C, New> {
         // SAFETY: all objects that the attributes name are live.
         let made = unsafe { provider.create_qp(mr.pd().0.handle, &with) };
         let (handle, number, given) = made.map_err(Error::new("create a queue pair"))?;
-        cq.0.qps.fetch_add(1, Ordering::Relaxed);
+        cq.add_qp();
         let owner = WrIdSpace::new();
         let inline = given.inline.min(config.inline) as usize;
         let core = Core {
@@ -292,7 +291,7 @@ impl<C: Provider> Drop for Core<C> {
         // SAFETY: created in `new`; nothing else has the handle. Memory of outstanding requests and the queues are
         // dropped after this.
         destroyed("queue pair", unsafe { provider.destroy_qp(self.handle) });
-        self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
+        self.cq.remove_qp();
     }
 }
 

@@ -9,7 +9,6 @@ use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
 
 /// Upper bound of queue pair numbers.
 const QP_NUMBERS: u32 = 1 << 24;
@@ -114,7 +113,7 @@ impl<C: Provider> UdQp<C> {
         // SAFETY: all objects that the attributes name are live.
         let made = unsafe { pd.provider().create_ud_qp(pd.0.handle, &with) };
         let (handle, number, given) = made.map_err(Error::new("create a UD queue pair"))?;
-        cq.0.qps.fetch_add(1, Ordering::Relaxed);
+        cq.add_qp();
         let owner = WrIdSpace::new();
         let config = QpConfig { inline: given.inline.min(config.inline), ..*config };
         let mut datagrams = UdQp {
@@ -436,7 +435,7 @@ impl<C: Provider> Drop for UdQp<C> {
         // SAFETY: created in `new`; nothing else has the handle. Memory of outstanding requests, address handles and
         // the completion queue are dropped after this.
         destroyed("queue pair", unsafe { self.mr.pd().provider().destroy_qp(self.handle) });
-        self.cq.0.qps.fetch_sub(1, Ordering::Relaxed);
+        self.cq.remove_qp();
     }
 }
 
