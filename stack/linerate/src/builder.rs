@@ -125,7 +125,7 @@ impl NetworkBuilder {
     pub fn build<M: Send + 'static>(self) -> Result<Network<M>, Error> {
         let NetworkBuilder { config, listen, placement, stop } = self;
         config.check(&listen)?;
-        let cores = cores::choose(config.workers, config.cores.as_ref(), placement)?;
+        let cores = cores::choose(&config.via, config.workers, config.cores.as_ref(), placement)?;
         Network::open(&config, &listen, cores, placement, stop)
     }
 }

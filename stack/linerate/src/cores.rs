@@ -1,7 +1,8 @@
 //! CPU cores of workers and services.
 
 use crate::error::Error;
-use linerate_bypass::ConnId;
+use crate::topology::Topology;
+use linerate_bypass::{ConnId, Via};
 use std::str::FromStr;
 
 /// Cores that Linux's affinity masks can name.
@@ -55,15 +56,49 @@ pub enum CorePlacement {
     Last,
 }
 
-/// Returns the core of each worker, chosen from the usable ones.
-pub fn choose(workers: Option<usize>, list: Option<&CoreList>, place: CorePlacement) -> Result<Vec<usize>, Error> {
-    choose_from(&usable(), workers, list, place)
+/// Returns the core of each worker of `via`, chosen from the usable ones. Those of the NUMA node of its device come
+/// before others. Warns if a worker is on another node.
+pub fn choose(
+    via: &Via,
+    workers: Option<usize>,
+    list: Option<&CoreList>,
+    place: CorePlacement,
+) -> Result<Vec<usize>, Error> {
+    let near = Topology::of_machine().cores_near(via);
+    let chosen = choose_from(&near_first(usable(), near.as_deref(), place), workers, list, place)?;
+    if let Some(near) = near
+        && let Some(core) = chosen.iter().find(|core| !near.contains(core))
+    {
+        tracing::warn!("{via} is on another NUMA node than core {core}: its node has the cores {near:?}");
+    }
+    Ok(chosen)
 }
 
-/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker. With too few
-/// cores the services share their workers' cores.
-pub fn choose_services(list: Option<&CoreList>, workers: &[usize], place: CorePlacement) -> Result<Vec<usize>, Error> {
-    choose_services_from(&usable(), list, workers, place)
+/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker, first those
+/// of the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
+pub fn choose_services(
+    via: &Via,
+    list: Option<&CoreList>,
+    workers: &[usize],
+    place: CorePlacement,
+) -> Result<Vec<usize>, Error> {
+    let near = Topology::of_machine().cores_near(via);
+    choose_services_from(&near_first(usable(), near.as_deref(), place), list, workers, place)
+}
+
+/// Moves the cores in `near` to the end at which `place` begins.
+fn near_first(mut usable: Vec<usize>, near: Option<&[usize]>, place: CorePlacement) -> Vec<usize> {
+    if let Some(near) = near {
+        usable.sort_by_key(|core| near.contains(core) == (place == CorePlacement::Last));
+    }
+    usable
+}
+
+/// Returns the error for a `core` in `option` that is not usable.
+fn no_such_core(option: &'static str, core: usize, usable: &[usize]) -> Error {
+    let mut usable = usable.to_vec();
+    usable.sort_unstable();
+    Error::NoSuchCore { option, core, usable }
 }
 
 fn choose_services_from(
@@ -74,7 +109,7 @@ fn choose_services_from(
 ) -> Result<Vec<usize>, Error> {
     if let Some(CoreList(cores)) = list {
         if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
-            return Err(Error::NoSuchCore { option: "--service-cores", core, usable: usable.to_vec() });
+            return Err(no_such_core("--service-cores", core, usable));
         }
         if cores.len() != workers.len() {
             return Err(Error::ServiceCoresMismatch { services: cores.len(), workers: workers.len() });
@@ -101,7 +136,7 @@ fn choose_from(
     let cores = match list {
         Some(CoreList(cores)) => {
             if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
-                return Err(Error::NoSuchCore { option: "--cores", core, usable: usable.to_vec() });
+                return Err(no_such_core("--cores", core, usable));
             }
             cores.clone()
         }
@@ -152,6 +187,23 @@ mod tests {
             (choose(Some(2), CorePlacement::First), choose(Some(2), CorePlacement::Last)),
             (vec![2, 5], vec![5, 6])
         );
+    }
+
+    #[test]
+    fn cores_of_the_node_of_a_device_come_before_others() {
+        for (place, chosen) in [
+            (CorePlacement::First, [vec![4], vec![4, 5], vec![4, 5, 0]]),
+            (CorePlacement::Last, [vec![5], vec![4, 5], vec![7, 4, 5]]),
+        ] {
+            let usable = near_first(vec![0, 1, 4, 5, 6, 7], Some(&[3, 4, 5]), place);
+            let choose = |workers| choose_from(&usable, Some(workers), None, place).unwrap();
+            assert_eq!([1, 2, 3].map(choose), chosen, "{place:?}");
+            let services = choose_services_from(&usable, None, &chosen[0], place).unwrap();
+            assert_eq!(services, [if place == CorePlacement::First { 5 } else { 4 }]);
+            let error = choose_from(&usable, None, Some(&list("3")), place).unwrap_err().to_string();
+            assert_eq!(error, "--cores: core 3 cannot be used by this process: choose from 0,1,4,5,6,7");
+        }
+        assert_eq!(near_first(vec![0, 1, 2], None, CorePlacement::First), [0, 1, 2]);
     }
 
     #[test]

@@ -61,7 +61,6 @@ mod run_context;
 mod split;
 mod stats_client;
 pub mod testing;
-#[cfg(feature = "rdma")]
 mod topology;
 pub mod units;
 

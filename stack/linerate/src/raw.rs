@@ -49,7 +49,7 @@ impl FramePortConfig {
         if matches!(self.via, Via::Kernel | Via::Rdma { .. }) {
             return Err(Error::NoFrames(self.via.clone()));
         }
-        let cores = cores::choose(None, self.cores.as_ref(), place)?;
+        let cores = cores::choose(&self.via, None, self.cores.as_ref(), place)?;
         if cores.len() == 1 { Ok(cores) } else { Err(Error::OneCore(cores.len())) }
     }
 

@@ -40,7 +40,7 @@ impl<M: Send + 'static> Port<M> {
         place: CorePlacement,
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, Error> {
-        let services = cores::choose_services(options.service_cores.as_ref(), cores, place)?;
+        let services = cores::choose_services(&options.via, options.service_cores.as_ref(), cores, place)?;
         let port = port::Port::open(options, listen, cores, stop)?;
         let bytes = cores.len() * WRITTEN;
         let arena = match options.via {

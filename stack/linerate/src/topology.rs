@@ -1,5 +1,7 @@
-//! Caches of this machine, read from sysfs.
+//! Caches and NUMA nodes of this machine, read from sysfs.
 
+use linerate_bypass::Via;
+#[cfg(feature = "rdma")]
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +20,33 @@ impl Topology {
         Some(fs::read_to_string(self.0.join(path)).ok()?.trim().to_owned())
     }
 
+    /// Returns the cores of the NUMA node of the device of `via`. `None` if the network has no device, the kernel does
+    /// not report its node, or the node has no cores.
+    pub fn cores_near(&self, via: &Via) -> Option<Vec<usize>> {
+        let device = match via {
+            Via::Pci { address, .. } => format!("bus/pci/devices/{address}"),
+            Via::AfXdp { interface, .. } => format!("class/net/{interface}/device"),
+            Via::Rdma { device } => match self.read(format!("class/infiniband/{device}/parent")) {
+                // A software device is where its interface is.
+                Some(interface) => format!("class/net/{interface}/device"),
+                None => format!("class/infiniband/{device}/device"),
+            },
+            _ => return None,
+        };
+        // -1 without NUMA.
+        let node: u32 = self.read(format!("{device}/numa_node"))?.parse().ok()?;
+        let cores = self.read(format!("devices/system/node/node{node}/cpulist"))?;
+        Some(cpu_list(&cores).collect()).filter(|cores: &Vec<usize>| !cores.is_empty())
+    }
+
     /// Returns the bytes of the last-level cache for each core that shares it, the fewest of `cores`. `None` if the
     /// kernel does not report them, as in some virtual machines.
+    #[cfg(feature = "rdma")]
     pub fn cache_share(&self, cores: &[usize]) -> Option<usize> {
         cores.iter().filter_map(|core| self.cache_share_of(*core)).min()
     }
 
+    #[cfg(feature = "rdma")]
     fn cache_share_of(&self, core: usize) -> Option<usize> {
         let caches = format!("devices/system/cpu/cpu{core}/cache");
         let mut by_level = BTreeMap::new();
@@ -45,6 +68,7 @@ impl Topology {
 }
 
 /// Parses a size such as `32768K`.
+#[cfg(feature = "rdma")]
 fn bytes(text: &str) -> Option<usize> {
     match text.split_at_checked(text.len().checked_sub(1)?)? {
         (number, "K") => number.parse::<usize>().ok()?.checked_mul(1 << 10),
@@ -78,6 +102,33 @@ mod tests {
         (directory, topology)
     }
 
+    #[test]
+    fn cores_near_a_device_are_those_of_its_node() {
+        let (_directory, topology) = sysfs(&[
+            ("bus/pci/devices/0000:03:00.0/numa_node", "1"),
+            ("bus/pci/devices/0000:04:00.0/numa_node", "-1"),
+            ("bus/pci/devices/0000:05:00.0/numa_node", "2"),
+            ("class/net/eth0/device/numa_node", "0"),
+            ("class/infiniband/mlx5_0/device/numa_node", "1"),
+            ("class/infiniband/rxe0/parent", "eth0"),
+            ("devices/system/node/node0/cpulist", "0-1,4"),
+            ("devices/system/node/node1/cpulist", "2-3,5"),
+            // Memory without cores.
+            ("devices/system/node/node2/cpulist", ""),
+        ]);
+        let near = |via: &str| topology.cores_near(&via.parse().unwrap());
+        for via in ["pci:0000:03:00.0", "rdma:mlx5_0"] {
+            assert_eq!(near(via), Some(vec![2, 3, 5]), "{via}");
+        }
+        for via in ["af_xdp:eth0", "rdma:rxe0"] {
+            assert_eq!(near(via), Some(vec![0, 1, 4]), "{via}");
+        }
+        for via in ["pci:0000:04:00.0", "pci:0000:05:00.0", "rdma:mlx5_1", "kernel", "tap:lr0"] {
+            assert_eq!(near(via), None, "{via}");
+        }
+    }
+
+    #[cfg(feature = "rdma")]
     #[test]
     fn cache_share_is_that_of_the_last_level_and_the_fewest_of_the_cores() {
         let (_directory, topology) = sysfs(&[

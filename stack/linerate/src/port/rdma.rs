@@ -13,6 +13,7 @@ use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
 use linerate_stack::Idle;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +28,36 @@ pub struct Port<M> {
     adapter: Adapter<RdmaCore, M>,
     mode: Mode,
     workers: usize,
+    near: Near,
+}
+
+/// Cores of the NUMA node of the device, if it is known.
+#[derive(Debug, Clone)]
+struct Near(Option<Vec<usize>>);
+
+impl Near {
+    /// Runs `work` on these cores: the memory that it touches first is on their node, and threads that it starts run
+    /// there.
+    fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Some((before, near)) = self.affinity() else { return work() };
+        if let Err(error) = sched_setaffinity(None, &near) {
+            tracing::debug!("cannot run on the NUMA node of the device: {error}");
+        }
+        let result = work();
+        if let Err(error) = sched_setaffinity(None, &before) {
+            tracing::debug!("cannot run on the former cores again: {error}");
+        }
+        result
+    }
+
+    /// Returns the cores of the calling thread, and those of them that are of the node, if there are any.
+    fn affinity(&self) -> Option<(CpuSet, CpuSet)> {
+        let before = sched_getaffinity(None).ok()?;
+        let mut near = CpuSet::new();
+        let cores = self.0.iter().flatten().filter(|core| **core < CpuSet::MAX_CPU && before.is_set(**core));
+        cores.for_each(|core| near.set(*core));
+        (near.count() > 0).then_some((before, near))
+    }
 }
 
 impl<M: Send + 'static> Port<M> {
@@ -35,6 +66,8 @@ impl<M: Send + 'static> Port<M> {
         if !listen.udp.is_empty() {
             tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
+        let topology = Topology::of_machine();
+        let near = Near(topology.cores_near(&options.via));
         let native = Arc::new(RdmaCore::open(device)?);
         let defaults = Config::default();
         let mut config = Config {
@@ -44,12 +77,12 @@ impl<M: Send + 'static> Port<M> {
             ..options.rdma.config()
         };
         // The other half is for the data and the states of connections.
-        let cache = Topology::of_machine().cache_share(cores).unwrap_or(DEFAULT_SHARE) / 2;
+        let cache = topology.cache_share(cores).unwrap_or(DEFAULT_SHARE) / 2;
         config.fit(cache, options.rdma.sends.is_none() && options.rdma.signal_every.is_none());
         let workers = cores.len();
-        let adapter = Adapter::open(&native, &config, &listen.tcp, workers)?;
+        let adapter = near.run(|| Adapter::open(&native, &config, &listen.tcp, workers))?;
         let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
-        Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers })
+        Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers, near })
     }
 
     /// Returns the device.
@@ -64,7 +97,7 @@ impl<M: Send + 'static> Port<M> {
 
     /// Allocates `bytes` of memory that the device can access.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
-        self.adapter.arena(bytes)
+        self.near.run(|| self.adapter.arena(bytes))
     }
 
     /// Registers `memory` for READs by all peers. Its address is known once workers have been created.
@@ -95,15 +128,15 @@ impl<M: Send + 'static> Port<M> {
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
-        let Port { adapter, workers: count, .. } = self;
+        let Port { adapter, workers: count, near, .. } = self;
         let app_sender = adapter.app_sender().clone();
-        let (connector, workers) = adapter.start()?;
+        let (connector, workers) = near.run(|| adapter.start())?;
         let running = Arc::new(AtomicUsize::new(count));
         let left = running.clone();
         let stops = stop.clone();
         // Without its device, a service would run on and accept nothing.
         let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
-        let connector = std::thread::Builder::new().name("connector".to_owned()).spawn(connects);
+        let connector = near.run(|| std::thread::Builder::new().name("connector".to_owned()).spawn(connects));
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
         let job = |parts: WorkerParts<RdmaCore, M>| -> Job<S> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
@@ -133,5 +166,24 @@ struct Ended(Arc<AtomicUsize>);
 impl Drop for Ended {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_and_its_threads_run_near_the_device() {
+        let cores = || crate::cores::usable();
+        let before = cores();
+        let last = *before.last().unwrap();
+        let near = Near(Some(vec![last, 4000]));
+        assert_eq!(near.run(|| (cores(), std::thread::spawn(cores).join().unwrap())), (vec![last], vec![last]));
+        assert_eq!(cores(), before);
+        // Without usable cores of the node, and without a node, all are used.
+        for near in [Near(Some(vec![4000])), Near(None)] {
+            assert_eq!(near.run(cores), before);
+        }
     }
 }
