@@ -251,13 +251,26 @@ def connections(r):
     assert r.get("hits") == b"1000"
 
 
+def pauses(r):
+    r.set("p", 1)
+    assert r.client_pause(60_000, all=False) and r.get("p") == b"1"
+    writer = threading.Thread(target=lambda: connect().incr("p"))
+    writer.start()
+    wait_for(lambda: r.info("clients")["blocked_clients"] == 1)
+    assert r.get("p") == b"1" and r.client_unpause()
+    writer.join()
+    assert r.get("p") == b"2" and r.client_pause(60_000)
+    # In Redis, this waits too.
+    assert connect().client_unpause() and r.ping()
+
+
 def main():
     kinds = [{}, {"decode_responses": False, "health_check_interval": 1}]
     if "protocol" in inspect.signature(redis.Redis.__init__).parameters:
         kinds.append({"protocol": 3})
     parts = (strings, expiry, keys, hashes, transactions, errors, connections)
     # Slow checks that do not depend on the connection options.
-    once = (scan, pipelines, large_values)
+    once = (scan, pipelines, large_values, pauses)
     for kind, part in itertools.chain(itertools.product(kinds, parts), itertools.product(kinds[-1:], once)):
         client = connect(**kind)
         client.flushall()

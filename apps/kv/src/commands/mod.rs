@@ -27,7 +27,7 @@ pub use admin::slowlog::SlowRequest;
 pub use cluster::redirection;
 pub use error::CommandError;
 pub use scatter::Scatter;
-pub use server::{CommandType, RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
+pub use server::{CommandType, PauseMode, RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
 pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
 
@@ -207,6 +207,23 @@ impl<'a> Request<'a> {
         self.command().is_some_and(|command| {
             command.shard_use == ShardUse::Keys && !command.flags.has(Flags::TRANSACTION | Flags::IN_STEPS)
         })
+    }
+
+    /// Returns true if the request waits for the end of a pause of the clients. One that has run in part does not.
+    #[cold]
+    pub fn waits_in(&self, mode: PauseMode, session: &Session) -> bool {
+        let Ok(command) = &self.command else { return false };
+        if !session.is_authenticated || session.is_paused() {
+            return false;
+        }
+        let transaction = session.transaction.iter().filter(|_| command.shard_use == ShardUse::Queue);
+        let mut queued = transaction.flat_map(|transaction| &transaction.queue);
+        match mode {
+            PauseMode::All => !command.flags.has(Flags::NOT_PAUSED),
+            PauseMode::Write => {
+                command.flags.has(Flags::WRITE) || queued.any(|queued| queued.command.flags.has(Flags::WRITE))
+            }
+        }
     }
 
     /// Returns true if the handler may [pause](Session::is_paused) the session.

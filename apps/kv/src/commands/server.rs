@@ -29,6 +29,15 @@ pub trait Server {
     /// Closes the connection `id`, which is not the calling one.
     fn kill(&mut self, id: u64);
 
+    /// Pauses the clients of all workers until `end`, in milliseconds since 1970, and returns the version of the pause.
+    fn pause(&mut self, mode: PauseMode, now: u64, end: u64) -> u64;
+
+    /// Ends the pause of the clients and returns the version of this change.
+    fn unpause(&mut self) -> u64;
+
+    /// Returns true if all workers obey the change of the pause with this version.
+    fn is_pause_obeyed(&self, version: u64) -> bool;
+
     /// Returns the counters of all workers. `stats` are the current ones of this worker; those of others may be some
     /// milliseconds old.
     fn totals(&mut self, stats: &Stats) -> Totals;
@@ -54,6 +63,15 @@ pub trait Server {
 
     /// Returns the counters exported for RDMA atomics and the place of the first one, if there are any.
     fn counters(&self) -> Option<(&CounterNames, RemoteAddr)>;
+}
+
+/// Commands that wait during a pause of the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PauseMode {
+    /// Commands that change keys.
+    Write,
+    /// All commands.
+    All,
 }
 
 /// Change of the settings.
@@ -179,6 +197,8 @@ pub struct Totals {
     pub stats: Stats,
     /// Current connections.
     pub clients: u64,
+    /// Connections whose request waits for the end of a pause.
+    pub held: u64,
     /// Accepted connections.
     pub accepted: u64,
     /// Rejected connections.

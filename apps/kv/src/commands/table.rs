@@ -113,6 +113,8 @@ impl Flags {
     pub const IN_STEPS: u32 = 1 << 27;
     /// Needs the list of connections.
     pub const CLIENTS: u32 = 1 << 25;
+    /// Runs during a pause of all clients: a client has to send it before `CLIENT UNPAUSE`.
+    pub const NOT_PAUSED: u32 = 1 << 28;
     /// Run time depends on the size of the data, not only on the arguments.
     pub const SIZED: u32 = 1 << 26;
 
@@ -309,18 +311,20 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("quit", -1, FIRST | Flags::NOT_QUEUED, connection::quit),
     C::new("reset", 1, FIRST | Flags::NOT_QUEUED | SIZED, connection::reset).shard_use(ShardUse::Watched),
     C::new("select", 2, LIVE | FAST | CLIENT, connection::select).shard_use(ShardUse::Select),
-    C::new("auth", -2, FIRST, connection::auth),
-    C::new("hello", -1, FIRST, connection::hello),
+    C::new("auth", -2, FIRST | Flags::NOT_PAUSED, connection::auth),
+    C::new("hello", -1, FIRST | Flags::NOT_PAUSED, connection::hello),
     C::new("client", -2, 0, dataset::materialized).subcommands(&[
         C::new("client|id", 2, OF_CLIENT, clients::id),
         C::new("client|info", 2, OF_CLIENT, clients::info),
         C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::list),
-        C::new("client|setname", 3, OF_CLIENT, clients::setname),
+        C::new("client|setname", 3, OF_CLIENT | Flags::NOT_PAUSED, clients::setname),
         C::new("client|getname", 2, OF_CLIENT, clients::getname),
-        C::new("client|setinfo", 4, OF_CLIENT, clients::setinfo),
+        C::new("client|setinfo", 4, OF_CLIENT | Flags::NOT_PAUSED, clients::setinfo),
         C::new("client|no-evict", 3, ADMIN | CLIENT, clients::set_switch),
         C::new("client|no-touch", 3, OF_CLIENT, clients::set_switch),
         C::new("client|reply", 3, OF_CLIENT, clients::reply),
+        C::new("client|pause", -3, ADMIN | CLIENT, clients::pause),
+        C::new("client|unpause", 2, ADMIN | CLIENT | Flags::NOT_PAUSED, clients::unpause),
         C::new("client|kill", -3, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::kill),
     ]),
     // Server.

@@ -3,7 +3,8 @@
 use crate::cluster::ClusterMap;
 use crate::commands::session::ClientInfo;
 use crate::commands::{
-    Context, DATABASES, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest, Stats, Totals,
+    Context, DATABASES, PauseMode, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest,
+    Stats, Totals,
 };
 use crate::counters::CounterNames;
 use crate::export::tests::{SEED, export, find};
@@ -27,6 +28,8 @@ pub(super) struct TestServer {
     pub counters: Option<CounterNames>,
     pub slow: Vec<SlowRequest>,
     pub cluster: Option<ClusterMap>,
+    /// Pauses, with their ends.
+    pub pauses: Vec<Option<(PauseMode, u64)>>,
     shards: Vec<Arc<ShardStats>>,
     /// Counters at the last reset.
     reset_at: Stats,
@@ -93,6 +96,20 @@ impl Server for TestServer {
         self.cluster.as_ref().map(|map| (map, 0))
     }
 
+    fn pause(&mut self, mode: PauseMode, _: u64, end: u64) -> u64 {
+        self.pauses.push(Some((mode, end)));
+        self.pauses.len() as u64
+    }
+
+    fn unpause(&mut self) -> u64 {
+        self.pauses.push(None);
+        self.pauses.len() as u64
+    }
+
+    fn is_pause_obeyed(&self, version: u64) -> bool {
+        self.pauses.len() as u64 >= version
+    }
+
     fn keys(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }
@@ -141,6 +158,7 @@ impl TestClient {
                 counters: None,
                 slow: Vec::new(),
                 cluster: None,
+                pauses: Vec::new(),
                 shards: stores.iter().flatten().map(|store| store.stats().clone()).collect(),
                 reset_at: Stats::default(),
             },

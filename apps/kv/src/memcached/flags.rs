@@ -76,6 +76,11 @@ impl<'a> Meta<'a> {
         }
     }
 
+    /// Returns true if `mg` with these flags may store an item, change its expiry time, or let a client win it.
+    pub fn changes_item(&self) -> bool {
+        self.vivify.is_some() || self.expires.is_some() || self.recache.is_some()
+    }
+
     /// Returns the key, decoded into `room` if it is encoded.
     pub fn key<'k>(&self, room: &'k mut [u8; KEY]) -> &'k [u8]
     where

@@ -105,6 +105,23 @@ impl<'a> Request<'a> {
         matches!(self.command, Command::Flush(_))
     }
 
+    /// Returns true if the request may change items.
+    pub fn is_write(&self) -> bool {
+        match &self.command {
+            Command::Get { expires, .. } => expires.is_some(),
+            Command::MetaGet(meta) => meta.changes_item(),
+            Command::Put { .. }
+            | Command::Count { .. }
+            | Command::Delete(_)
+            | Command::Touch { .. }
+            | Command::Flush(_)
+            | Command::MetaSet(..)
+            | Command::MetaDelete(_)
+            | Command::MetaCount(..) => true,
+            Command::Reply(_) | Command::Stats(_) | Command::Quit | Command::Http | Command::MetaDebug(_) => false,
+        }
+    }
+
     /// Returns true if the request has many keys.
     #[inline]
     pub fn may_take_long(&self) -> bool {

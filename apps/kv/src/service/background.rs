@@ -75,6 +75,10 @@ impl Kv {
             self.replies.set_limit(self.server.settings().output);
             self.disconnect_idle(net);
         }
+        // A command that changes the pause runs in steps.
+        if is_due || !self.unfinished.is_empty() {
+            self.refresh_pause(net);
+        }
         for id in std::mem::take(&mut self.server.killed) {
             self.disconnect(net, id);
             for worker in self.server.outbox.others(self.stores.len()) {
@@ -147,6 +151,7 @@ impl Kv {
             self.idle_cursor = (self.idle_cursor + 1) % self.clients.len();
             if let Some(client) = &self.clients[self.idle_cursor]
                 && client.pending_replies == 0
+                && !client.is_held
                 && !self.fast_states[self.idle_cursor].is_waiting()
                 && self.now.saturating_sub(client.last_input.max(self.fast_states[self.idle_cursor].last_input()))
                     > timeout

@@ -6,6 +6,7 @@
 //! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
 //! | `udp` | memcached requests in datagrams |
 //! | `slow_log` | requests that occupy a worker for long |
+//! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
 //! | `figures` | figures for metrics |
 //!
@@ -19,6 +20,7 @@ mod background;
 mod conn;
 mod fast_path;
 mod figures;
+mod pause;
 mod slow_log;
 mod udp;
 mod workers;
@@ -43,6 +45,7 @@ use fast_path::conn_fast_state::ConnFastState;
 use linerate_bypass::inspect::Figure;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
+use pause::PauseProgress;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -115,6 +118,7 @@ pub struct Kv {
     now: u64,
     /// Slot of the client whose idle time was checked last.
     idle_cursor: usize,
+    pauses: PauseProgress,
 }
 
 impl Kv {
@@ -168,6 +172,7 @@ impl Kv {
             stopwatch: Clock::start(),
             now,
             idle_cursor: 0,
+            pauses: PauseProgress::default(),
         }
     }
 
@@ -213,7 +218,9 @@ impl Service for Kv {
             true => ProtocolState::memcached(),
             false => {
                 let may_do_all = self.settings().password.is_none();
-                ProtocolState::resp(Session::new(hub.next_client(), peer, local, may_do_all, self.now))
+                let mut session = Session::new(hub.next_client(), peer, local, may_do_all, self.now);
+                session.set_pause(self.server.pause.mode);
+                ProtocolState::resp(session)
             }
         };
         let mut client = Box::new(Client::new(conn, protocol_state, self.now));
@@ -299,8 +306,9 @@ impl Service for Kv {
         if self.client(conn).is_none() {
             return;
         }
-        let Some(client) = self.clients[conn.slot()].take() else { return };
+        let Some(mut client) = self.clients[conn.slot()].take() else { return };
         self.fast_states[conn.slot()] = ConnFastState::IDLE;
+        self.release(&mut client);
         self.queued_output -= client.output.bytes();
         self.server.dismiss(client.is_admitted());
         if let Some(session) = (*client).into_session() {

@@ -112,6 +112,10 @@ impl Kv {
 
     fn serve_datagram(&mut self, net: &mut impl Transport, pending: PendingDatagram) {
         self.server.read(pending.datagram.len());
+        let mut requests = Requests::new(pending.requests(), self.server.memcached_limits()).flatten();
+        if self.server.pause.mode.is_some() && requests.any(|(request, _)| self.must_text_wait(&request)) {
+            return self.counts.add(Count::UdpDropped);
+        }
         let (needs, can_run_remotely) = match self.stores.len() {
             1 => (ShardSet::NONE, false),
             _ => self.datagram_needs(pending.requests()),

@@ -6,7 +6,7 @@ use linerate_harness::rerun::is_installed;
 use linerate_harness::wait_for;
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::{
-    ClientInfo, Context, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
+    ClientInfo, Context, PauseMode, RejectedSetting, Request, Server, Session, Settings, SettingsChange, Stats, Totals,
 };
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::shards::{Placement, Shards};
@@ -89,6 +89,18 @@ impl Server for TestServer {
     }
 
     fn reset_slow_log(&mut self) {}
+
+    fn pause(&mut self, _: PauseMode, _: u64, _: u64) -> u64 {
+        0
+    }
+
+    fn unpause(&mut self) -> u64 {
+        0
+    }
+
+    fn is_pause_obeyed(&self, _: u64) -> bool {
+        true
+    }
 
     fn keys(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()

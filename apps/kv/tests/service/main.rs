@@ -8,6 +8,7 @@ mod fairness;
 mod figures;
 mod http;
 mod net;
+mod pause;
 mod pieces;
 mod routing;
 mod settings;

@@ -67,7 +67,7 @@ fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
 fn clients(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "connected_clients", totals.clients);
     line(text, "maxclients", cx.server.settings().clients);
-    line(text, "blocked_clients", 0);
+    line(text, "blocked_clients", totals.held);
 }
 
 fn memory(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {

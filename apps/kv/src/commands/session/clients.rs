@@ -1,10 +1,12 @@
 //! `CLIENT` commands.
 
-use crate::commands::error::{BAD_CLIENT_ID, CLIENT_ID, CommandError, CommandResult, NO_CLIENT, SYNTAX};
+use crate::commands::error::{
+    BAD_CLIENT_ID, CLIENT_ID, CommandError, CommandResult, NO_CLIENT, PAUSE_INTEGER, PAUSE_MODE, PAUSE_NEGATIVE, SYNTAX,
+};
 use crate::commands::options::integer;
 use crate::commands::session::connection::{check_name, is_name};
-use crate::commands::session::{ClientInfo, Silence};
-use crate::commands::{Context, Request};
+use crate::commands::session::{ClientInfo, Paused, Silence};
+use crate::commands::{Context, PauseMode, Request};
 use crate::resp::Reply;
 use std::collections::HashMap;
 
@@ -177,6 +179,45 @@ pub fn reply(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     Ok(())
 }
 
+pub fn pause(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    change_pause(cx, request, reply, |cx| {
+        let mode = match request.args.get(3) {
+            None => PauseMode::All,
+            Some(_) if request.args.len() > 4 => return Err(SYNTAX),
+            Some(mode) if mode.eq_ignore_ascii_case(b"all") => PauseMode::All,
+            Some(mode) if mode.eq_ignore_ascii_case(b"write") => PauseMode::Write,
+            Some(_) => return Err(PAUSE_MODE),
+        };
+        let millis = integer(&request.args[2]).map_err(|_| PAUSE_INTEGER)?;
+        let millis = u64::try_from(millis).map_err(|_| PAUSE_NEGATIVE)?;
+        Ok(cx.server.pause(mode, cx.now, cx.now.saturating_add(millis)))
+    })
+}
+
+pub fn unpause(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
+    change_pause(cx, request, reply, |cx| Ok(cx.server.unpause()))
+}
+
+/// Calls `change`, which returns the version of the pause, and replies once all workers obey it. A transaction cannot
+/// wait for them.
+fn change_pause<'a, 's>(
+    cx: &mut Context<'a, 's>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+    change: impl FnOnce(&mut Context<'a, 's>) -> Result<u64, CommandError>,
+) -> CommandResult {
+    let version = match cx.session.paused.take() {
+        Some(Paused::Pause(version)) => version,
+        _ => change(cx)?,
+    };
+    if request.may_run_in_steps(cx.session) && !cx.server.is_pause_obeyed(version) {
+        cx.session.paused = Some(Paused::Pause(version));
+        return Ok(());
+    }
+    reply.ok();
+    Ok(())
+}
+
 pub fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let filter = Filter::parse(request)?;
     let mut killed = 0;
@@ -200,7 +241,8 @@ pub fn kill(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::testing::TestClient;
+    use crate::commands::PauseMode;
+    use crate::commands::testing::{START, TestClient};
 
     #[test]
     fn client_has_name_and_library() {
@@ -229,6 +271,26 @@ mod tests {
             client.expect("client setname \"\"", "+OK");
             client.expect("client getname", "$-1");
             client.expect("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");
+        }
+    }
+
+    #[test]
+    fn client_pause_checks_its_arguments() {
+        for mut client in TestClient::each() {
+            client.expect("client pause 100", "+OK");
+            client.expect("client pause 0 WRITE", "+OK");
+            client.expect("client pause 9223372036854775807 all", "+OK");
+            client.expect("client unpause", "+OK");
+            let end = START + i64::MAX as u64;
+            let (all, write) = (PauseMode::All, PauseMode::Write);
+            assert_eq!(client.server.pauses, [Some((all, START + 100)), Some((write, START)), Some((all, end)), None]);
+            client.expect("client pause x", "-ERR timeout is not an integer or out of range");
+            client.expect("client pause -1", "-ERR timeout is negative");
+            client.expect("client pause 1 read", "-ERR CLIENT PAUSE mode must be WRITE or ALL");
+            client.expect("client pause 1 all all", "-ERR syntax error");
+            client.expect("client pause", "-ERR wrong number of arguments for 'client|pause' command");
+            client.expect("client unpause 1", "-ERR wrong number of arguments for 'client|unpause' command");
+            assert_eq!(client.server.pauses.len(), 4);
         }
     }
 

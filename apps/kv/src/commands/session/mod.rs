@@ -5,6 +5,7 @@ pub mod connection;
 pub mod transactions;
 pub mod watched_keys;
 
+use crate::commands::PauseMode;
 use crate::commands::cluster::SlotProgress;
 use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
@@ -46,6 +47,8 @@ pub struct Session {
     pub(super) silence: Silence,
     /// The current request has no reply.
     pub(super) is_silent: bool,
+    /// The clients of the server are paused.
+    pub(super) is_under_pause: bool,
 }
 
 /// Requests without a reply (`CLIENT REPLY`).
@@ -79,6 +82,8 @@ pub(super) enum Paused {
     Watch(usize),
     /// `UNWATCH` or `DISCARD`.
     Unwatch,
+    /// `CLIENT PAUSE` or `CLIENT UNPAUSE` that waits until all workers obey the change with this version.
+    Pause(u64),
     /// `FLUSHDB` or `FLUSHALL` that waits for the removal of keys flushed before.
     Flush,
 }
@@ -122,6 +127,7 @@ impl Session {
             last: None,
             silence: Silence::Off,
             is_silent: false,
+            is_under_pause: false,
         }
     }
 
@@ -175,10 +181,15 @@ impl Session {
         self.paused.is_some()
     }
 
-    /// Returns true if the client is authenticated, not in a transaction, and gets replies.
+    /// Returns true if the client is authenticated, not in a transaction, not under a pause, and gets replies.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.is_authenticated && self.transaction.is_none() && self.silence == Silence::Off
+        self.is_authenticated && self.transaction.is_none() && self.silence == Silence::Off && !self.is_under_pause
+    }
+
+    /// Applies the pause of the server's clients, during which each request is checked.
+    pub fn set_pause(&mut self, mode: Option<PauseMode>) {
+        self.is_under_pause = mode.is_some();
     }
 
     /// Begins a request outside the fast path.

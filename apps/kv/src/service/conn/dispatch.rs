@@ -238,6 +238,12 @@ impl Kv {
                 }
             }
             let request = Request::new(args, session.space(), &self.hasher);
+            if self.must_wait(&request, session) {
+                let pending = PendingRequest::Resp(args.to_owned());
+                parser.forget();
+                self.hold(client, pending);
+                continue;
+            }
             let needs = self.needed_shards(&request, session);
             let can_run_remotely = request.can_run_remotely();
             // A request behind remote ones runs at once only if its reply follows immediately.
@@ -305,8 +311,9 @@ impl Kv {
             };
             used += len;
             let (needs, hash) = self.memcached_needs(&request);
-            let is_next =
-                client.round.is_none() || !request.may_take_long() && needs == ShardSet::from_iter([self.worker]);
+            let is_held = self.must_text_wait(&request);
+            let is_next = !is_held
+                && (client.round.is_none() || !request.may_take_long() && needs == ShardSet::from_iter([self.worker]));
             if is_next && self.has(&needs) {
                 let flow = self.run_text(&request, value);
                 if let Some(round) = &mut client.round {
@@ -315,7 +322,7 @@ impl Kv {
                 self.follow_flow(client, flow);
                 continue;
             }
-            let (text, can_run_remotely) = (&rest[..len], !request.needs_all());
+            let (text, can_run_remotely) = (&rest[..len], !is_held && !request.needs_all());
             let value = match value {
                 Data::Long(long) => Data::Long(long),
                 Data::Full => Data::Full,
@@ -330,7 +337,12 @@ impl Kv {
                     Data::Short(b"")
                 }
             };
-            self.forward_or_wait(client, PendingRequest::Memcached(text.to_vec(), value), needs, can_run_remotely);
+            let pending = PendingRequest::Memcached(text.to_vec(), value);
+            if is_held {
+                self.hold(client, pending);
+                continue;
+            }
+            self.forward_or_wait(client, pending, needs, can_run_remotely);
         }
         (used, Stop::Pause)
     }
@@ -501,6 +513,9 @@ impl Kv {
 
     /// Runs a stored request, or arranges for the shards it needs.
     fn retry(&mut self, client: &mut Client, pending: PendingRequest) {
+        if self.must_pending_wait(client, &pending) {
+            return self.hold(client, pending);
+        }
         let (needs, can_run_remotely) = match (&pending, &client.protocol_state) {
             (PendingRequest::Resp(args), ProtocolState::Resp { session, .. }) => {
                 let request = Request::new(args.args(), session.space(), &self.hasher);

@@ -26,6 +26,8 @@ pub(super) struct Client {
     pub incoming: Option<IncomingValue>,
     /// Request that waits for shards, or for the replies of earlier requests.
     pub pending: Option<PendingRequest>,
+    /// The pending request waits for the end of a pause.
+    pub is_held: bool,
     /// Request that has run in part and continues in the next turn.
     pub paused: Option<PendingRequest>,
     /// List of all clients for the pending request, once it is complete.
@@ -132,6 +134,7 @@ impl Client {
             input: Vec::new(),
             incoming: None,
             pending: None,
+            is_held: false,
             paused: None,
             list: None,
             pending_replies: 0,
@@ -210,7 +213,7 @@ impl Client {
 
     /// Takes the pending request if it can start.
     pub fn take_pending(&mut self) -> Option<PendingRequest> {
-        if self.pending_replies > 0 || self.is_closing { None } else { self.pending.take() }
+        if self.pending_replies > 0 || self.is_closing || self.is_held { None } else { self.pending.take() }
     }
 
     /// Completes the batches of an open round, whose replies are expected from now on. Returns false if there is none.

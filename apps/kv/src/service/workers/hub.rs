@@ -5,6 +5,7 @@ use crate::commands::{RejectedSetting, Settings, SettingsChange, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::{Counts, WorkerCounts};
+use crate::service::pause::PauseBoard;
 use crate::service::slow_log::SlowLog;
 use crate::service::workers::access::PasswordConflict;
 use crate::shards::Placement;
@@ -79,6 +80,7 @@ pub struct Hub {
     flush: Mutex<(u64, Option<u64>)>,
     flushes: AtomicU64,
     cluster: Option<Cluster>,
+    pauses: PauseBoard,
 }
 
 /// Map of the cluster, which can be replaced, and the placement of slots, which stays.
@@ -206,6 +208,7 @@ impl Hub {
             slow_log: SlowLog::new(workers),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
+            pauses: PauseBoard::new(workers),
             cluster: map.map(|map| Cluster {
                 of_slots: Placement::of_map(&map),
                 map: Mutex::new(Arc::new(map)),
@@ -293,6 +296,10 @@ impl Hub {
     /// Returns true if each worker keeps the keys of its memcached clients to itself.
     pub(in crate::service) fn shards_memcached(&self) -> bool {
         self.shards_memcached.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::service) fn pauses(&self) -> &PauseBoard {
+        &self.pauses
     }
 
     pub(in crate::service) fn slow_log(&self) -> &SlowLog {
@@ -448,6 +455,7 @@ impl Hub {
         let totals = Totals {
             stats: all.stats,
             clients: self.clients.load(Ordering::Relaxed).into(),
+            held: self.pauses.held(),
             accepted: all.accepted,
             rejected: all.rejected,
             input: all.input,

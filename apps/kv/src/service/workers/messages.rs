@@ -27,6 +27,8 @@ pub enum Message {
     Kill(u64),
     /// The settings changed. The message precedes everything that its sender sends after the change.
     SettingsChanged,
+    /// A pause of the clients began or ended.
+    PauseChanged,
     /// The counters were reset.
     StatsReset,
 }
@@ -95,6 +97,7 @@ impl Kv {
                 self.server.refresh();
                 self.apply_settings();
             }
+            Message::PauseChanged => self.refresh_pause(net),
             Message::StatsReset => self.reset_stats(),
         }
     }

@@ -26,6 +26,8 @@ const IDLE_ROUNDS: usize = 64;
 pub struct RemoteBatch {
     /// Worker that sent the batch.
     pub(in crate::service) sender: usize,
+    /// Number of the batch among those of the sender, from 1.
+    pub(in crate::service) number: u64,
     pub(in crate::service) requests: Vec<RemoteRequest>,
     /// Bytes of all requests.
     pub(in crate::service) text: Vec<u8>,
@@ -179,8 +181,9 @@ impl Kv {
     }
 
     fn send_batch(&mut self, worker: usize) {
-        if let Some(batch) = self.batches[worker].take() {
+        if let Some(mut batch) = self.batches[worker].take() {
             self.stats.batches += 1;
+            batch.number = self.stats.batches;
             self.stats.batched += batch.requests.len() as u64;
             self.server.outbox.send(worker, Message::RunBatch(batch));
         }
@@ -193,6 +196,7 @@ impl Kv {
         owner: usize,
         mut batch: Box<RemoteBatch>,
     ) {
+        self.note_returned(batch.number);
         let mut first = 0;
         let mut from = Mark::default();
         while let Some(request) = batch.requests.get(first) {

@@ -1,12 +1,15 @@
 //! Server interface of the commands, and the counters of a worker.
 
 use crate::cluster::ClusterMap;
-use crate::commands::{ClientInfo, RejectedSetting, Server, Settings, SettingsChange, SlowRequest, Stats, Totals};
+use crate::commands::{
+    ClientInfo, PauseMode, RejectedSetting, Server, Settings, SettingsChange, SlowRequest, Stats, Totals,
+};
 use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::memcached;
 use crate::service::Kv;
 use crate::service::conn::ProtocolState;
+use crate::service::pause::Pause;
 use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::messages::{Message, Outbox};
 use crate::store::{EvictionPolicy, LONG_THRESHOLD};
@@ -37,6 +40,8 @@ pub(in crate::service) struct ServerView {
     /// Map of the cluster, in cluster mode, and the number of its replacements.
     map: Option<Arc<ClusterMap>>,
     map_version: u64,
+    /// Pause of the clients that this worker obeys.
+    pub pause: Pause,
 }
 
 impl ServerView {
@@ -54,6 +59,7 @@ impl ServerView {
             killed: Vec::new(),
             flush: (0, None),
             lists: Vec::new(),
+            pause: Pause::default(),
         }
     }
 
@@ -186,6 +192,22 @@ impl Server for ServerView {
 
     fn kill(&mut self, id: u64) {
         self.killed.push(id);
+    }
+
+    fn pause(&mut self, mode: PauseMode, now: u64, end: u64) -> u64 {
+        let version = self.hub.pauses().begin(mode, now, end);
+        self.send_to_others(|| Message::PauseChanged);
+        version
+    }
+
+    fn unpause(&mut self) -> u64 {
+        let version = self.hub.pauses().end();
+        self.send_to_others(|| Message::PauseChanged);
+        version
+    }
+
+    fn is_pause_obeyed(&self, version: u64) -> bool {
+        self.hub.pauses().is_obeyed(version)
     }
 
     fn totals(&mut self, stats: &Stats) -> Totals {

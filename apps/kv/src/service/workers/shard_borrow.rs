@@ -125,8 +125,11 @@ impl Kv {
         match job {
             Job::Request(conn) => self.with_client(net, conn, |kv, net, client| {
                 client.pending_replies -= 1;
-                if let Some(pending) = client.pending.take() {
-                    kv.run_pending(client, pending);
+                match client.pending.take() {
+                    // A pause began while the request waited for shards.
+                    Some(pending) if kv.must_pending_wait(client, &pending) => kv.hold(client, pending),
+                    Some(pending) => kv.run_pending(client, pending),
+                    None => {}
                 }
                 kv.resume(net, client);
             }),
