@@ -28,7 +28,7 @@ pub use http::{HttpLoad, InvalidResponse};
 pub use kv::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, DatagramErrors, Exported, Keyspace, KvLoad,
     KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SWAP_EVERY, UdpKvLoad, UdpPlan,
-    counter_name,
+    counter_name, wall_millis,
 };
 pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};

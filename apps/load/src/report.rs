@@ -231,6 +231,10 @@ pub struct OneSidedReport {
     pub reads_per_get: f64,
     /// READs that found a record being changed and were repeated.
     pub torn: u64,
+    /// READs of the known place of a record that was superseded, each followed by a READ of the row.
+    pub superseded: u64,
+    /// GETs sent to the server to refresh its order of eviction.
+    pub touches: u64,
     /// GETs sent to the server in the end.
     pub asked: u64,
     /// Processor time of the server in seconds, including connecting and filling, if the server reports it.
@@ -300,10 +304,11 @@ pub struct OpenReport {
 impl OneSidedReport {
     /// Creates a report of `reads`, with the processor time of the `server`.
     pub fn new(reads: &OneSidedStats, server: Option<Duration>) -> Self {
-        let OneSidedStats { reads, found, torn, fallbacks } = *reads;
+        let OneSidedStats { reads, found, torn, superseded, touches, fallbacks } = *reads;
         let server_cpu_seconds = server.map(|server| server.as_secs_f64());
         let reads_per_get = reads as f64 / (found.max(1) as f64);
-        OneSidedReport { reads, found, reads_per_get, torn, asked: fallbacks, server_cpu_seconds }
+        let asked = fallbacks;
+        OneSidedReport { reads, found, reads_per_get, torn, superseded, touches, asked, server_cpu_seconds }
     }
 }
 
@@ -361,10 +366,13 @@ impl fmt::Display for KvReport {
             get.rate, get.requests, get.bytes
         )?;
         writeln!(f, "SETs/s     {:>12.0}   ({}, {} bytes)", set.rate, set.requests, set.bytes)?;
-        if let Some(OneSidedReport { reads, found, reads_per_get, torn, asked, server_cpu_seconds }) = &self.one_sided {
+        if let Some(one_sided) = &self.one_sided {
+            let OneSidedReport { reads, found, reads_per_get, torn, superseded, touches, asked, server_cpu_seconds } =
+                one_sided;
             writeln!(
                 f,
-                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn; {asked} GETs were sent as requests)"
+                "READs/GET  {reads_per_get:>12.2}   ({reads} for {found} GETs, {torn} of them torn and {superseded} of \
+                 superseded records; {asked} GETs were sent as requests, and {touches} to keep keys from eviction)"
             )?;
             if let Some(seconds) = server_cpu_seconds {
                 writeln!(f, "server CPU {seconds:>12.3} s (from before its connections were made until after them)")?;

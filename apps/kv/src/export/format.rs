@@ -30,7 +30,7 @@
 //!
 //! | bytes of a record | contents |
 //! |-------------------|----------|
-//! | 0..8   | hash of the rest, with the seed XOR the entry |
+//! | 0..8   | hash of the rest, with the seed XOR the entry; inverted once no entry refers to the record |
 //! | 8..16  | hash of the key |
 //! | 16..24 | expiry time in milliseconds since 1970, or 0 |
 //! | 24..26 | length of the key |
@@ -38,7 +38,10 @@
 //! | 28..32 | lap of the log, modulo 2³² |
 //! | 32..   | key, value, and zeros up to a whole unit |
 //!
-//! A record does not cross the end of its log. It stays unchanged until it is overwritten, the oldest first.
+//! A record does not cross the end of its log. It stays unchanged until it is overwritten, the oldest first. Only its
+//! hash is inverted when its entry is removed or replaced. A client that keeps the entry of a key therefore gets the
+//! current value by one READ, or learns that the record was superseded. A client that has just read the entry in a
+//! bucket accepts the inverted hash as well: the value was current when the bucket was read.
 //!
 //! | bytes of a floor | contents |
 //! |------------------|----------|

@@ -102,26 +102,61 @@ impl<'a> Search<'a> {
     /// Evaluates the `record` of `candidate` at `now` milliseconds since 1970. `row` led to the candidate. `floors`
     /// were read at any time during the search.
     pub fn in_record(&self, candidate: Candidate, record: &[u8], (row, floors): (&[u8], &[u8]), now: u64) -> Next {
-        let Candidate { shard, entry, extent } = candidate;
-        let Some((check, rest)) = record.split_first_chunk().filter(|_| record.len() == extent.len) else {
-            return Next::Retry;
-        };
-        if u64::from_le_bytes(*check) != self.layout.check_record(entry, rest) {
+        if self.state_of(candidate, record).is_none() {
             return Next::Retry;
         }
+        let found = self.in_whole_record(candidate, record, floors, now);
+        found.unwrap_or_else(|OtherKey| self.search_buckets(row, candidate.shard + 1))
+    }
+
+    /// Evaluates the `record` of a `candidate` that an earlier search for the key has found, without reading a row.
+    /// Returns `None` if the record was superseded, overwritten or torn: then search from the row.
+    pub fn in_known_record(&self, candidate: Candidate, record: &[u8], floors: &[u8], now: u64) -> Option<Next> {
+        if !self.is_current(candidate, record) {
+            return None;
+        }
+        self.in_whole_record(candidate, record, floors, now).ok().filter(|next| *next != Next::Retry)
+    }
+
+    /// Returns true if an entry refers to the `record` of `candidate`, so that its place may be kept for
+    /// [`in_known_record`](Self::in_known_record).
+    pub fn is_current(&self, candidate: Candidate, record: &[u8]) -> bool {
+        self.state_of(candidate, record) == Some(RecordState::Current)
+    }
+
+    /// Returns the state of a record, or `None` if its hash does not match.
+    fn state_of(&self, candidate: Candidate, record: &[u8]) -> Option<RecordState> {
+        let (check, rest) = record.split_first_chunk().filter(|_| record.len() == candidate.extent.len)?;
+        let (check, expected) = (u64::from_le_bytes(*check), self.layout.check_record(candidate.entry, rest));
+        match check {
+            _ if check == expected => Some(RecordState::Current),
+            _ if check == !expected => Some(RecordState::Superseded),
+            _ => None,
+        }
+    }
+
+    /// Evaluates a record whose hash matches.
+    fn in_whole_record(
+        &self,
+        Candidate { shard, entry, .. }: Candidate,
+        record: &[u8],
+        floors: &[u8],
+        now: u64,
+    ) -> Result<Next, OtherKey> {
         let word = |at: usize| record.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let (Some(expires_at), Some(lens)) = (word(16), word(24)) else { return Next::Absent };
+        let (Some(expires_at), Some(lens)) = (word(16), word(24)) else { return Ok(Next::Absent) };
         let (key, value) = (lens as u16 as usize, (lens >> 16) as u16 as usize);
         let value_at = HEAD.saturating_add(key);
         let value = value_at..value_at.saturating_add(value);
         if record.get(HEAD..value_at) != Some(self.key) {
-            return self.search_buckets(row, shard + 1);
+            return Err(OtherKey);
         }
-        let Some(floor) = self.floor(shard, floors) else { return Next::Retry };
+        let Some(floor) = self.floor(shard, floors) else { return Ok(Next::Retry) };
         let position = lens >> 32 << 32 | u64::from(entry.at());
         let is_flushed = (position.wrapping_sub(floor) as i64) < 0;
         let has_expired = expires_at != 0 && expires_at <= now;
-        if is_flushed || has_expired || value.end > record.len() { Next::Absent } else { Next::Found(value) }
+        let is_absent = is_flushed || has_expired || value.end > record.len();
+        Ok(if is_absent { Next::Absent } else { Next::Found(value) })
     }
 
     /// Returns the floor of `shard` if its hash matches.
@@ -168,3 +203,15 @@ impl<'a> Search<'a> {
 
 /// Hash mismatch.
 struct HashMismatch;
+
+/// The record is of another key with the same tag.
+struct OtherKey;
+
+/// State of a record whose hash matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RecordState {
+    /// An entry refers to it.
+    Current,
+    /// The entry was removed or replaced.
+    Superseded,
+}

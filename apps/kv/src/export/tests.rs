@@ -208,6 +208,83 @@ fn memory_matches_documented_format() {
     assert_eq!(floor[8..], [6, 0, 0, 0, 0, 0, 0, 0]);
 }
 
+/// Returns the candidate that a search for `key` finds first.
+fn candidate(export: &Export, key: &[u8]) -> Candidate {
+    let search = Search::new(export.layout(), key);
+    let Next::Read(candidate) = search.in_row(&read(export, search.row())) else { panic!("no record of {key:?}") };
+    candidate
+}
+
+/// Evaluates the record of a candidate that was found earlier.
+fn known(export: &Export, key: &[u8], candidate: Candidate) -> Option<Next> {
+    let search = Search::new(export.layout(), key);
+    search.in_known_record(candidate, &read(export, candidate.extent), &read(export, search.floors()), 0)
+}
+
+#[test]
+fn known_record_is_valid_until_its_key_changes() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 1, 4096).unwrap());
+    let writer = &mut writers[0];
+    writer.set(b"key", b"value", None);
+    let first = candidate(&export, b"key");
+    writer.set(b"other", b"value", None);
+    assert!(matches!(known(&export, b"key", first), Some(Next::Found(_))));
+    assert_eq!(known(&export, b"other", first), None);
+    writer.set(b"key", b"VALUE", None);
+    assert_eq!(known(&export, b"key", first), None);
+    let second = candidate(&export, b"key");
+    writer.remove(b"key");
+    assert_eq!(known(&export, b"key", second), None);
+    writer.set(b"key", b"value", None);
+    let third = candidate(&export, b"key");
+    writer.clear();
+    assert_eq!(known(&export, b"key", third), Some(Next::Absent));
+    writer.set(b"key", b"value", None);
+    assert_eq!(known(&export, b"key", third), None);
+    // A full bucket drops the entry of its oldest record.
+    let fourth = candidate(&export, b"key");
+    (0..7u32).for_each(|n| writer.set(&n.to_le_bytes(), b"value", None));
+    assert_eq!(known(&export, b"key", fourth), None);
+}
+
+#[test]
+fn superseded_record_still_answers_a_search_that_read_its_row() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 1, 4096).unwrap());
+    for removes in [false, true] {
+        writers[0].set(b"key", b"value", Some(9));
+        let search = Search::new(export.layout(), b"key");
+        let (row, floors) = (read(&export, search.row()), read(&export, search.floors()));
+        let candidate = candidate(&export, b"key");
+        assert!(search.is_current(candidate, &read(&export, candidate.extent)));
+        if removes {
+            writers[0].remove(b"key");
+        } else {
+            writers[0].set(b"key", b"other", None);
+        }
+        let record = read(&export, candidate.extent);
+        assert!(!search.is_current(candidate, &record));
+        let next = search.in_record(candidate, &record, (&row, &floors), 8);
+        assert!(matches!(&next, Next::Found(range) if record[range.clone()] == *b"value"), "{next:?}");
+        assert_eq!(search.in_record(candidate, &record, (&row, &floors), 9), Next::Absent);
+    }
+}
+
+/// A key that leaves the log and returns must not be found where it was.
+#[test]
+fn known_record_is_obsolete_when_it_leaves_the_log() {
+    let (export, mut writers) = export(Layout::new(SEED, 1, 50, 64).unwrap());
+    for n in 0..2000u32 {
+        writers[0].set(b"key", &n.to_le_bytes(), None);
+        let place = candidate(&export, b"key");
+        let others = (0..20u32).take_while(|other| {
+            writers[0].set(&other.to_le_bytes(), &[1; 90], None);
+            find(&export, b"key", 0).is_some()
+        });
+        assert!(others.count() < 20, "{n}");
+        assert_eq!(known(&export, b"key", place), None, "{n}");
+    }
+}
+
 /// For any number of keys and any position in the log.
 #[test]
 fn flush_writes_two_words() {

@@ -76,7 +76,7 @@ impl Writer {
         // If the bucket is full, the oldest record's entry is replaced, which would be overwritten next anyway.
         let slot = bucket.find(|its| its.is_of(hash)).or_else(|| bucket.find(|its| its == Entry::EMPTY));
         let slot = slot.unwrap_or_else(|| bucket.oldest(position));
-        self.put(bucket, slot, entry);
+        self.replace(bucket, slot, entry);
     }
 
     /// Prefetches the bucket of `key` for a later [`set`](Self::set).
@@ -90,7 +90,7 @@ impl Writer {
         let hash = self.layout.hash(key);
         let bucket = self.bucket(hash);
         if let Some(slot) = bucket.find(|entry| entry.is_of(hash)) {
-            self.put(bucket, slot, Entry::EMPTY);
+            self.replace(bucket, slot, Entry::EMPTY);
         }
     }
 
@@ -149,7 +149,7 @@ impl Writer {
         let bucket = self.bucket(hash);
         let position = self.tail.bits();
         if let Some(slot) = bucket.find(|entry| entry != Entry::EMPTY && entry.position() == position) {
-            self.put(bucket, slot, Entry::EMPTY);
+            self.replace(bucket, slot, Entry::EMPTY);
         }
         let units = self.layout.units(lens as u16 as usize, (lens >> 16) as u16 as usize);
         self.tail.at += units.expect("what is in the log went into it");
@@ -179,9 +179,9 @@ impl Writer {
         Bucket { number, entries: std::array::from_fn(|slot| Entry(self.memory.load(first + slot))) }
     }
 
-    /// Replaces the entry in `slot`.
-    fn put(&self, mut bucket: Bucket, slot: usize, entry: Entry) {
-        bucket.entries[slot] = entry;
+    /// Replaces the entry in `slot`, and inverts the hash of the former one's record.
+    fn replace(&self, mut bucket: Bucket, slot: usize, entry: Entry) {
+        let former = std::mem::replace(&mut bucket.entries[slot], entry);
         let mut bytes = [0; ENTRIES * 8];
         bytes
             .as_chunks_mut()
@@ -192,6 +192,11 @@ impl Writer {
         let word = bucket.number as usize * BUCKET_WORDS;
         self.memory.store(word + 1 + slot, entry.0);
         self.memory.store(word, self.layout.check_bucket(bucket.number, &bytes));
+        if former != Entry::EMPTY {
+            // Records that entries refer to are not overwritten yet.
+            let check = self.word_of(former.at());
+            self.memory.store(check, !self.memory.load(check));
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use hdrhistogram::Histogram;
 use keyspace::{Filling, Issued, key};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
-use one_sided::{GetOutcome, Reader};
+use one_sided::{GetOutcome, KnownPlaces, Reader};
 use protocol::{Op, Request, RequestResult, shown};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -66,6 +66,7 @@ pub struct KvLoad {
     gets: OpStats,
     sets: OpStats,
     reads: OneSidedStats,
+    places: KnownPlaces,
     misses: u64,
     refused: u64,
     filled: u64,
@@ -76,6 +77,7 @@ impl KvLoad {
     /// Creates a worker's part of the load of `space`.
     pub fn new(space: Arc<Keyspace>) -> Self {
         let filling = Some(Filling::new(&space));
+        let places = space.plan.one_sided.map(|_| KnownPlaces::new(space.plan.keys)).unwrap_or_default();
         KvLoad {
             space,
             rng: Rng::new(),
@@ -84,6 +86,7 @@ impl KvLoad {
             gets: OpStats::new(),
             sets: OpStats::new(),
             reads: OneSidedStats::default(),
+            places,
             misses: 0,
             refused: 0,
             filled: 0,
@@ -186,7 +189,11 @@ impl KvLoad {
         request: Request,
         exported: &Exported,
     ) {
-        let mut reader = Reader { net, conn, exported, counts: &mut self.reads };
+        if stream.gets_pending.touches(&mut self.places, request.number, net.now()) {
+            self.reads.touches += 1;
+            return stream.enqueue(request, &self.space);
+        }
+        let mut reader = Reader { net, conn, exported, counts: &mut self.reads, places: &mut self.places };
         if let Err(request) = stream.gets_pending.begin(&mut reader, request) {
             self.reads.fallbacks += 1;
             stream.enqueue(request, &self.space);
@@ -203,11 +210,13 @@ impl KvLoad {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
-        let (now, wall) = (net.now(), wall_millis());
-        stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts: &mut self.reads }, read);
+        let (now, clock) = (net.now(), exported.clock(wall_millis()));
+        let (counts, places) = (&mut self.reads, &mut self.places);
+        stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts, places }, read);
         loop {
-            let mut reader = Reader { net, conn, exported: &exported, counts: &mut self.reads };
-            let Some(outcome) = stream.gets_pending.next(&mut reader, wall) else { return Ok(()) };
+            let (counts, places) = (&mut self.reads, &mut self.places);
+            let mut reader = Reader { net, conn, exported: &exported, counts, places };
+            let Some(outcome) = stream.gets_pending.next(&mut reader, clock) else { return Ok(()) };
             let (request, record, value) = match outcome {
                 GetOutcome::Fallback(request) => {
                     stream.enqueue(request, &self.space);
@@ -309,7 +318,7 @@ impl KvLoad {
 }
 
 /// Returns milliseconds since 1970.
-fn wall_millis() -> u64 {
+pub fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 

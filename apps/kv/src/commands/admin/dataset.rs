@@ -66,14 +66,14 @@ pub fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
 }
 
 /// Returns the place of the strings exported for RDMA READ: address, key, seed, shards, rows, log units, the numbers of
-/// a [`Layout`](crate::export::Layout). Nil if nothing is exported.
+/// a [`Layout`](crate::export::Layout); and the clock, in milliseconds since 1970. Nil if nothing is exported.
 pub fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
         return Ok(());
     };
     let numbers =
-        [address, key.into(), layout.seed(), layout.shards().into(), layout.rows().into(), layout.log().into()];
+        [address, key.into(), layout.seed(), layout.shards().into(), layout.rows().into(), layout.log().into(), cx.now];
     reply.array(numbers.len());
     // The numbers go up to 2⁶⁴, beyond the integers of RESP.
     numbers.iter().for_each(|number| reply.bulk(number.to_string().as_bytes()));

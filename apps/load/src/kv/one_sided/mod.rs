@@ -1,5 +1,9 @@
 //! One-sided GETs: values that this end READs from the memory that the server exports.
 
+mod places;
+
+pub use places::KnownPlaces;
+
 use super::keyspace::key;
 use super::protocol::{Expected, Malformed, NumbersReply, Query, Request, Wrong, check, parse_numbers};
 use linerate_bypass::time::{Duration, Instant};
@@ -17,11 +21,19 @@ const TRIES: u32 = 8;
 /// Time for which floors that were read serve later GETs: a flush may be noticed this late.
 const FRESH: Duration = Duration::from_millis(10);
 
+/// Interval of touches of a connection: GETs that are sent to the server, which otherwise does not learn that a key is
+/// in use, and evicts it. An idle server is woken no more often.
+const TOUCH: Duration = Duration::from_millis(250);
+
 /// Address and layout of a server's export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     addr: RemoteAddr,
     layout: Layout,
+    /// Clock of the server in milliseconds since 1970, when it answered.
+    clock: u64,
+    /// Difference from the local clock to that of the server, or more.
+    clock_offset: i64,
 }
 
 /// Counters of one-sided GETs.
@@ -33,6 +45,10 @@ pub struct OneSidedStats {
     pub found: u64,
     /// READs of a record that was being changed, which were repeated.
     pub torn: u64,
+    /// READs of the known place of a record that was superseded.
+    pub superseded: u64,
+    /// GETs sent to the server to refresh its order of eviction.
+    pub touches: u64,
     /// GETs sent to the server because the key is not exported or its record changes constantly.
     pub fallbacks: u64,
 }
@@ -42,6 +58,8 @@ impl AddAssign for OneSidedStats {
         self.reads += other.reads;
         self.found += other.found;
         self.torn += other.torn;
+        self.superseded += other.superseded;
+        self.touches += other.touches;
         self.fallbacks += other.fallbacks;
     }
 }
@@ -50,6 +68,7 @@ impl AddAssign for OneSidedStats {
 #[derive(Debug)]
 struct PendingGet {
     request: Request,
+    /// Row of the key; `None` also while the candidate is a known place.
     row: Option<Bytes>,
     candidate: Option<Candidate>,
     /// The candidate's record, while it waits for floors.
@@ -83,6 +102,8 @@ pub struct PendingGets {
     floors: Floors,
     /// Indices of GETs whose record has arrived, in order of arrival.
     waiting: VecDeque<usize>,
+    /// Time of the next touch.
+    touch_at: Option<Instant>,
 }
 
 /// Result of a GET.
@@ -99,15 +120,29 @@ pub struct Reader<'a, T> {
     pub conn: ConnId,
     pub exported: &'a Exported,
     pub counts: &'a mut OneSidedStats,
+    pub places: &'a mut KnownPlaces,
 }
 
 impl Exported {
     /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid.
-    fn of(numbers: [u64; 6]) -> Option<Self> {
-        let [address, key, seed, shards, rows, log] = numbers;
+    fn of(numbers: [u64; 7]) -> Option<Self> {
+        let [address, key, seed, shards, rows, log, clock] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
-        Some(Exported { addr: RemoteAddr { address, key: key.try_into().ok()? }, layout })
+        let addr = RemoteAddr { address, key: key.try_into().ok()? };
+        Some(Exported { addr, layout, clock, clock_offset: 0 })
+    }
+
+    /// Follows the clock of the server, which was asked after the local time `asked`, in milliseconds since 1970. The
+    /// server's clock is therefore never thought to be behind: a GET of a key that is about to expire may be sent to
+    /// the server, but no expired value is found.
+    pub fn asked_at(self, asked: u64) -> Self {
+        Exported { clock_offset: self.clock.wrapping_sub(asked) as i64, ..self }
+    }
+
+    /// Returns the server's clock at the local time `now`.
+    pub(super) fn clock(&self, now: u64) -> u64 {
+        now.wrapping_add_signed(self.clock_offset)
     }
 }
 
@@ -155,14 +190,25 @@ impl PendingGets {
         let name = key(request.number);
         let search = Search::new(&reader.exported.layout, &name);
         let floors = self.floors.of_now(reader.net.now());
-        let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(search.row(), token as u64).is_ok();
+        let known = reader.places.get(request.number);
+        let extent = known.map_or_else(|| search.row(), |candidate| candidate.extent);
+        let is_begun = self.floors.want(floors, reader).is_ok() && reader.read(extent, token as u64).is_ok();
         if !is_begun {
             self.free.push(token);
             return Err(request);
         }
         self.gets_pending[token] =
-            Some(PendingGet { request, row: None, candidate: None, record: None, floors, tries: 0 });
+            Some(PendingGet { request, row: None, candidate: known, record: None, floors, tries: 0 });
         Ok(())
+    }
+
+    /// Returns true if the GET of key `number` at `now` is to be sent to the server as a touch.
+    pub fn touches(&mut self, places: &mut KnownPlaces, number: u64, now: Instant) -> bool {
+        let is_due = now >= *self.touch_at.get_or_insert(now + TOUCH) && places.touch(number, now);
+        if is_due {
+            self.touch_at = Some(now + TOUCH);
+        }
+        is_due
     }
 
     /// Processes a completed READ. [`next`](Self::next) returns the results.
@@ -189,7 +235,7 @@ impl PendingGets {
         self.waiting.push_back(token);
     }
 
-    /// Returns the next result, given the wall-clock time `now` in milliseconds since 1970.
+    /// Returns the next result, given the server's clock `now` in milliseconds since 1970.
     pub fn next(&mut self, reader: &mut Reader<'_, impl Transport>, now: u64) -> Option<GetOutcome> {
         while let Some(&token) = self.waiting.front() {
             let Some(Some(get)) = self.gets_pending.get_mut(token) else {
@@ -199,17 +245,30 @@ impl PendingGets {
             let name = key(get.request.number);
             let search = Search::new(&reader.exported.layout, &name);
             let mut next = Next::Absent;
-            if let (Some(record), Some(row), Some(candidate)) = (&get.record, &get.row, get.candidate) {
+            let mut is_superseded = false;
+            if let (Some(record), Some(candidate)) = (&get.record, get.candidate) {
                 let can_wait = self.floors.want(get.floors, reader).is_ok();
                 if self.floors.done < get.floors && can_wait {
                     return None;
                 }
                 if let Some(floors) = self.floors.bytes.as_ref().filter(|_| self.floors.done >= get.floors) {
-                    next = search.in_record(candidate, record, (row, floors), now);
+                    let (number, places) = (get.request.number, &mut *reader.places);
+                    if let Some(row) = &get.row {
+                        next = search.in_record(candidate, record, (row, floors), now);
+                        if matches!(next, Next::Found(_)) && search.is_current(candidate, record) {
+                            places.found(number, candidate);
+                        }
+                    } else if let Some(known) = search.in_known_record(candidate, record, floors, now) {
+                        next = known;
+                        places.confirmed(number);
+                    } else {
+                        is_superseded = true;
+                        places.superseded(number);
+                    }
                 }
             }
             self.waiting.pop_front();
-            if get.go_on(&next, token, &mut self.floors, reader) {
+            if is_superseded && get.read_row(token, reader) || get.go_on(&next, token, &mut self.floors, reader) {
                 continue;
             }
             let Some(get) = self.gets_pending[token].take() else { continue };
@@ -226,6 +285,16 @@ impl PendingGets {
 }
 
 impl PendingGet {
+    /// Begins again with the row, after the READ of a known place. This happens once, as the GET no longer has a known
+    /// place. Returns whether a READ was posted.
+    fn read_row(&mut self, token: usize, reader: &mut Reader<'_, impl Transport>) -> bool {
+        reader.counts.superseded += 1;
+        (self.candidate, self.record) = (None, None);
+        let name = key(self.request.number);
+        let search = Search::new(&reader.exported.layout, &name);
+        reader.read(search.row(), token as u64).is_ok()
+    }
+
     /// Posts the READ that `next` requires, if any; returns whether one was posted.
     fn go_on(
         &mut self,

@@ -22,7 +22,7 @@ impl Bench {
         let export = Export::new(layout, false).unwrap();
         let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
         let plan = KvPlan {
-            one_sided: Some(Exported { addr: RemoteAddr { address: BASE, key: 3 }, layout }),
+            one_sided: Some(Exported { addr: RemoteAddr { address: BASE, key: 3 }, layout, clock: 0, clock_offset: 0 }),
             depth,
             keys: KEYS,
             value_size: 20..=40,
@@ -79,20 +79,94 @@ impl Bench {
 }
 
 #[test]
-fn values_are_read_with_one_read_of_floors_for_many() {
+fn repeated_get_is_one_read_and_floors_serve_many() {
     for (depth, shards) in [(1, 1), (1, 3), (16, 2)] {
         let mut bench = Bench::new(depth, shards);
-        for _ in 0..200 {
+        for _ in 0..400 {
             bench.turn();
             assert_eq!(bench.answer_fallbacks(), 0);
         }
-        let OneSidedStats { reads, found, torn, fallbacks } = bench.reads();
-        assert_eq!((torn, fallbacks), (0, 0));
-        // Two turns per GET: no GET waits for a READ of floors, and one such READ serves all GETs that begin shortly
-        // after it.
-        assert!(found as usize >= depth * 99, "{found} of {depth}");
-        assert!(reads as usize <= 2 * (found as usize + depth) + 1, "{reads} READs for {found} GETs, depth {depth}");
+        let OneSidedStats { reads, found, torn, superseded, touches, fallbacks } = bench.reads();
+        assert_eq!((torn, superseded, touches, fallbacks), (0, 0, 0, 0));
+        // One turn and READ for each, except the first GETs of each key, those under way, and the floors.
+        let first = KEYS * depth as u64;
+        assert!(found + first >= 399 * depth as u64, "{found} of {depth}");
+        assert!(reads <= found + first + depth as u64 + 1, "{reads} READs for {found} GETs, depth {depth}");
     }
+}
+
+/// Keys that change between any two READs: no GET repeats, and few take a third READ.
+#[test]
+fn gets_of_keys_that_always_change_take_at_most_three_reads() {
+    for depth in [1, 4, 16] {
+        let mut bench = Bench::new(depth, 2);
+        for _ in 0..600 {
+            bench.turn();
+            bench.fill();
+            assert_eq!(bench.answer_fallbacks(), 0);
+        }
+        let OneSidedStats { reads, found, torn, superseded, touches, fallbacks } = bench.reads();
+        assert_eq!((torn, touches, fallbacks), (0, 0, 0));
+        // A superseded record costs its GET one READ. The floors are fresh, and at most `depth` GETs are under way.
+        assert!(reads <= 2 * found + superseded + 3 * depth as u64 + 1, "{reads} {found} {superseded}, depth {depth}");
+        assert!(found > 200 * depth as u64, "{found} {depth}");
+        assert!(superseded * 4 <= found, "{superseded} {found} {depth}");
+    }
+}
+
+#[test]
+fn record_superseded_after_its_row_was_read_is_found() {
+    let mut bench = Bench::new(1, 1);
+    // The READ of the row, the SET, and the READ of the former record.
+    bench.turn();
+    bench.fill();
+    bench.turn();
+    let reads = bench.reads();
+    assert_eq!((reads.found, reads.torn, reads.fallbacks), (1, 0, 0), "{reads:?}");
+}
+
+#[test]
+fn keys_that_change_once_are_read_from_their_new_places() {
+    let mut bench = Bench::new(4, 2);
+    (0..100).for_each(|_| bench.turn());
+    let before = bench.load.outcome.traffic.reads();
+    bench.fill();
+    (0..400).for_each(|_| bench.turn());
+    assert_eq!(bench.answer_fallbacks(), 0);
+    let after = bench.reads();
+    let superseded = after.superseded - before.superseded;
+    // Once for each key, or for each GET of it that is under way.
+    assert!((KEYS..=KEYS + 4).contains(&superseded), "{after:?}");
+    assert!(after.found - before.found > 390 * 4 - 5 * KEYS, "{after:?}");
+}
+
+/// A server whose values are only read gets a few requests in a second, however many GETs there are.
+#[test]
+fn touches_are_limited_by_time() {
+    for depth in [1, 16] {
+        let mut bench = Bench::new(depth, 1);
+        let mut sent = 0;
+        // The load lasts a second.
+        for _ in 0..1000 {
+            bench.turn();
+            bench.net.pass(&mut bench.load, Duration::from_millis(1));
+            sent += bench.answer_fallbacks();
+        }
+        let OneSidedStats { found, touches, fallbacks, .. } = bench.reads();
+        assert_eq!((sent as u64, fallbacks), (touches, 0));
+        assert!((3..=4).contains(&sent) && found > 900 * depth as u64, "{sent} requests beside {found} GETs");
+    }
+}
+
+#[test]
+fn value_expires_by_the_clock_of_the_server() {
+    let at = |clock: u64, asked: u64| {
+        let exported = Exported::of([BASE, 3, 7, 1, 10, 1000, clock]).unwrap().asked_at(asked);
+        move |now: u64| exported.clock(now)
+    };
+    assert_eq!(at(5000, 1000)(1007), 5007);
+    assert_eq!(at(1000, 5000)(5007), 1007);
+    assert_eq!(at(u64::MAX, 0)(1), 0);
 }
 
 #[test]
@@ -137,7 +211,7 @@ fn gets_end_for_any_memory_contents() {
         bench.turn();
         bench.answer_fallbacks();
     }
-    let OneSidedStats { reads, found, torn, fallbacks } = bench.reads();
+    let OneSidedStats { reads, found, torn, fallbacks, .. } = bench.reads();
     assert!(fallbacks > 0 && torn > 0 && reads < 4 * 300 * 2, "{reads} {found} {torn} {fallbacks}");
 }
 
@@ -163,20 +237,21 @@ fn gets_without_room_for_reads_are_sent_to_the_server() {
 
 #[test]
 fn answer_is_parsed_when_complete() {
-    let answer =
-        b"*6\r\n$5\r\n65536\r\n$1\r\n7\r\n$20\r\n18446744073709551615\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n";
+    let numbers = ["65536", "7", "18446744073709551615", "2", "100", "1000", "5000"];
+    let numbers = numbers.map(|number| format!("${}\r\n{number}\r\n", number.len())).concat();
+    let answer = format!("*7\r\n{numbers}").into_bytes();
     for end in 0..answer.len() {
         assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
     }
     let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-    let exported = Exported { addr: RemoteAddr { address: 65536, key: 7 }, layout };
-    assert_eq!(parse(answer), Ok(Some(Some(exported))));
+    let exported = Exported { addr: RemoteAddr { address: 65536, key: 7 }, layout, clock: 5000, clock_offset: 0 };
+    assert_eq!(parse(&answer), Ok(Some(Some(exported))));
     assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
     assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));
     for nonsense in [
-        "*6\r\n$1\r\nx\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-        "*6\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n",
-        "*6\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n",
+        "*7\r\n$1\r\nx\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n$1\r\n5\r\n",
+        "*7\r\n$1\r\n1\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n100\r\n$4\r\n1000\r\n$1\r\n5\r\n",
+        "*7\r\n$20\r\n18446744073709551615\r\n$1\r\n7\r\n$1\r\n1\r\n$1\r\n2\r\n$3\r\n100\r\n$4\r\n1000\r\n$1\r\n5\r\n",
     ] {
         assert_eq!(parse(nonsense.as_bytes()), Err(Malformed), "{nonsense}");
     }
