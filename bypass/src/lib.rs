@@ -43,5 +43,5 @@ pub use service::{
     Stage, Stop, Timer, Timers, Tracked, Transport, WorkerCtx, respond_in_steps,
 };
 pub use sync::mailbox;
-pub use sync::shared_cache::{CacheEntry, CacheWriter, SharedCache};
+pub use sync::shared_cache::{CacheEntry, CacheUsage, CacheWriter, SharedCache};
 pub use sync::waker::Waker;

@@ -14,6 +14,8 @@ enum Kind {
     Counter,
     /// Arbitrary level.
     Gauge,
+    /// Cumulative counts by upper bound, and their sum.
+    Histogram,
 }
 
 impl Kind {
@@ -21,6 +23,7 @@ impl Kind {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -31,6 +34,9 @@ enum Values {
     Each(fn(&Snapshot) -> Option<u64>),
     /// Several values per worker, distinguished by this label.
     By(&'static str, fn(&Snapshot) -> Vec<(&'static str, u64)>),
+    /// Figures of the service with these names: cumulative counts by upper bound in seconds, and the sum in
+    /// nanoseconds.
+    Histogram(&'static str, &'static str),
     /// Set if the worker answered.
     Up,
     /// The value 1, with the version as a label.
@@ -136,6 +142,33 @@ const METRICS: &[Metric] = &[
     counter("linerate_kv_remote_requests_total", "Requests in these batches (key-value only).", |snapshot| {
         figure(snapshot, "remote requests")
     }),
+    Metric {
+        name: "linerate_kv_latency_seconds",
+        kind: Kind::Histogram,
+        help: "Time from the burst with a request to its reply, on the worker of the connection, for the requests of one \
+               burst in 16 (key-value only). Requests that wait for several shards are not included.",
+        values: Values::Histogram("latency", "latency sum"),
+    },
+    Metric {
+        name: "linerate_kv_copy_reads_total",
+        kind: Kind::Counter,
+        help: "GETs of strings of other workers, by result: hit in a copy, miss, or paused, while copies are of little \
+               use (--read-copies only).",
+        values: Values::By("result", |snapshot| figures(snapshot, "copy reads")),
+    },
+    counter("linerate_kv_copies_made_total", "Copies made for other workers (--read-copies only).", |snapshot| {
+        figure(snapshot, "copies made")
+    }),
+    gauge(
+        "linerate_kv_copies_bytes",
+        "Memory in use by the copies for other workers, including those of changed keys (--read-copies only).",
+        |snapshot| figure(snapshot, "copies bytes"),
+    ),
+    counter(
+        "linerate_kv_copies_evicted_bytes_total",
+        "Memory of copies that gave way to newer ones, or were removed all at once (--read-copies only).",
+        |snapshot| figure(snapshot, "copies evicted bytes"),
+    ),
     counter(
         "linerate_rx_bursts_total",
         "Iterations that received frames (kernel: bytes or datagrams, RDMA: completions).",
@@ -260,7 +293,7 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
     let mut page = String::new();
     for Metric { name, kind, help, values } in METRICS {
         let mut lines = String::new();
-        let mut line = |labels: &[(&str, &str)], value: u64| {
+        let line = |lines: &mut String, labels: &[(&str, &str)], value: u64| {
             lines.push_str(name);
             for (n, (label, text)) in labels.iter().enumerate() {
                 lines.push(if n == 0 { '{' } else { ',' });
@@ -269,20 +302,26 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
             let _ = writeln!(lines, "}} {value}");
         };
         if let Values::Version = values {
-            line(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+            line(&mut lines, &[("version", env!("CARGO_PKG_VERSION"))], 1);
         }
         for (worker, snapshot) in snapshots.iter().enumerate() {
             let worker = worker.to_string();
             let worker = ("worker", worker.as_str());
             match (values, snapshot) {
-                (Values::Up, snapshot) => line(&[worker], u64::from(snapshot.is_some())),
+                (Values::Up, snapshot) => line(&mut lines, &[worker], u64::from(snapshot.is_some())),
                 (Values::Each(value), Some(snapshot)) => {
                     if let Some(value) = value(snapshot) {
-                        line(&[worker], value);
+                        line(&mut lines, &[worker], value);
                     }
                 }
                 (Values::By(label, all), Some(snapshot)) => {
-                    all(snapshot).into_iter().for_each(|(text, value)| line(&[worker, (*label, text)], value));
+                    all(snapshot)
+                        .into_iter()
+                        .for_each(|(text, value)| line(&mut lines, &[worker, (*label, text)], value));
+                }
+                (Values::Histogram(buckets, sum), Some(snapshot)) => {
+                    let buckets = figures(snapshot, buckets);
+                    lines.push_str(&histogram(name, worker.1, &buckets, figure(snapshot, sum)));
                 }
                 (Values::Version, _) | (_, None) => {}
             }
@@ -294,6 +333,19 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
     page
 }
 
+/// Returns the lines of the histogram `name` of a worker.
+fn histogram(name: &str, worker: &str, buckets: &[(&str, u64)], nanos: Option<u64>) -> String {
+    let mut lines = String::new();
+    for (bound, count) in buckets {
+        let _ = writeln!(lines, "{name}_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {count}");
+    }
+    if let (Some((_, count)), Some(nanos)) = (buckets.last(), nanos) {
+        let _ = writeln!(lines, "{name}_sum{{worker=\"{worker}\"}} {}", nanos as f64 / 1e9);
+        let _ = writeln!(lines, "{name}_count{{worker=\"{worker}\"}} {count}");
+    }
+    lines
+}
+
 /// Returns the values of a worker by metric name.
 pub fn values(snapshot: &Snapshot) -> BTreeMap<String, Value> {
     let value = |metric: &Metric| match metric.values {
@@ -301,8 +353,8 @@ pub fn values(snapshot: &Snapshot) -> BTreeMap<String, Value> {
         Values::By(_, all) => {
             Some(Value::Each(all(snapshot).into_iter().map(|(text, value)| (text.to_owned(), value)).collect()))
         }
-        // Implied by the reply, which also carries the version.
-        Values::Up | Values::Version => None,
+        // The state and the version are implied by the reply.
+        Values::Up | Values::Version | Values::Histogram(..) => None,
     };
     METRICS.iter().filter_map(|metric| Some((metric.name.to_owned(), value(metric)?))).collect()
 }

@@ -39,7 +39,9 @@ fn queries(dashboard: &Value) -> Vec<(String, String)> {
 /// Returns the metrics in an expression.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("linerate_")).map(str::to_owned).collect()
+    let words = words.filter(|word| word.starts_with("linerate_"));
+    // Buckets of a histogram.
+    words.map(|word| word.trim_end_matches("_bucket").to_owned()).collect()
 }
 
 /// Returns the metrics listed in the documentation, which another test generates.
@@ -131,7 +133,10 @@ fn prometheus_has_a_value_for_each_query() {
     let link = link.display();
     let kernel = serve("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
     // The key-value service counts requests.
-    let kv = serve("kv", "--via kernel --listen 127.0.0.1:0 --memory 64m --metrics 127.0.0.1:0");
+    let kv = serve(
+        "kv",
+        "--via kernel --listen 127.0.0.1:0 --workers 2 --memory 64m --read-copies 1m --metrics 127.0.0.1:0",
+    );
     let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
     let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
     let stack = cfg!(feature = "dpdk").then(|| serve("echo", &format!("--via vhost:{link} {there}")));

@@ -194,6 +194,17 @@ fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     words.iter().copied().chain(last).map(u64::from_ne_bytes)
 }
 
+/// Use of the log of a cache.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// Records stored so far.
+    pub records: u64,
+    /// Bytes of the records in the log, including those that were removed one by one.
+    pub used: u64,
+    /// Bytes of the records that gave way to newer ones, or were removed all at once.
+    pub evicted: u64,
+}
+
 /// Writer of a cache.
 pub struct CacheWriter<M> {
     cache: Arc<SharedCache<M>>,
@@ -203,6 +214,7 @@ pub struct CacheWriter<M> {
     floor: u64,
     /// Line whose invalid entries are removed next.
     swept: usize,
+    records: u64,
 }
 
 impl<M: AsRef<[AtomicU64]>> CacheWriter<M> {
@@ -212,13 +224,22 @@ impl<M: AsRef<[AtomicU64]>> CacheWriter<M> {
     /// If `cache` has had a writer already.
     pub fn new(cache: Arc<SharedCache<M>>) -> Self {
         assert_eq!(cache.memory.as_ref()[1].swap(1, Ordering::Relaxed), 0, "a cache has two writers");
-        CacheWriter { cache, lap: 0, next: 0, floor: 0, swept: 0 }
+        CacheWriter { cache, lap: 0, next: 0, floor: 0, swept: 0, records: 0 }
     }
 
     /// Returns the cache.
     #[inline(always)]
     pub fn cache(&self) -> &SharedCache<M> {
         &self.cache
+    }
+
+    /// Returns the use of the log.
+    pub fn usage(&self) -> CacheUsage {
+        let bytes = |position: u64| {
+            ((position >> WORD_BITS) * self.cache.log as u64 + position % (1 << WORD_BITS)) * size_of::<u64>() as u64
+        };
+        let (next, floor) = (bytes(self.lap << WORD_BITS | self.next), bytes(self.floor));
+        CacheUsage { records: self.records, used: next.saturating_sub(floor), evicted: floor.min(next) }
     }
 
     /// Returns the entry with the tag of `hash`, valid or not.
@@ -277,6 +298,7 @@ impl<M: AsRef<[AtomicU64]>> CacheWriter<M> {
         if self.next + len as u64 > log {
             (self.lap, self.next) = (self.lap + 1, 0);
         }
+        self.records += 1;
         let position = self.lap << WORD_BITS | self.next;
         self.next += len as u64;
         self.free(step);
@@ -375,6 +397,31 @@ mod tests {
         assert_eq!(read(&cache, hash(b"b"), b"b"), None);
         writer.publish(hash(b"b"), 1, b"b", b"three");
         assert_eq!(read(&cache, hash(b"b"), b"b"), Some((1, b"three".to_vec())));
+    }
+
+    #[test]
+    fn usage_counts_records_and_bytes() {
+        let (_, mut writer) = cache(1024);
+        assert_eq!(writer.usage(), CacheUsage::default());
+        // A label is replaced in place.
+        [1, 2].into_iter().for_each(|label| writer.publish(hash(b"a"), label, b"a", &[1; 16]));
+        writer.publish(hash(b"b"), 1, b"b", &[1; 8]);
+        let bytes = (2 * (HEAD + 1) as u64 + 3) * 8;
+        assert_eq!(writer.usage(), CacheUsage { records: 2, used: bytes, evicted: 0 });
+        writer.clear();
+        assert_eq!(writer.usage(), CacheUsage { records: 2, used: 0, evicted: bytes });
+        let (mut last, record) = (writer.usage(), (HEAD as u64 + 2) * 8);
+        for n in 0..1000_u32 {
+            writer.publish(hash(&n.to_le_bytes()), 1, &n.to_le_bytes(), &[1; 8]);
+            let usage = writer.usage();
+            assert_eq!(usage.records, 3 + u64::from(n));
+            assert!(usage.used <= 8 * 1024 && usage.evicted >= last.evicted, "{usage:?}");
+            let grown = usage.used + usage.evicted - last.used - last.evicted;
+            // The end of a lap stays free.
+            assert!((record..2 * record).contains(&grown), "{usage:?}");
+            last = usage;
+        }
+        assert!(last.evicted > 8 * 1024 * 3, "{last:?}");
     }
 
     #[test]

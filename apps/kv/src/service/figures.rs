@@ -27,9 +27,12 @@ impl Kv {
         let gets = stats.commands.saturating_sub(stats.by_type.iter().sum());
         let commands = [("get", gets)].into_iter().chain(others);
         figures.extend(commands.map(|(part, value)| Figure { name: "commands", part, value }));
+        figures.extend(self.latency.figures());
+        figures.extend(self.copies.figures());
         if let Some(store) = &self.stores[self.worker] {
             let classes = store.memory_by_class();
             figures.extend(classes.map(|(part, bytes)| Figure { name: "memory", part, value: bytes as u64 }));
+            figures.extend(store.copy_figures());
         }
         figures
     }

@@ -6,6 +6,7 @@
 //! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
 //! | `udp` | memcached requests in datagrams |
 //! | `slow_log` | requests that occupy a worker for long |
+//! | `latency` | histogram of latencies |
 //! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
 //! | `figures` | figures for metrics |
@@ -20,6 +21,7 @@ mod background;
 mod conn;
 mod fast_path;
 mod figures;
+mod latency;
 mod pause;
 mod slow_log;
 mod udp;
@@ -42,6 +44,7 @@ use conn::scatter::ScatteredKey;
 use conn::{Client, ProtocolState};
 use fast_path::ParsedAhead;
 use fast_path::conn_fast_state::ConnFastState;
+use latency::Latency;
 use linerate_bypass::inspect::Figure;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
@@ -119,6 +122,7 @@ pub struct Kv {
     /// Slot of the client whose idle time was checked last.
     idle_cursor: usize,
     pauses: PauseProgress,
+    latency: Latency,
 }
 
 impl Kv {
@@ -173,6 +177,7 @@ impl Kv {
             now,
             idle_cursor: 0,
             pauses: PauseProgress::default(),
+            latency: Latency::default(),
         }
     }
 
@@ -202,6 +207,21 @@ impl Kv {
         self.queued_output = self.queued_output - before + client.output.bytes();
         self.fast_states[conn.slot()].sync_from(&client);
         self.clients[conn.slot()] = Some(client);
+    }
+
+    /// Serves the connections `readable`. Returns the number of those for which no further event is needed.
+    #[inline(always)]
+    fn serve_burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
+        let mut rest = readable;
+        let mut are_all = true;
+        while !rest.is_empty() {
+            let (examined, are_fast) = self.parse_group(net, rest);
+            rest = &rest[examined..];
+            are_all &= are_fast;
+            self.serve_group(net);
+        }
+        self.send_batches();
+        if are_all { readable.len() } else { 0 }
     }
 }
 
@@ -238,16 +258,11 @@ impl Service for Kv {
     fn burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         self.now = self.clock.millis(net.now());
         self.burst += 1;
-        let mut rest = readable;
-        let mut are_all = true;
-        while !rest.is_empty() {
-            let (examined, are_fast) = self.parse_group(net, rest);
-            rest = &rest[examined..];
-            are_all &= are_fast;
-            self.serve_group(net);
+        if self.burst.is_multiple_of(latency::SAMPLED) {
+            self.timed_burst(net, readable)
+        } else {
+            self.serve_burst(net, readable)
         }
-        self.send_batches();
-        if are_all { readable.len() } else { 0 }
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {

@@ -12,6 +12,7 @@ use crate::store::index::lookahead::LocationHint;
 use crate::store::memory::item::{Form, Item};
 use crate::store::reclaim::eviction::{EvictionPolicy, end_of_step};
 use crate::store::{Key, Store};
+use linerate_bypass::inspect::Figure;
 use linerate_bypass::{CacheEntry, CacheWriter, Published, SharedCache, prefetch};
 use std::io;
 use std::sync::Arc;
@@ -113,6 +114,15 @@ impl Store {
         if let Some(copies) = &mut self.copies {
             copies.invalidate(hash);
         }
+    }
+
+    /// Returns the number of copies made, and their memory, if there are copies.
+    pub fn copy_figures(&self) -> impl Iterator<Item = Figure> {
+        let usage = self.copies.as_ref().map(|copies| copies.usage());
+        usage.into_iter().flat_map(|usage| {
+            [("copies made", usage.records), ("copies evicted bytes", usage.evicted), ("copies bytes", usage.used)]
+                .map(|(name, value)| Figure { name, part: "", value })
+        })
     }
 
     /// Removes all copies.

@@ -57,6 +57,23 @@ fn repeated_reads_take_no_turn_of_other_workers() {
 }
 
 #[test]
+fn reads_and_copies_are_counted() {
+    let (mut server, clients, key) = with_copy();
+    let reads = |server: &TestServer, result| server.figure(0, "copy reads", result).unwrap();
+    let made = server.figure(1, "copies made", "").unwrap();
+    assert_eq!((reads(&server, "hit"), reads(&server, "miss"), reads(&server, "paused")), (1, 1, 0));
+    assert!(made == 1 && server.figure(1, "copies bytes", "").unwrap() > 0);
+    expect_reply(&mut server, clients[0], &format!("get {key}"), "$3\r\nold\r\n");
+    expect_reply(&mut server, clients[0], &format!("append {key} er"), ":5\r\n");
+    expect_reply(&mut server, clients[0], &format!("get {key}"), "$5\r\nolder\r\n");
+    assert_eq!((reads(&server, "hit"), reads(&server, "miss")), (2, 2));
+    assert_eq!(server.figure(1, "copies made", ""), Some(2));
+    assert_eq!(server.figure(1, "copies evicted bytes", ""), Some(0));
+    let alone = TestServer::new(1);
+    assert_eq!((alone.figure(0, "copy reads", "hit"), alone.figure(0, "copies made", "")), (None, None));
+}
+
+#[test]
 fn change_of_any_kind_is_seen_by_the_next_read() {
     let long = "y".repeat(5000);
     let long_reply = format!("$5000\r\n{long}\r\n");

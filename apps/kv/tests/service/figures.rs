@@ -244,3 +244,20 @@ fn totals_of_other_worker_restart_at_0_after_reset() {
         assert_eq!(info(&mut server, clients[1], "keyspace_misses"), 2);
     }
 }
+
+#[test]
+fn latency_of_one_burst_in_sixteen_is_counted() {
+    for workers in [1, 2] {
+        let mut server = TestServer::new(workers);
+        let client = server.connect(0);
+        let keys = (0..9).map(|n| format!("incr key{n}")).collect::<Vec<_>>();
+        let requests = lines(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+        let count = |server: &TestServer| server.figure(0, "latency", "+Inf").unwrap();
+        assert_eq!((count(&server), server.figure(0, "latency sum", "")), (0, Some(0)));
+        // Also the requests for another worker, which reply after the burst.
+        (0..32).for_each(|_| _ = server.call(client, &requests));
+        assert_eq!(count(&server), 2 * 9, "{workers}");
+        assert!(server.figure(0, "latency sum", "").unwrap() > 0);
+        assert!(server.figure(0, "latency", "5.12e-07").unwrap() <= count(&server));
+    }
+}

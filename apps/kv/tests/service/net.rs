@@ -383,6 +383,12 @@ impl TestServer {
         self.workers[worker].kv.requests().unwrap()
     }
 
+    /// Returns the figure `name` of `worker` for its metrics.
+    pub fn figure(&self, worker: usize, name: &str, part: &str) -> Option<u64> {
+        let figures = self.workers[worker].kv.figures();
+        figures.iter().find(|figure| (figure.name, figure.part) == (name, part)).map(|figure| figure.value)
+    }
+
     /// Runs each worker on its own thread. `run` gets the number of the worker. Workers continue to have turns until
     /// all calls have returned.
     pub fn run_on_threads(&mut self, run: impl Fn(usize, &mut Call<'_>) + Sync) {

@@ -1,5 +1,5 @@
 use super::*;
-use linerate_bypass::inspect::{Gauges, Shortages};
+use linerate_bypass::inspect::{Figure, Gauges, Shortages};
 use std::collections::HashSet;
 
 fn snapshot(worker: usize) -> Snapshot {
@@ -78,6 +78,21 @@ fn values_match_the_page() {
 }
 
 #[test]
+fn histogram_has_buckets_sum_and_count() {
+    let mut snapshot = snapshot(3);
+    let figure = |name, part, value| Figure { name, part, value };
+    snapshot.figures =
+        vec![figure("latency", "1e-06", 2), figure("latency", "+Inf", 5), figure("latency sum", "", 1_500_000_000)];
+    let page = page(&[Some(snapshot)]);
+    let part = "# TYPE linerate_kv_latency_seconds histogram\n\
+                linerate_kv_latency_seconds_bucket{worker=\"0\",le=\"1e-06\"} 2\n\
+                linerate_kv_latency_seconds_bucket{worker=\"0\",le=\"+Inf\"} 5\n\
+                linerate_kv_latency_seconds_sum{worker=\"0\"} 1.5\n\
+                linerate_kv_latency_seconds_count{worker=\"0\"} 5\n# HELP";
+    assert!(page.contains(part), "{page}");
+}
+
+#[test]
 fn silent_worker_is_down() {
     let page = page(&[None, Some(snapshot(1))]);
     assert!(page.contains("linerate_worker_up{worker=\"0\"} 0\nlinerate_worker_up{worker=\"1\"} 1\n"), "{page}");
@@ -109,6 +124,7 @@ fn documentation_lists_every_metric() {
         let labels = match values {
             Values::Each(_) | Values::Up => "`worker`".to_owned(),
             Values::By(label, _) => format!("`worker`, `{label}`"),
+            Values::Histogram(..) => "`worker`, `le`".to_owned(),
             Values::Version => "`version`".to_owned(),
         };
         expected += &format!("| `{name}` | {} | {labels} | {help} |\n", kind.name());

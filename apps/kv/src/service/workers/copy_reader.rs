@@ -1,6 +1,7 @@
 //! Reads of copies of the strings of other shards, in place of requests to their workers.
 
 use crate::store::{CopyEntry, Key, LONG_THRESHOLD, ReadCopies};
+use linerate_bypass::inspect::Figure;
 use std::sync::Arc;
 
 /// Bounds of the number of reads in a window.
@@ -25,6 +26,10 @@ pub(in crate::service) struct CopyReader {
     successes: u64,
     /// Copies are neither read nor made.
     is_paused: bool,
+    /// Reads with and without success before this window, and in earlier pauses.
+    hits_before: u64,
+    misses_before: u64,
+    paused_before: u64,
     /// Many keys of this window have no copies yet.
     is_first_window: bool,
 }
@@ -39,6 +44,9 @@ impl CopyReader {
             window: capacity.clamp(MIN_WINDOW, MAX_WINDOW),
             failures: 0,
             successes: 0,
+            hits_before: 0,
+            misses_before: 0,
+            paused_before: 0,
             is_first_window: true,
         }
     }
@@ -49,7 +57,28 @@ impl CopyReader {
         self.is_paused =
             !self.is_first_window && self.successes * NEEDED.1 < (self.failures + self.successes) * NEEDED.0;
         self.is_first_window = self.is_paused;
+        self.hits_before += self.successes;
+        self.misses_before += self.failures;
         (self.failures, self.successes) = (0, 0);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_pause(&mut self) {
+        self.paused_before += self.failures;
+        (self.failures, self.is_paused) = (0, false);
+    }
+
+    /// Returns the number of reads of strings of other shards, by result.
+    pub fn figures(&self) -> impl Iterator<Item = Figure> {
+        let (missed, paused) = if self.is_paused { (0, self.failures) } else { (self.failures, 0) };
+        let by_result = [
+            ("hit", self.hits_before + self.successes),
+            ("miss", self.misses_before + missed),
+            ("paused", self.paused_before + paused),
+        ];
+        let by_result = by_result.into_iter().filter(|_| !self.copies.is_empty());
+        by_result.map(|(part, value)| Figure { name: "copy reads", part, value })
     }
 
     /// Prefetches the entries of the shard `owner` for `hash`.
@@ -86,7 +115,7 @@ impl CopyReader {
         self.failures += 1;
         if self.is_paused {
             if self.failures >= self.window * PAUSE && !self.copies.is_empty() {
-                (self.failures, self.is_paused) = (0, false);
+                self.end_pause();
             }
         } else if self.failures + self.successes >= self.window {
             self.end_window();

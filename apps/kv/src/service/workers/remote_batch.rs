@@ -10,6 +10,7 @@ use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
 use crate::sink::Sink;
+use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
 /// Approximate limit of request bytes per batch, and of each client in it.
@@ -28,6 +29,8 @@ pub struct RemoteBatch {
     pub(in crate::service) sender: usize,
     /// Number of the batch among those of the sender, from 1.
     pub(in crate::service) number: u64,
+    /// Start of the burst from which the batch is, if that burst is timed.
+    pub(in crate::service) since: Option<Instant>,
     pub(in crate::service) requests: Vec<RemoteRequest>,
     /// Bytes of all requests.
     pub(in crate::service) text: Vec<u8>,
@@ -184,6 +187,7 @@ impl Kv {
         if let Some(mut batch) = self.batches[worker].take() {
             self.stats.batches += 1;
             batch.number = self.stats.batches;
+            batch.since = self.latency.since;
             self.stats.batched += batch.requests.len() as u64;
             self.server.outbox.send(worker, Message::RunBatch(batch));
         }
@@ -234,6 +238,9 @@ impl Kv {
                 });
             }
             (first, from) = (end, to.unwrap_or(from));
+        }
+        if let Some(since) = batch.since.take() {
+            self.note_latency(since, batch.requests.len() as u64);
         }
         // The requests that clients sent meanwhile have been executed.
         self.clear_ahead();
