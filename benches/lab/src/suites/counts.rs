@@ -22,6 +22,9 @@ const MANY: Service = Service { load: "--size 64 --depth 128", ..ONE };
 /// Compared tests.
 const CASES: [(&str, Service); 2] = [("ib_send_lat", ONE), ("ib_send_bw --bidirectional", MANY)];
 
+/// Send queue of perftest. A server for many connections would have a shorter one, with more completions.
+const SENDS: &str = "--rdma-sends 128";
+
 /// Size of a request and of its reply in bytes.
 const SIZE: u64 = 64;
 /// Header of each message in bytes.
@@ -124,7 +127,7 @@ impl fmt::Display for VerbCounts {
 fn ours(lab: &Lab, pair: &Pair, service: Service) -> Result<VerbCounts> {
     let via = format!("rdma:{DEVICE}");
     let script = |arguments: &str| Ok::<_, Error>(format!("{}{}", counted(lab)?, lab.in_guest(arguments)));
-    let serve = script(&service.serve(&End::new(&via, Pair::SERVER)))?;
+    let serve = script(&format!("{} {SENDS}", service.serve(&End::new(&via, Pair::SERVER))))?;
     let mut server = pair.server.start_script(service.name, &serve)?;
     server.wait_for_line("ready ")?;
     let load = script(&service.load(&End::new(&via, Pair::CLIENT), Pair::SERVER))?;
