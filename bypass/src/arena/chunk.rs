@@ -1,6 +1,6 @@
 //! Chunks: large parts of an arena with one owner.
 
-use super::Shared;
+use super::{MAX_CARVED, Shared};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -85,6 +85,7 @@ impl Shared {
 
     /// Returns the end of the memory for blocks, as an offset, if there are `chunks`.
     pub(super) fn front_end(&self, chunks: usize) -> usize {
-        if chunks == 0 { self.len } else { self.chunks_end() - chunks * CHUNK }
+        let end = if chunks == 0 { self.len } else { self.chunks_end() - chunks * CHUNK };
+        end.min(MAX_CARVED)
     }
 }

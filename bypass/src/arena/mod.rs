@@ -43,8 +43,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Granularity of block numbers in bytes.
 const UNIT: usize = 16;
-/// Maximum size of an arena, whose blocks have 32-bit numbers; one number means none.
-const MAX_BYTES: usize = (u32::MAX as usize) * UNIT;
+/// Maximum size of an arena: a [`BuddyArena`] has 32-bit numbers for its smallest blocks.
+const MAX_BYTES: usize = 1 << 40;
+/// Part of an arena in which blocks are carved, which have 32-bit numbers; one number means none. The part behind it
+/// serves chunks.
+const MAX_CARVED: usize = (u32::MAX as usize) * UNIT;
 /// Alignment of the bytes of blocks of 500 bytes or more, which lets devices write whole cache lines.
 const LINE: usize = 64;
 /// Bytes that are carved into small blocks at once.
@@ -71,8 +74,8 @@ impl Default for ArenaConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// The size has no room for a block, or exceeds the range of block numbers.
-    #[error("invalid arena size {0}: use 4096 bytes to 64 GiB")]
+    /// The size has no room for a block, or is too large.
+    #[error("invalid arena size {0}: use 4096 bytes to 1 TiB")]
     Size(usize),
     /// The kernel did not map the memory.
     #[error("cannot map {bytes} bytes for an arena ({error}): use a smaller arena, or add memory")]

@@ -120,6 +120,38 @@ fn external_memory_is_released_once_after_the_last_bytes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "maps more memory than there is")]
+fn chunks_lie_behind_the_memory_for_blocks_of_a_large_arena() {
+    let len = MAX_BYTES;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: an anonymous mapping at an address chosen by the kernel affects no existing memory.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    let (start, at) = (NonNull::new(start.cast()).unwrap(), start.addr());
+    let unmap = move || {
+        // SAFETY: mapped above with this length. The arena calls this once, at its end.
+        assert_eq!(unsafe { libc::munmap(std::ptr::without_provenance_mut(at), len) }, 0);
+    };
+    // SAFETY: only the arena uses the mapping.
+    let arena = unsafe { Arena::from_region(start, len, Memory::Process, unmap) }.unwrap();
+    let mut buddy_arena = BuddyArena::new(arena.clone());
+    let mut pages: Vec<u32> = (0..20).map(|_| buddy_arena.alloc_page().unwrap()).collect();
+    pages.iter().for_each(|page| buddy_arena.page_mut(*page).fill(*page as u8));
+    assert!(pages.iter().all(|page| buddy_arena.page(*page).iter().all(|byte| *byte == *page as u8)));
+    let ends = |bytes: &[u8]| bytes.as_ptr().addr() - at + bytes.len();
+    assert_eq!(ends(buddy_arena.page(15).last_chunk::<1>().unwrap()), len);
+    let mut block = arena.alloc(100).unwrap();
+    block.fill(7);
+    assert!(ends(&block) < MAX_CARVED);
+    for (chunks, end) in [(0, MAX_CARVED), (1 << 19, MAX_CARVED), ((1 << 20) - 1, CHUNK), (1 << 20, 0)] {
+        assert_eq!(arena.shared.front_end(chunks), end, "{chunks}");
+    }
+    // The number of the last block of a BuddyArena that has all chunks, plus one.
+    assert!((len / BuddyArena::SMALLEST) as u64 <= u32::MAX.into());
+    pages.drain(..).for_each(|page| buddy_arena.free_page(page));
+}
+
+#[test]
 fn arena_of_an_invalid_size_is_an_error() {
     for bytes in [0, 4_095, MAX_BYTES + 1, usize::MAX] {
         let error = Arena::new(ArenaConfig { bytes, hugepages: true }).unwrap_err();

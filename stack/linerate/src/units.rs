@@ -54,6 +54,16 @@ pub fn parse_size_or_none(text: &str) -> Result<usize, String> {
 
 /// Parses a large number of bytes: `512m`, `4g` (binary multiples).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_bytes_up_to(text, 32)
+}
+
+/// Parses a number of bytes as [`parse_bytes`] does, up to 1024g.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    parse_bytes_up_to(text, 1024)
+}
+
+/// Parses a number of bytes up to `most` GiB.
+fn parse_bytes_up_to(text: &str, most: u64) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let shift = match unit {
         "" => 0,
@@ -64,8 +74,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let count: u64 = text[..text.len() - unit.len()].parse().map_err(|_| "the number is missing or too large")?;
     match count.checked_mul(1 << shift) {
-        Some(bytes) if (1 << 22..=1 << 35).contains(&bytes) => Ok(bytes),
-        _ => Err("it must be at least 4m and at most 32g".to_owned()),
+        Some(bytes) if (1 << 22..=most << 30).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("it must be at least 4m and at most {most}g")),
     }
 }
 
@@ -123,6 +133,8 @@ mod tests {
         for text in ["", "k", "0", "-1", "1g", "1025m", "18446744073709551615k"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
+        assert_eq!((parse_bytes("32g"), parse_memory("1024g")), (Ok(1 << 35), Ok(1 << 40)));
+        assert!(parse_bytes("33g").is_err() && parse_memory("1025g").is_err());
         assert_eq!((parse_size_or_none("0"), parse_size_or_none("64k")), (Ok(0), Ok(65_536)));
     }
 }

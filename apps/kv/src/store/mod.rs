@@ -16,6 +16,7 @@ pub use index::hasher::KeyHasher;
 pub use index::lookahead::LocationHint;
 pub use index::siphash::HashBatch;
 pub use keyspaces::KEYSPACES;
+pub use memory::heap::MAX_SHARD;
 pub use memory::item::ItemMeta;
 pub use memory::long_value::{Long, LongWriter, Str, Value};
 pub use read_copies::{CopyEntry, ReadCopies};

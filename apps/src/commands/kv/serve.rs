@@ -6,14 +6,14 @@ use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use clap::builder::ArgPredicate;
-use linerate::units::{format_size, parse_bytes, parse_size_or_none};
+use linerate::units::{format_size, parse_bytes, parse_memory, parse_size_or_none};
 use linerate::{Listen, NetConfig, Network};
 use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict, ReadCopies};
-use linerate_kv::store::EvictionPolicy;
+use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -59,12 +59,12 @@ pub struct KvServeArgs {
     #[arg(long, requires = "memcached", display_order = 3)]
     udp: bool,
 
-    /// Memory for keys, values and metadata: 512m, 4g
+    /// Memory for keys, values and metadata, at most 32g for each worker: 512m, 4g
     #[arg(
         long,
         value_name = "BYTES",
         default_value = format_size(Settings::default().memory),
-        value_parser = parse_bytes,
+        value_parser = parse_memory,
         help_heading = "Key-value",
     )]
     memory: u64,
@@ -177,8 +177,9 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
             ..Settings::default()
         };
         let memcached = args.memcached.map(|address| address.port());
-        check_ports(args, network.workers())?;
         let workers = network.workers();
+        check_ports(args, workers)?;
+        check_memory(args, workers)?;
         // A wrong map is reported before memory is allocated.
         let cluster = args.cluster.source(&args.listen, workers);
         let cluster = cluster.map(|source| source.read().map(|map| (source, map))).transpose()?;
@@ -305,6 +306,19 @@ fn check_ports(args: &KvServeArgs, workers: usize) -> Result<(), Error> {
         ))),
         None => Ok(()),
     }
+}
+
+/// Checks that the shards can address the memory.
+fn check_memory(args: &KvServeArgs, workers: usize) -> Result<(), Error> {
+    let needed = args.memory.div_ceil(MAX_SHARD);
+    if needed <= workers as u64 {
+        return Ok(());
+    }
+    let (memory, most) = (format_size(args.memory), format_size(MAX_SHARD));
+    Err(Error::Usage(format!(
+        "--memory {memory}: a worker has at most {most}: give --workers {needed}, or start several processes with \
+         --cluster-map"
+    )))
 }
 
 /// Reads the first line of the file at `path`, which may be a pipe.

@@ -17,6 +17,9 @@ const STEPS: usize = 8;
 const CLASSES: usize = (FINE - SMALLEST) / UNIT + 1 + STEPS * (LARGEST / FINE).ilog2() as usize;
 /// Number of pages compared to find the one with the fewest items.
 const LOOKED_AT: usize = 16;
+/// Maximum memory of a shard in bytes: that of 32-bit locations.
+pub const MAX_SHARD: u64 = (UNIT as u64) << u32::BITS;
+const MAX_PAGES: u32 = (MAX_SHARD / PAGE as u64) as u32;
 /// End of a page's list of free slots.
 const NONE: u16 = u16::MAX;
 
@@ -36,6 +39,8 @@ pub(crate) struct Heap {
     /// Page being evacuated, and the next slot to examine.
     evacuating: Option<(u32, u16)>,
     released: u32,
+    /// Pages from this number on are not used.
+    max_pages: u32,
     /// Empty between calls.
     opened: Vec<u32>,
 }
@@ -71,13 +76,14 @@ impl Heap {
     /// Creates a heap in the memory of `arena`.
     pub fn new(arena: Arena) -> Self {
         // Reserve the maximum, so that the vector never moves.
-        let most = arena.stats().capacity / BuddyArena::PAGE;
+        let most = (arena.stats().capacity / BuddyArena::PAGE).min(MAX_PAGES as usize);
         Heap {
             pieces: BuddyArena::new(arena),
             pages: Vec::with_capacity(most),
             classes: std::array::from_fn(|_| Class::default()),
             evacuating: None,
             released: 0,
+            max_pages: MAX_PAGES,
             opened: Vec::new(),
         }
     }
@@ -107,10 +113,24 @@ impl Heap {
 
     /// Returns true if the arena has `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
-        self.opened.extend(std::iter::from_fn(|| self.pieces.alloc_page()).take(count));
+        while self.opened.len() < count
+            && let Some(page) = self.alloc_page()
+        {
+            self.opened.push(page);
+        }
         let has_all = self.opened.len() == count;
         self.opened.drain(..).for_each(|page| self.pieces.free_page(page));
         has_all
+    }
+
+    /// Allocates a page of the arena whose bytes have locations. An arena for several heaps has others.
+    fn alloc_page(&mut self) -> Option<u32> {
+        let page = self.pieces.alloc_page()?;
+        if page < self.max_pages {
+            return Some(page);
+        }
+        self.pieces.free_page(page);
+        None
     }
 
     /// Takes a slot for `len` bytes, at most [`LARGEST`].
@@ -285,7 +305,7 @@ impl Heap {
     /// Takes a page of the arena and cuts it into slots of `class`.
     #[cold]
     fn open(&mut self, class: usize) -> Option<u32> {
-        let page = self.pieces.alloc_page()?;
+        let page = self.alloc_page()?;
         let partial = &mut self.classes[class].partial;
         if self.pages.len() <= page as usize {
             self.pages.resize(page as usize + 1, CLOSED);
@@ -377,6 +397,30 @@ mod tests {
     fn heap(pages: usize) -> Heap {
         let bytes = (pages * PAGE).next_multiple_of(1 << 20);
         Heap::new(Arena::new(ArenaConfig { bytes, hugepages: false }).unwrap())
+    }
+
+    #[test]
+    fn locations_reach_the_last_slot_of_the_last_page() {
+        let end = MAX_PAGES as usize * PAGE;
+        assert_eq!(end as u64, MAX_SHARD);
+        for start in [0, SMALLEST, 1 << 31, (1 << 34) + 8, end - LARGEST, end - SMALLEST] {
+            assert_eq!(start_of(location(start)), start);
+        }
+    }
+
+    #[test]
+    fn pages_without_locations_are_left_to_others() {
+        let mut heap = heap(16);
+        heap.max_pages = 3;
+        assert!(heap.has_pages(3) && !heap.has_pages(4));
+        let locations: Vec<_> = std::iter::from_fn(|| heap.allocate(LARGEST)).collect();
+        assert_eq!(locations.len(), 3 * PAGE / LARGEST);
+        assert!(locations.iter().all(|location| start_of(*location) < 3 * PAGE));
+        assert!(!heap.add_page(16) && !heap.has_pages(1));
+        // The rest of the arena serves long values.
+        assert_eq!(std::iter::from_fn(|| heap.pieces.alloc_page()).count(), 13);
+        heap.release(locations[0]);
+        assert_eq!(heap.allocate(LARGEST), Some(locations[0]));
     }
 
     /// Takes a slot and fills it with `n`.
