@@ -1,10 +1,14 @@
 //! Clients over AF_XDP and TAP in namespaces, and the load over a link between two processes.
 
 use super::clients::{self, fill, has};
+use super::fetch;
 use super::program::linerate;
 use super::wire::{Wire, servers};
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use linerate::{Idle, Network};
 use linerate_harness::program::{Program, turn};
-use linerate_harness::rerun::in_namespaces;
+use linerate_harness::rerun::{MAIN, command, finish, in_namespaces, parts};
 use linerate_harness::tests;
 
 /// Tests curl and h2load, over IPv4 and IPv6.
@@ -51,4 +55,34 @@ fn loads(server: &str, load: &str) {
 tests! {
     load_works_over_virtio_user => loads("vhost:SOCKET", "virtio-user:SOCKET");
     load_works_over_memif => loads("memif:SOCKET,server", "memif:SOCKET");
+}
+
+/// Environment variable with the path of the link's socket.
+const SOCKET: &str = "LINERATE_TEST_SOCKET";
+
+#[test]
+fn client_of_hyper_gets_files_over_virtio_user() {
+    let _turn = turn();
+    parts(|role| match role {
+        MAIN => {
+            let directory = tempfile::tempdir().unwrap();
+            fill(directory.path());
+            let site = directory.path().display();
+            let args = format!("--ip 10.9.0.2/24 --listen 10.9.0.2:80 --idle backoff --dir {site} --json");
+            let server = Program::serve(linerate(&format!("http serve --via vhost:{site}/link.sock {args}")));
+            finish(Program::start(command("client").env(SOCKET, directory.path().join("link.sock"))));
+            let summary = server.stop().json();
+            assert_eq!(summary["accepted"], 1, "{summary}");
+        }
+        "client" => {
+            let via = format!("virtio-user:{}", std::env::var(SOCKET).unwrap());
+            let network = Network::builder().via(via.parse().unwrap()).ip("10.9.0.1/24".parse().unwrap());
+            let server = "10.9.0.2:80".parse().unwrap();
+            let paths = ["/", "/missing"].map(str::to_owned).to_vec();
+            let replies = fetch::run(network.idle(Idle::Backoff), server, paths).unwrap();
+            assert_eq!(replies[0], (StatusCode::OK, Bytes::from("<p>home")));
+            assert_eq!(replies[1].0, StatusCode::NOT_FOUND);
+        }
+        role => panic!("the test has no role '{role}'"),
+    });
 }

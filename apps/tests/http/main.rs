@@ -6,6 +6,10 @@
 #[expect(dead_code, reason = "each test target uses a part of it")]
 mod common;
 #[cfg(feature = "dpdk")]
+#[path = "../../../stack/linerate/examples/fetch.rs"]
+#[expect(dead_code, reason = "the main function of the example is not called")]
+mod fetch;
+#[cfg(feature = "dpdk")]
 #[path = "../net/program.rs"]
 mod program;
 #[cfg(feature = "dpdk")]
