@@ -67,7 +67,8 @@ fn h2load_reports_no_error() {
 #[test]
 fn load_reports_requests_and_their_bytes() {
     let _turn = turn();
-    let server = serve("http", &format!("{ANY} --metrics 127.0.0.1:0"));
+    // A service on a thread of its own reports no requests.
+    let server = serve("http", &format!("{ANY} --threading inline --metrics 127.0.0.1:0"));
     for more in ["--connections 8", "--depth 4 --histogram", "--connections 4 --rate 1000 --path /a%20b"] {
         let load = format!("http load --connect {} --duration 300ms --json {more}", server.address());
         let ended = run(&load);
