@@ -54,8 +54,8 @@ struct NetArgs {
     #[arg(long, value_name = "NET", default_value_t, display_order = 0)]
     via: Via,
 
-    /// Number of workers, each pinned to a core, those of the device's NUMA node before others; servers take the first
-    /// cores, loads the last [default: 1]
+    /// Number of workers, each pinned to a core, preferably of the device's NUMA node; servers take the first cores,
+    /// loads the last [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")]
     workers: Option<usize>,
 
