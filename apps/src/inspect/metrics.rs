@@ -5,7 +5,7 @@ use super::wire::Value;
 use linerate_bypass::Verbs;
 use linerate_bypass::inspect::Snapshot;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// Prometheus type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,8 +145,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_kv_latency_seconds",
         kind: Kind::Histogram,
-        help: "Time from the burst with a request to its reply, on the worker of the connection, for the requests of one \
-               burst in 16 (key-value only). Requests that wait for several shards are not included.",
+        help: "Time from the burst with a request to its reply, on the worker of the connection, for the requests of \
+               one burst in 16 (key-value only). Requests that wait for several shards are not included.",
         values: Values::Histogram("latency", "latency sum"),
     },
     Metric {
@@ -293,8 +293,9 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
     let mut page = String::new();
     for Metric { name, kind, help, values } in METRICS {
         let mut lines = String::new();
-        let line = |lines: &mut String, labels: &[(&str, &str)], value: u64| {
+        let mut line = |suffix: &str, labels: &[(&str, &str)], value: &dyn Display| {
             lines.push_str(name);
+            lines.push_str(suffix);
             for (n, (label, text)) in labels.iter().enumerate() {
                 lines.push(if n == 0 { '{' } else { ',' });
                 let _ = write!(lines, "{label}=\"{}\"", escaped(text));
@@ -302,26 +303,28 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
             let _ = writeln!(lines, "}} {value}");
         };
         if let Values::Version = values {
-            line(&mut lines, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+            line("", &[("version", env!("CARGO_PKG_VERSION"))], &1);
         }
         for (worker, snapshot) in snapshots.iter().enumerate() {
             let worker = worker.to_string();
             let worker = ("worker", worker.as_str());
             match (values, snapshot) {
-                (Values::Up, snapshot) => line(&mut lines, &[worker], u64::from(snapshot.is_some())),
+                (Values::Up, snapshot) => line("", &[worker], &u64::from(snapshot.is_some())),
                 (Values::Each(value), Some(snapshot)) => {
                     if let Some(value) = value(snapshot) {
-                        line(&mut lines, &[worker], value);
+                        line("", &[worker], &value);
                     }
                 }
                 (Values::By(label, all), Some(snapshot)) => {
-                    all(snapshot)
-                        .into_iter()
-                        .for_each(|(text, value)| line(&mut lines, &[worker, (*label, text)], value));
+                    all(snapshot).into_iter().for_each(|(text, value)| line("", &[worker, (*label, text)], &value));
                 }
                 (Values::Histogram(buckets, sum), Some(snapshot)) => {
                     let buckets = figures(snapshot, buckets);
-                    lines.push_str(&histogram(name, worker.1, &buckets, figure(snapshot, sum)));
+                    buckets.iter().for_each(|(bound, count)| line("_bucket", &[worker, ("le", bound)], count));
+                    if let (Some((_, count)), Some(nanos)) = (buckets.last(), figure(snapshot, sum)) {
+                        line("_sum", &[worker], &(nanos as f64 / 1e9));
+                        line("_count", &[worker], count);
+                    }
                 }
                 (Values::Version, _) | (_, None) => {}
             }
@@ -331,19 +334,6 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
         }
     }
     page
-}
-
-/// Returns the lines of the histogram `name` of a worker.
-fn histogram(name: &str, worker: &str, buckets: &[(&str, u64)], nanos: Option<u64>) -> String {
-    let mut lines = String::new();
-    for (bound, count) in buckets {
-        let _ = writeln!(lines, "{name}_bucket{{worker=\"{worker}\",le=\"{bound}\"}} {count}");
-    }
-    if let (Some((_, count)), Some(nanos)) = (buckets.last(), nanos) {
-        let _ = writeln!(lines, "{name}_sum{{worker=\"{worker}\"}} {}", nanos as f64 / 1e9);
-        let _ = writeln!(lines, "{name}_count{{worker=\"{worker}\"}} {count}");
-    }
-    lines
 }
 
 /// Returns the values of a worker by metric name.

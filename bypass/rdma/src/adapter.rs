@@ -105,7 +105,8 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let Config { max_connections, sends, .. } = config;
         let cqs = config.qps_of_cqs(&limits);
         tracing::debug!(
-            "{}: up to {max_connections} connections per worker, with {sends} requests each, in completion queues for {cqs:?}",
+            "{}: up to {max_connections} connections per worker, with {sends} requests each, in completion queues for \
+             {cqs:?}",
             provider.name()
         );
         let listeners = match config.connect {

@@ -1,5 +1,6 @@
 //! Caches and NUMA nodes of this machine, read from sysfs.
 
+use crate::cores::CoreList;
 use linerate_bypass::Via;
 #[cfg(feature = "rdma")]
 use std::collections::BTreeMap;
@@ -35,8 +36,8 @@ impl Topology {
         };
         // -1 without NUMA.
         let node: u32 = self.read(format!("{device}/numa_node"))?.parse().ok()?;
-        let cores = self.read(format!("devices/system/node/node{node}/cpulist"))?;
-        Some(cpu_list(&cores).collect()).filter(|cores: &Vec<usize>| !cores.is_empty())
+        let cores = self.read(format!("devices/system/node/node{node}/cpulist"))?.parse::<CoreList>().ok()?;
+        Some(cores.cores().to_vec())
     }
 
     /// Returns the bytes of the last-level cache for each core that shares it, the fewest of `cores`. `None` if the
@@ -56,11 +57,12 @@ impl Topology {
             else {
                 continue;
             };
+            let sharing = sharing.parse::<CoreList>().map_or(1, |cores| cores.cores().len());
             if read("type").as_deref() == Some("Instruction") {
                 continue;
             }
             if let (Ok(level), Some(size)) = (level.parse::<u32>(), bytes(&size)) {
-                by_level.insert(level, size / cpu_list(&sharing).count().max(1));
+                by_level.insert(level, size / sharing);
             }
         }
         by_level.pop_last().map(|(_, share)| share)
@@ -75,15 +77,6 @@ fn bytes(text: &str) -> Option<usize> {
         (number, "M") => number.parse::<usize>().ok()?.checked_mul(1 << 20),
         _ => text.parse().ok(),
     }
-}
-
-/// Iterates over a list such as `0-2,5`, without its invalid parts.
-fn cpu_list(list: &str) -> impl Iterator<Item = usize> + '_ {
-    let parts = list.split(',').filter_map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
-    });
-    parts.flatten()
 }
 
 #[cfg(test)]

@@ -119,11 +119,12 @@ impl Kv {
     #[cold]
     fn apply_pause(&mut self, net: &mut impl Transport, pause: Pause) {
         self.server.pause = pause;
+        let is_paused = pause.mode.is_some();
         for slot in 0..self.clients.len() {
             let Some(conn) = self.clients[slot].as_ref().map(|client| client.conn) else { continue };
             self.with_client(net, conn, |kv, net, client| {
                 client.ahead = 0..0;
-                client.session_mut().into_iter().for_each(|session| session.set_pause(pause.mode));
+                client.session_mut().into_iter().for_each(|session| session.set_under_pause(is_paused));
                 if client.is_held {
                     kv.release(client);
                     // A request that has to wait for the new pause is held again.

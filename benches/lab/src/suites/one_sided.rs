@@ -123,7 +123,8 @@ fn only_read(lab: &Lab, pair: &Pair, service: Service) -> Result<(f64, String)> 
 /// Formats a load's report of READs.
 fn shown(one: &serde_json::Value) -> String {
     format!(
-        "{} GETs by {:.2} READs each, {} torn, {} superseded, {} touches, {} sent as requests; the server was busy for {} s",
+        "{} GETs by {:.2} READs each, {} torn, {} superseded, {} touches, {} sent as requests; the server was \
+         busy for {} s",
         one["found"],
         one["reads_per_get"].as_f64().unwrap_or(0.0),
         one["torn"],

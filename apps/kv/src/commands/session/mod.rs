@@ -5,7 +5,6 @@ pub mod connection;
 pub mod transactions;
 pub mod watched_keys;
 
-use crate::commands::PauseMode;
 use crate::commands::cluster::SlotProgress;
 use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
@@ -187,9 +186,9 @@ impl Session {
         self.is_authenticated && self.transaction.is_none() && self.silence == Silence::Off && !self.is_under_pause
     }
 
-    /// Applies the pause of the server's clients, during which each request is checked.
-    pub fn set_pause(&mut self, mode: Option<PauseMode>) {
-        self.is_under_pause = mode.is_some();
+    /// Sets the state of the clients of the server. While they are paused, each request is checked.
+    pub fn set_under_pause(&mut self, is_under_pause: bool) {
+        self.is_under_pause = is_under_pause;
     }
 
     /// Begins a request outside the fast path.

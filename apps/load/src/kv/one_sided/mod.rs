@@ -30,10 +30,8 @@ const TOUCH: Duration = Duration::from_millis(250);
 pub struct Exported {
     addr: RemoteAddr,
     layout: Layout,
-    /// Clock of the server in milliseconds since 1970, when it answered.
-    clock: u64,
-    /// Difference from the local clock to that of the server, or more.
-    clock_offset: i64,
+    /// Milliseconds by which the clock of the server is ahead of the local one, or more; wraps if it is behind.
+    clock_offset: u64,
 }
 
 /// Counters of one-sided GETs.
@@ -124,25 +122,26 @@ pub struct Reader<'a, T> {
 }
 
 impl Exported {
-    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid.
+    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`, of which the last is the server's clock
+    /// in milliseconds since 1970; `None` if they are invalid.
     fn of(numbers: [u64; 7]) -> Option<Self> {
         let [address, key, seed, shards, rows, log, clock] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
         let addr = RemoteAddr { address, key: key.try_into().ok()? };
-        Some(Exported { addr, layout, clock, clock_offset: 0 })
+        Some(Exported { addr, layout, clock_offset: clock })
     }
 
-    /// Follows the clock of the server, which was asked after the local time `asked`, in milliseconds since 1970. The
-    /// server's clock is therefore never thought to be behind: a GET of a key that is about to expire may be sent to
-    /// the server, but no expired value is found.
+    /// Follows the clock of the server, to which the request was sent at the local time `asked` or later, in
+    /// milliseconds since 1970. The server's clock is therefore never assumed to be behind: a GET of a key that is
+    /// about to expire may be sent to the server, but no expired value is found. Called once.
     pub fn asked_at(self, asked: u64) -> Self {
-        Exported { clock_offset: self.clock.wrapping_sub(asked) as i64, ..self }
+        Exported { clock_offset: self.clock_offset.wrapping_sub(asked), ..self }
     }
 
     /// Returns the server's clock at the local time `now`.
     pub(super) fn clock(&self, now: u64) -> u64 {
-        now.wrapping_add_signed(self.clock_offset)
+        now.wrapping_add(self.clock_offset)
     }
 }
 

@@ -22,7 +22,7 @@ impl Bench {
         let export = Export::new(layout, false).unwrap();
         let writers = (0..shards as usize).map(|shard| export.writer(shard)).collect();
         let plan = KvPlan {
-            one_sided: Some(Exported { addr: RemoteAddr { address: BASE, key: 3 }, layout, clock: 0, clock_offset: 0 }),
+            one_sided: Some(Exported { addr: RemoteAddr { address: BASE, key: 3 }, layout, clock_offset: 0 }),
             depth,
             keys: KEYS,
             value_size: 20..=40,
@@ -244,7 +244,7 @@ fn answer_is_parsed_when_complete() {
         assert_eq!(parse(&answer[..end]), Ok(None), "{end}");
     }
     let layout = Layout::new(u64::MAX, 2, 100, 1000).unwrap();
-    let exported = Exported { addr: RemoteAddr { address: 65536, key: 7 }, layout, clock: 5000, clock_offset: 0 };
+    let exported = Exported { addr: RemoteAddr { address: 65536, key: 7 }, layout, clock_offset: 5000 };
     assert_eq!(parse(&answer), Ok(Some(Some(exported))));
     assert_eq!(parse(b"$-1\r\n"), Ok(Some(None)));
     assert_eq!(parse(b"-ERR unknown command\r\n"), Ok(Some(None)));
