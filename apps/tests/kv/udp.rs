@@ -56,6 +56,13 @@ impl Client {
         self.send(id, requests);
         self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no reply to {}", requests.escape_ascii()))
     }
+
+    /// Returns the number of keys that the server looked up.
+    fn gets(&self) -> u64 {
+        let stats = self.call(1, b"stats\r\n");
+        let stats = std::str::from_utf8(&stats).unwrap();
+        stats.lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap().parse().unwrap()
+    }
 }
 
 #[test]
@@ -166,8 +173,8 @@ fn udp_load_ends_without_replies_and_on_sigint() {
         format!("kv load --udp --protocol memcached --via kernel --connect {address} --keys 10 --duration 10m --json");
     let load = start(&load);
     let client = Client::connect(address);
-    // The first key shows that the load has started.
-    wait_for("the first key", || client.call(1, b"get key:000000000001\r\n") != b"END\r\n");
+    // The measurement begins when all keys are set.
+    wait_for("GETs", || client.gets() >= 20);
     load.signal(Signal::INT);
     let output = load.wait();
     let report: serde_json::Value = output.json();
@@ -184,13 +191,7 @@ fn udp_load_reports_losses_when_its_server_stops() {
     let load = start(&load);
     let client = Client::connect(address);
     // All keys are set before the first GET.
-    let gets = || {
-        let stats = client.call(1, b"stats\r\n");
-        let gets =
-            std::str::from_utf8(&stats).unwrap().lines().find_map(|line| line.strip_prefix("STAT cmd_get ")).unwrap();
-        gets.parse::<u64>().unwrap()
-    };
-    wait_for("GETs", || gets() >= 20);
+    wait_for("GETs", || client.gets() >= 20);
     assert!(server.stop().status.success());
     let output = load.wait();
     let report: serde_json::Value = output.json();
