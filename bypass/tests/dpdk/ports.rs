@@ -118,7 +118,8 @@ fn empty_pool_is_back_pressure_and_every_packet_returns() {
 #[test]
 fn pool_share_can_be_held_while_frames_cross() {
     alone(|| {
-        let eal = eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1"]);
+        let eal =
+            eal_with(&["--no-pci", "--vdev=net_ring0", "--vdev=net_null0", "--vdev=net_null1", "--vdev=net_null2"]);
         let port = open(&eal, "eal", small());
         let mut queue = port.take_queues().remove(0);
         let may_hold = port.capabilities().pool;
@@ -138,6 +139,7 @@ fn pool_share_can_be_held_while_frames_cross() {
         drop((held, queue, port));
         let may_hold = |config| open(&eal, "eal", config).capabilities().pool;
         assert_eq!(may_hold(PortConfig { queues: 2, ..PortConfig::default() }), 16_384, "a share of each");
+        assert_eq!(may_hold(PortConfig { held: 20_000, ..PortConfig::default() }), 20_000);
         assert_eq!(may_hold(PortConfig { pool_size: Some(1), ..small() }), BURST, "however small the pool is");
     });
 }

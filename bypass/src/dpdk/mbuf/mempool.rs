@@ -38,7 +38,7 @@ impl Default for MempoolConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no memory for {packets} packets of {data_room} bytes ({reason}): reserve more hugepages with 'linerate hugepages \
-     reserve', or use fewer workers"
+     reserve', or use fewer workers, connections or packets (--max-packets)"
 )]
 pub struct MempoolError {
     packets: u32,

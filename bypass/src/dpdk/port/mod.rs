@@ -45,6 +45,9 @@ pub struct PortConfig {
     pub mac: Option<MacAddr>,
     /// Packets in the port's pool; at least as many as its receive rings hold.
     pub pool_size: Option<u32>,
+    /// Minimum packets that the owner of each queue pair may hold, unless `pool_size` is given. By default 16 384, or
+    /// fewer long ones.
+    pub held: u32,
     /// Key of the RSS hash. With a key and several queues, flows are distributed over the queues by the hash: entry `i`
     /// of the redirection table selects queue `(i % 128) % queues`.
     pub rss_key: Option<[u8; 40]>,
@@ -77,6 +80,7 @@ impl Default for PortConfig {
             mtu: None,
             mac: None,
             pool_size: None,
+            held: 0,
             rss_key: None,
             vlan: false,
             multi_segment: true,

@@ -34,7 +34,7 @@ const XDP_HEADROOM: usize = 256;
 const XDP_FILL: u16 = 2048;
 /// Descriptors, if the device recommends no number.
 const DESCRIPTORS: u16 = 512;
-/// Packets that the owner of each queue pair may hold, unless the pool's size is given.
+/// Packets that the owner of each queue pair may hold at least, unless they are long or the pool's size is given.
 const PACKETS: u32 = 16_384;
 /// Maximum bytes of those packets; long packets are fewer.
 const POOL_BYTES: usize = 64 << 20;
@@ -198,8 +198,9 @@ pub(crate) fn derive(
     let needed = rings + ((longest + 1) * BURST) as u32 + CACHE_FULL;
     let queue_pairs = u32::from(spec.queues);
     let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
-    let owned = PACKETS.min((POOL_BYTES / data_room) as u32);
-    let packets = config.pool_size.unwrap_or(queue_pairs * (needed + owned)).max(least);
+    let owned = PACKETS.min((POOL_BYTES / data_room) as u32).max(config.held);
+    let all = queue_pairs.saturating_mul(needed.saturating_add(owned));
+    let packets = config.pool_size.unwrap_or(all).max(least);
     let rx = |bit| rx_offloads & bit != 0;
     let tx = |bit| tx_offloads & bit != 0;
     let capabilities = Capabilities {

@@ -166,7 +166,8 @@ pub struct NativeTcpConfig {
     /// probes for others.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub keepalive: Option<Duration>,
-    /// Packets that all connections of a worker may hold; seven eighths of its share of the port's packets if `None`.
+    /// Packets that all connections of a worker may hold; 14 336 if `None`, or fewer long ones. The pool of the port is
+    /// sized for them.
     pub max_packets: Option<usize>,
     /// Packets that one connection may hold in each direction; one for every 256 bytes of its buffer if `None`.
     pub max_packets_per_connection: Option<usize>,
@@ -223,7 +224,17 @@ fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> 
     Ok(())
 }
 
+/// Packets that the connections of a worker may hold by default, unless packets are long.
+const DEFAULT_PACKETS: usize = 14_336;
+
 impl NativeTcpConfig {
+    /// Returns the packets of the port that each worker needs for [`max_packets`](Self::max_packets): its connections
+    /// may hold seven eighths of them.
+    pub(crate) fn packets_of_port(&self) -> u32 {
+        let held = self.max_packets.unwrap_or(0);
+        u32::try_from(held.saturating_add(held.div_ceil(7))).unwrap_or(u32::MAX)
+    }
+
     /// Returns the name of the first option that is given.
     fn given(&self) -> Option<&'static str> {
         first_given(&[
@@ -407,11 +418,22 @@ impl NetConfig {
     }
 
     /// Returns the configuration of a client of up to `connections` connections: an RDMA device registers memory for no
-    /// more.
+    /// more, and a port has packets for a request on each.
     pub fn for_client(&self, connections: u32) -> NetConfig {
         let mut config = self.clone();
-        if matches!(config.via, Via::Rdma { .. }) {
-            config.rdma.connections.get_or_insert(connections);
+        match config.via {
+            Via::Rdma { .. } => {
+                config.rdma.connections.get_or_insert(connections);
+            }
+            Via::Kernel => {}
+            _ if config.engine.unwrap_or_default() != TcpEngine::Native => {}
+            _ => {
+                // Packets run low when four sevenths are held.
+                let held = (connections as usize).div_ceil(config.workers.unwrap_or(1).max(1)).saturating_mul(2);
+                if held > DEFAULT_PACKETS {
+                    config.native.max_packets.get_or_insert(held);
+                }
+            }
         }
         config
     }
@@ -439,5 +461,34 @@ impl NetConfig {
         } else {
             Err(Error::NoAddressFor(remote))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_may_hold_two_packets_for_each_connection() {
+        let link = NetConfig { via: "virtio-user:/s".parse().unwrap(), ..NetConfig::default() };
+        let max_packets = |config: &NetConfig, connections| config.for_client(connections).native.max_packets;
+        assert_eq!(max_packets(&link, 7_168), None, "the default suffices");
+        assert_eq!(max_packets(&link, 10_000), Some(20_000));
+        assert_eq!(max_packets(&NetConfig { workers: Some(2), ..link.clone() }, 60_001), Some(60_002), "of a worker");
+        assert_eq!(max_packets(&NetConfig { engine: Some(TcpEngine::Smoltcp), ..link.clone() }, 60_000), None);
+        assert_eq!(max_packets(&NetConfig::default(), 60_000), None);
+        let given = NativeTcpConfig { max_packets: Some(100), ..NativeTcpConfig::default() };
+        assert_eq!(max_packets(&NetConfig { native: given, ..link }, 60_000), Some(100));
+    }
+
+    #[test]
+    fn connections_may_hold_seven_eighths_of_the_packets_of_the_port() {
+        for max_packets in [1, 7, 20_000, 57_344] {
+            let config = NativeTcpConfig { max_packets: Some(max_packets), ..NativeTcpConfig::default() };
+            let packets = config.packets_of_port() as usize;
+            assert!(packets - packets / 8 >= max_packets, "{packets} for {max_packets}");
+        }
+        let config = NativeTcpConfig { max_packets: Some(usize::MAX), ..NativeTcpConfig::default() };
+        assert_eq!(config.packets_of_port(), u32::MAX);
     }
 }

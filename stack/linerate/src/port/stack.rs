@@ -66,6 +66,7 @@ impl Port {
             addresses: kernel_addresses.unwrap_or_else(|| options.ip.iter().map(|own| own.address()).collect()),
             endpoints: host.as_ref().map(SharedHost::endpoints),
             force: options.force,
+            held: options.native.packets_of_port(),
             stop: stop.clone(),
             ..PortConfig::default()
         };
