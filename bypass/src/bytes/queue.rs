@@ -43,6 +43,14 @@ impl BytesQueue {
         }
     }
 
+    /// Prepends `bytes`.
+    pub fn push_front(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.len += bytes.len();
+            self.slices.push_front(bytes);
+        }
+    }
+
     /// Returns the first slice, or an empty one.
     pub fn front(&self) -> &[u8] {
         self.slices.front().map_or(&[], |slice| slice)
@@ -124,6 +132,9 @@ mod tests {
         let mut queue = queue(&["abc", "", "defg", "h"]);
         assert_eq!((queue.len(), queue.slices()), (8, 3));
         assert_eq!(&queue.take(2).unwrap()[..], b"ab");
+        queue.push_front(Bytes::from_static(b"b"));
+        assert_eq!((queue.front(), queue.len(), queue.slices()), (&b"b"[..], 7, 4));
+        queue.advance(1);
         assert_eq!(queue.front(), b"c");
         queue.advance(2);
         assert_eq!(queue.front(), b"efg");

@@ -1,7 +1,6 @@
 //! Connection state at the worker.
 
-use linerate_bypass::{Bytes, ConnId, Transport};
-use std::collections::VecDeque;
+use linerate_bypass::{Bytes, BytesQueue, ConnId, Transport};
 
 /// Maximum slices of one connection that the service has not consumed, since each may hold a packet of the port. It
 /// exceeds the number that the service's thread keeps before it copies them.
@@ -32,7 +31,7 @@ pub(crate) struct Flow {
     held: usize,
     held_slices: usize,
     /// Data that the transport had no room for.
-    unsent: VecDeque<Bytes>,
+    unsent: BytesQueue,
     /// Bytes that the transport took and that are not reported to the service.
     taken: usize,
     /// True if the service waits for room.
@@ -63,32 +62,51 @@ impl Flow {
         self.held_slices = self.held_slices.saturating_sub(slices);
     }
 
-    /// Sends `bytes` after all earlier data.
-    pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, bytes: Bytes) {
-        let len = bytes.len();
+    /// Returns the slices that wait for room in the transport.
+    pub fn unsent_slices(&self) -> usize {
+        self.unsent.slices()
+    }
+
+    /// Sends `bytes` after all earlier data. If they must wait, they are copied unless `may_wait`, since they may hold a
+    /// packet of the port. Returns the number of copied bytes.
+    pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, bytes: Bytes, may_wait: bool) -> usize {
         if !self.unsent.is_empty() {
-            self.unsent.push_back(bytes);
-            return;
+            return self.queue(bytes, may_wait);
         }
+        let len = bytes.len();
         match net.send(conn, bytes) {
-            Ok(()) => self.taken += len,
+            Ok(()) => {
+                self.taken += len;
+                0
+            }
             Err(bytes) => {
-                self.unsent.push_back(bytes);
+                self.unsent.push(bytes);
                 self.send_more(net, conn);
+                match self.unsent.take(usize::MAX) {
+                    Some(rest) => self.queue(rest, may_wait),
+                    None => 0,
+                }
             }
         }
     }
 
+    /// Queues `bytes` behind all earlier data.
+    fn queue(&mut self, bytes: Bytes, may_wait: bool) -> usize {
+        let len = bytes.len();
+        if may_wait {
+            self.unsent.push(bytes);
+        } else {
+            self.unsent.push(Bytes::from(bytes.to_vec()));
+        }
+        let gathered = if self.unsent.is_scattered() { self.unsent.gather() } else { 0 };
+        gathered + if may_wait { 0 } else { len }
+    }
+
     /// Sends queued data as far as there is room.
     pub fn send_more(&mut self, net: &mut impl Transport, conn: ConnId) {
-        while let Some(first) = self.unsent.front_mut() {
-            let room = net.send_space(conn);
-            if room == 0 {
-                return;
-            }
-            let len = first.len().min(room);
-            let piece =
-                if len < first.len() { first.split_to(len) } else { self.unsent.pop_front().unwrap_or_default() };
+        while !self.unsent.is_empty() {
+            let Some(piece) = self.unsent.take(net.send_space(conn)) else { return };
+            let len = piece.len();
             match net.send(conn, piece) {
                 Ok(()) => self.taken += len,
                 Err(piece) => {
@@ -124,5 +142,29 @@ impl Flow {
         }
         self.waits_for_room = false;
         Some(std::mem::take(&mut self.taken))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_slices_that_wait_are_gathered() {
+        let mut flow = Flow::default();
+        let copied: usize = (0..1000_u32).map(|n| flow.queue(Bytes::from(vec![n as u8]), true)).sum();
+        assert!(copied > 0 && flow.unsent_slices() < 100, "{} slices", flow.unsent_slices());
+        let sent = std::iter::from_fn(|| flow.unsent.take(usize::MAX)).flat_map(|slice| slice.to_vec());
+        assert!(sent.eq((0..1000_u32).map(|n| n as u8)));
+    }
+
+    #[test]
+    fn slices_that_may_not_wait_are_copied() {
+        let (mut flow, packet) = (Flow::default(), Bytes::from(vec![7; 1448]));
+        assert_eq!(flow.queue(packet.clone(), true), 0);
+        assert_eq!(flow.queue(packet.clone(), false), 1448);
+        let at = |bytes: Option<Bytes>| bytes.unwrap().as_ptr();
+        assert_eq!(at(flow.unsent.take(usize::MAX)), packet.as_ptr());
+        assert_ne!(at(flow.unsent.take(usize::MAX)), packet.as_ptr());
     }
 }

@@ -15,6 +15,9 @@ use std::sync::atomic::Ordering;
 /// Maximum slices of all connections that the service has not consumed and that may hold packets of the port. Further
 /// ones are copied: connections whose services wait for more data must not stall others.
 const SLICES: u64 = 4096;
+/// Maximum slices of all connections that wait for room in the transport and may hold packets of the port. Further ones
+/// are copied: connections whose peers do not read must not stall others.
+const UNSENT: usize = 2048;
 /// Maximum events that wait without an empty batch before connections from peers are refused. Otherwise their number is
 /// unbounded while the service is blocked.
 const BACKLOG: usize = 1 << 16;
@@ -39,6 +42,8 @@ pub struct Relay {
     /// Slices passed on, over all connections, and how many of them were consumed at the last check.
     slices: u64,
     slices_done: u64,
+    /// Slices that wait for room in the transport, over all connections.
+    unsent: usize,
     /// Datagrams dropped for lack of room, and connections refused because the service was blocked.
     dropped: u64,
     refused: u64,
@@ -65,6 +70,7 @@ impl Relay {
             spare: Vec::new(),
             slices: 0,
             slices_done: 0,
+            unsent: 0,
             dropped: 0,
             refused: 0,
         }
@@ -164,7 +170,12 @@ impl Relay {
         match command {
             Command::Send(conn, bytes) => {
                 if let Some(flow) = self.flows.get_mut(conn) {
-                    flow.send(net, conn, bytes);
+                    let before = flow.unsent_slices();
+                    let copied = flow.send(net, conn, bytes, self.unsent < UNSENT);
+                    self.unsent = self.unsent + flow.unsent_slices() - before;
+                    if copied > 0 {
+                        self.shared.copied.fetch_add(copied as u64, Ordering::Relaxed);
+                    }
                     self.report_room(conn);
                 }
             }
@@ -233,7 +244,9 @@ impl Service for Relay {
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
         if let Some(flow) = self.flows.get_mut(conn) {
+            let before = flow.unsent_slices();
             flow.send_more(net, conn);
+            self.unsent -= before - flow.unsent_slices();
             self.report_room(conn);
         }
     }
@@ -286,7 +299,8 @@ impl Service for Relay {
     }
 
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), why: CloseReason) {
-        if self.flows.remove(conn).is_some() {
+        if let Some(flow) = self.flows.remove(conn) {
+            self.unsent -= flow.unsent_slices();
             self.push(Event::Closed(conn, why));
         }
     }
