@@ -52,7 +52,7 @@ fn execute(args: &Args) -> Result<(), Error> {
     let machine = || Machine::detect();
     match args {
         Args::Demo => demo::run(&machine()),
-        Args::Test { all } => test::run(&machine(), *all),
+        Args::Test { all, steps } => test::run(&machine(), *all, steps),
         Args::Bench { all, parts } => bench::run(&machine(), *all, parts),
         Args::Book => book::build_pages(),
         Args::Pictures => book::draw_pictures(&machine()),

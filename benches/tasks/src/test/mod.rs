@@ -12,19 +12,21 @@ use crate::error::Error;
 use crate::machine::{Machine, reserve_hugepages};
 use crate::output::{note, say};
 use crate::process;
-use plan::{Action, plan};
+use plan::{Action, Step, plan};
 use std::time::Instant;
 use summary::{Outcome, Row, Summary};
 
-/// Runs the steps and prints their summary. A failed check or build ends the run; the other steps all run.
-pub fn run(machine: &Machine, all: bool) -> Result<(), Error> {
+/// Runs the steps, or those that `names` names, and prints their summary. A failed check or build ends the run; the other
+/// steps all run.
+pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> {
+    let steps = select(plan(machine, all), names)?;
     if !machine.is_root() {
         note("not root: tests of namespaces, hugepages and interfaces report that they are skipped");
     }
     let mut hugepages = None;
     let mut summary = Summary::default();
     let begin = Instant::now();
-    for step in plan(machine, all) {
+    for step in steps {
         let from = Instant::now();
         if !step.required && summary.end().is_none() {
             // Builds need the memory themselves.
@@ -48,4 +50,32 @@ pub fn run(machine: &Machine, all: bool) -> Result<(), Error> {
     say("summary");
     note(&summary.table(begin.elapsed()));
     summary.result()
+}
+
+/// Returns the steps that `names` names, in the order of the plan; all steps without names.
+fn select(steps: Vec<Step>, names: &[String]) -> Result<Vec<Step>, Error> {
+    if let Some(unknown) = names.iter().find(|name| steps.iter().all(|step| step.name != **name)) {
+        let known: Vec<_> = steps.iter().map(|step| format!("'{}'", step.name)).collect();
+        return Err(Error::Failed(format!("no step has the name '{unknown}': the steps are {}", known.join(", "))));
+    }
+    Ok(steps.into_iter().filter(|step| names.is_empty() || names.contains(&step.name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_steps_run_in_the_order_of_the_plan() {
+        let machine = Machine::with_missing(&[]);
+        let select = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            let steps = select(plan(&machine, true), &names)?;
+            Ok::<_, Error>(steps.into_iter().map(|step| step.name).collect::<Vec<_>>())
+        };
+        assert_eq!(select(&[]).unwrap().len(), plan(&machine, true).len());
+        assert_eq!(select(&["fuzzing", "Miri"]).unwrap(), ["Miri", "fuzzing"]);
+        let error = select(&["Miri", "fuzz"]).unwrap_err().to_string();
+        assert!(error.starts_with("no step has the name 'fuzz': the steps are 'scripts parse', "), "{error}");
+    }
 }

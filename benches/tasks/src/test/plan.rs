@@ -59,12 +59,10 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     if all {
         steps.push(required("clippy of the portable part", Run(clippy(PORTABLE))));
     }
-    let documentation = cargo(&format!("doc --profile test {everything} --no-deps"));
     // The lab takes programs along, which are built here with the features of all packages.
     let build = cargo(&format!("build --profile test {everything} --lib --bins --examples --tests"));
     steps.extend([
         required("clippy", Run(clippy(&everything))),
-        required("documentation", with([("RUSTDOCFLAGS", "-D warnings")], documentation)),
         required("build of the tests", Run(build)),
         step("tests", Run(cargo(&format!("test {everything} --no-fail-fast")))),
     ]);
@@ -86,10 +84,12 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
     let split = "--test cli --test http --test kv --test kv_clients --test drain --test net --test links \
                  --test linux_peers --test rdma --test zero_copy";
     let book = "-p linerate-book --features mdbook";
+    let documentation = cargo(&format!("doc --profile test {everything} --no-deps"));
     // One selection of packages for all tests in release mode: another one would build with other features.
-    let release = |what: &str| cargo(&format!("test --release {PORTABLE} {what}"));
+    let release = |what: &str| cargo(&format!("test --profile seeds {PORTABLE} {what}"));
     let cases = [("PROPTEST_CASES", "5000"), ("SIMULATOR_SEEDS", "12000"), ("LINERATE_SCRIPTS_EACH_FAST_PATH", "1")];
     vec![
+        step("documentation", with([("RUSTDOCFLAGS", "-D warnings")], documentation)),
         step("lock-free protocols (loom)", Run(instrumented::loom())),
         step("Miri", Call(instrumented::miri)),
         step("AddressSanitizer", Call(instrumented::address_sanitizer)),
@@ -148,13 +148,12 @@ mod tests {
             "README shows the example",
             "format",
             "clippy",
-            "documentation",
             "build of the tests",
             "tests",
             "lab, in short",
         ];
         assert_eq!(names, expected);
-        assert!(steps.iter().all(|step| step.required != names[7..].contains(&&*step.name)));
+        assert!(steps.iter().all(|step| step.required != names[6..].contains(&&*step.name)));
     }
 
     #[test]
@@ -203,7 +202,8 @@ mod tests {
 
     #[test]
     fn tests_of_release_mode_have_one_selection_of_packages() {
-        let release = lines(&Machine::with_missing(&[]), true).into_iter().filter(|line| line.contains("--release"));
+        let release =
+            lines(&Machine::with_missing(&[]), true).into_iter().filter(|line| line.contains("--profile seeds"));
         let release: Vec<String> = release.collect();
         assert_eq!(release.len(), 3);
         assert!(release.iter().all(|line| line.contains(PORTABLE)), "{release:?}");
