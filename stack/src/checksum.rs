@@ -1,6 +1,6 @@
 //! Internet checksum (RFC 1071) of TCP and UDP, over packet chains and with partial checksums of local kernels.
 
-use smoltcp::wire::checksum::{combine, pseudo_header};
+use smoltcp::wire::checksum::combine;
 use std::net::IpAddr;
 
 /// State of a received transport checksum.
@@ -24,8 +24,7 @@ pub(crate) fn verify<'a>(
     stored: u16,
     segments: impl Iterator<Item = &'a [u8]>,
 ) -> ChecksumStatus {
-    let Ok(length) = u32::try_from(len) else { return ChecksumStatus::Invalid };
-    let pseudo = pseudo_header(&source.into(), &destination.into(), protocol.into(), length);
+    let pseudo = pseudo_header_sum(source, destination, protocol, len);
     if sum(len, segments, pseudo) == 0xffff {
         ChecksumStatus::Valid
     } else if stored == pseudo {
@@ -74,9 +73,21 @@ pub(crate) fn sum_of<'a>(segments: impl Iterator<Item = &'a [u8]>) -> u16 {
     sum(usize::MAX, segments, 0)
 }
 
-/// Returns the pseudo-header sum that a port expects in the checksum field for transmit checksum offload.
+/// Returns the sum of the pseudo-header (RFC 768, RFC 8200 §8.1), which a port expects in the checksum field for transmit
+/// checksum offload.
+#[inline]
 pub(crate) fn pseudo_header_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
-    pseudo_header(&source.into(), &destination.into(), protocol.into(), len as u32)
+    let sum = |ip| match ip {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => u64::from(fold_u128(ip.to_bits())),
+    };
+    fold(sum(source) + sum(destination) + u64::from(protocol) + len as u64)
+}
+
+/// Returns the sum of the 16-bit words of `bits`.
+fn fold_u128(bits: u128) -> u16 {
+    let words = [bits >> 96, bits >> 64, bits >> 32, bits].map(|word| u64::from(word as u32));
+    fold(words.iter().sum())
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::egress::Egress;
 use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BufferPool, Capabilities, Datagram, L4, Nic, Packet, TxOffload};
-use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 use std::net::{IpAddr, SocketAddr};
 
 const IPV4: usize = 20;
@@ -115,17 +114,17 @@ impl UdpFastPath {
         let (ip, udp) = rest.split_at_mut(ip_header);
         write_ip(ip, local.ip(), remote.ip(), udp_len, !offload.ipv4);
         let pseudo = checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
-        let mut udp = UdpPacket::new_unchecked(udp);
-        udp.set_src_port(local.port());
-        udp.set_dst_port(remote.port());
-        udp.set_len(udp_len as u16);
-        udp.set_checksum(pseudo);
+        let mut fields = [local.port(), remote.port(), udp_len as u16, pseudo];
         if !offload.udp {
-            let sum = !checksum::sum_of([&*udp.into_inner(), &payload[..]].into_iter());
-            // RFC 768: a zero checksum field means no checksum.
-            let sum = if sum == 0 { 0xffff } else { sum };
-            let at = ETHERNET_HEADER + ip_header + 6;
-            header[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+            let sum: u64 = fields.iter().map(|field| u64::from(*field)).sum();
+            // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
+            fields[3] = match !checksum::fold(sum + u64::from(checksum::data(payload))) {
+                0 => 0xffff,
+                sum => sum,
+            };
+        }
+        for (out, field) in udp.chunks_exact_mut(2).zip(fields) {
+            out.copy_from_slice(&field.to_be_bytes());
         }
         let ipv4 = remote.is_ipv4();
         if offload.udp || ipv4 && offload.ipv4 {
@@ -160,41 +159,42 @@ pub(crate) enum SendResult {
     NotHandled,
 }
 
-/// Writes the IP header of a packet with `len` bytes of UDP.
+/// Writes the IP header of a packet with `len` bytes of UDP (RFC 791 §3.1, RFC 8200 §3). Addresses are of one family.
 fn write_ip(out: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, sum: bool) {
+    const VERSION_AND_LENGTH: u32 = 0x4500_0000;
+    /// "Don't fragment" flag. RFC 6864 §4.1: an unfragmentable packet needs no identification.
+    const DONT_FRAGMENT: u32 = 0x4000;
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut ip = Ipv4Packet::new_unchecked(out);
-            ip.set_version(4);
-            ip.set_header_len(IPV4 as u8);
-            ip.set_dscp(0);
-            ip.set_ecn(0);
-            ip.set_total_len((IPV4 + len) as u16);
-            // RFC 6864 §4.1: an unfragmentable packet needs no identification.
-            ip.set_ident(0);
-            ip.clear_flags();
-            ip.set_dont_frag(true);
-            ip.set_frag_offset(0);
-            ip.set_hop_limit(HOP_LIMIT);
-            ip.set_next_header(IpProtocol::Udp);
-            ip.set_checksum(0);
-            ip.set_src_addr(source);
-            ip.set_dst_addr(destination);
+            let protocol = u32::from(HOP_LIMIT) << 24 | u32::from(UDP) << 16;
+            let mut words = [
+                VERSION_AND_LENGTH | (IPV4 + len) as u32,
+                DONT_FRAGMENT,
+                protocol,
+                source.to_bits(),
+                destination.to_bits(),
+            ];
             if sum {
-                ip.fill_checksum();
+                let sum = words.iter().map(|word| u64::from(*word)).sum();
+                words[2] |= u32::from(!checksum::fold(sum));
             }
+            write_words(out, &words);
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut ip = Ipv6Packet::new_unchecked(out);
-            ip.set_version(6);
-            ip.set_traffic_class(0);
-            ip.set_flow_label(0);
-            ip.set_payload_len(len as u16);
-            ip.set_next_header(IpProtocol::Udp);
-            ip.set_hop_limit(HOP_LIMIT);
-            ip.set_src_addr(source);
-            ip.set_dst_addr(destination);
+            let (fixed, addresses) = out.split_at_mut(8);
+            let protocol = (len as u32) << 16 | u32::from(UDP) << 8 | u32::from(HOP_LIMIT);
+            write_words(fixed, &[0x6000_0000, protocol]);
+            let (from, to) = addresses.split_at_mut(16);
+            from.copy_from_slice(&source.octets());
+            to.copy_from_slice(&destination.octets());
         }
         _ => debug_assert!(false, "addresses of different families"),
+    }
+}
+
+/// Writes `words` in network byte order.
+fn write_words(out: &mut [u8], words: &[u32]) {
+    for (out, word) in out.chunks_exact_mut(4).zip(words) {
+        out.copy_from_slice(&word.to_be_bytes());
     }
 }

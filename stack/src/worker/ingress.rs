@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::demux::demux_fast::FastDemux;
 use crate::demux::steering::{Steering, toeplitz};
 use crate::demux::vlan::{self, VlanId};
-use crate::demux::{FrameKind, Host, Tcp};
+use crate::demux::{FrameKind, Host, Tcp, UdpDatagram};
 use crate::drop_stats::DropCause;
 use crate::egress::Egress;
 use crate::engine::{Engine, SegmentMeta, Segments};
@@ -148,7 +148,7 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// Processes a frame that is not an ordinary IPv4 segment.
+    /// Processes a frame that is not an ordinary segment over IPv4.
     #[inline(never)]
     fn rx_other<N: Nic<Packet = P>, E: Engine<N>>(
         &mut self,
@@ -159,10 +159,32 @@ impl<P: Packet> Ingress<P> {
         slow: &mut SlowPath,
         now: Instant,
     ) {
-        match fast_demux.v6(&frame, egress.addresses()) {
-            Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
-            None => self.rx_frame(frame, false, egress, engine, slow, now),
+        if let Some(udp) = fast_demux.udp_v4(&frame, egress.addresses()) {
+            self.rx_datagram(frame, &udp, egress, slow, now);
+        } else if let Some(tcp) = fast_demux.v6(&frame, egress.addresses()) {
+            self.rx_segment(frame, tcp, egress, engine, now);
+        } else {
+            self.rx_frame(frame, false, egress, engine, slow, now);
         }
+    }
+
+    /// Queues a datagram for delivery. For an unbound port the slow path replies with ICMP.
+    fn rx_datagram<N: Nic<Packet = P>>(
+        &mut self,
+        frame: P,
+        udp: &UdpDatagram,
+        egress: &mut Egress<N>,
+        slow: &mut SlowPath,
+        now: Instant,
+    ) {
+        if !slow.udp.listens(&udp.local) {
+            return self.rx_slow_path(&frame, FrameKind::Ip, egress, slow, now);
+        }
+        if self.datagrams.len() >= DATAGRAMS {
+            return egress.count_drop(DropCause::DatagramQueue);
+        }
+        let datagram = slow.udp.receive(frame, udp, egress);
+        self.datagrams.push_back(datagram);
     }
 
     /// Processes a segment, or forwards it to the owning worker.
@@ -269,15 +291,7 @@ impl<P: Packet> Ingress<P> {
         match kind {
             FrameKind::Tcp(tcp) => self.deliver_segment(frame, tcp, egress, engine, now),
             FrameKind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
-            FrameKind::Udp(udp) if slow.udp.listens(&udp.local) => {
-                if self.datagrams.len() >= DATAGRAMS {
-                    return egress.count_drop(DropCause::DatagramQueue);
-                }
-                let datagram = slow.udp.receive(frame, &udp, egress);
-                self.datagrams.push_back(datagram);
-            }
-            // Unbound port: the slow path replies with ICMP.
-            FrameKind::Udp(_) => self.rx_slow_path(&frame, FrameKind::Ip, egress, slow, now),
+            FrameKind::Udp(udp) => self.rx_datagram(frame, &udp, egress, slow, now),
             FrameKind::Arp | FrameKind::Ndp | FrameKind::MldQuery | FrameKind::Dhcp | FrameKind::Ip => {
                 self.rx_slow_path(&frame, kind, egress, slow, now);
             }

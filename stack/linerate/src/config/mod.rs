@@ -228,13 +228,6 @@ fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> 
 const DEFAULT_PACKETS: usize = 14_336;
 
 impl NativeTcpConfig {
-    /// Returns the packets of the port that each worker needs for [`max_packets`](Self::max_packets): its connections
-    /// may hold seven eighths of them.
-    pub(crate) fn packets_of_port(&self) -> u32 {
-        let held = self.max_packets.unwrap_or(0);
-        u32::try_from(held.saturating_add(held.div_ceil(7))).unwrap_or(u32::MAX)
-    }
-
     /// Returns the name of the first option that is given.
     fn given(&self) -> Option<&'static str> {
         first_given(&[
@@ -479,16 +472,5 @@ mod tests {
         assert_eq!(max_packets(&NetConfig::default(), 60_000), None);
         let given = NativeTcpConfig { max_packets: Some(100), ..NativeTcpConfig::default() };
         assert_eq!(max_packets(&NetConfig { native: given, ..link }, 60_000), Some(100));
-    }
-
-    #[test]
-    fn connections_may_hold_seven_eighths_of_the_packets_of_the_port() {
-        for max_packets in [1, 7, 20_000, 57_344] {
-            let config = NativeTcpConfig { max_packets: Some(max_packets), ..NativeTcpConfig::default() };
-            let packets = config.packets_of_port() as usize;
-            assert!(packets - packets / 8 >= max_packets, "{packets} for {max_packets}");
-        }
-        let config = NativeTcpConfig { max_packets: Some(usize::MAX), ..NativeTcpConfig::default() };
-        assert_eq!(config.packets_of_port(), u32::MAX);
     }
 }

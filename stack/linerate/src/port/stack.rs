@@ -66,7 +66,7 @@ impl Port {
             addresses: kernel_addresses.unwrap_or_else(|| options.ip.iter().map(|own| own.address()).collect()),
             endpoints: host.as_ref().map(SharedHost::endpoints),
             force: options.force,
-            held: options.native.packets_of_port(),
+            held: packets_of_port(options.native.max_packets),
             stop: stop.clone(),
             ..PortConfig::default()
         };
@@ -193,5 +193,26 @@ impl Port {
     /// closes its devices.
     pub fn summary(&self) -> Summary {
         dpdk_port::summary_of(&self.port)
+    }
+}
+
+/// Returns the packets of the port that each worker needs for `max_packets`: its connections may hold seven eighths of
+/// them.
+fn packets_of_port(max_packets: Option<usize>) -> u32 {
+    let held = max_packets.unwrap_or(0);
+    u32::try_from(held.saturating_add(held.div_ceil(7))).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_may_hold_seven_eighths_of_the_packets_of_the_port() {
+        for max_packets in [1, 7, 20_000, 57_344] {
+            let packets = packets_of_port(Some(max_packets)) as usize;
+            assert!(packets - packets / 8 >= max_packets, "{packets} for {max_packets}");
+        }
+        assert_eq!((packets_of_port(None), packets_of_port(Some(usize::MAX))), (0, u32::MAX));
     }
 }

@@ -249,3 +249,121 @@ proptest! {
         }
     }
 }
+
+/// Returns a datagram over IPv4 with `payload` bytes of payload, `padding` bytes of padding, and correct checksums.
+fn datagram(payload: usize, padding: usize) -> Vec<u8> {
+    let udp_len = 8 + payload;
+    let mut frame = [&OURS.0[..], &[2, 0, 0, 0, 0, 1, 0x08, 0x00, 0x45, 0]].concat();
+    frame.extend((20 + udp_len as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    // Ports 5000 and 7.
+    frame.extend([0x13, 0x88, 0, 7]);
+    frame.extend((udp_len as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend((0..payload + padding).map(|n| n as u8));
+    set_ipv4_checksum(&mut frame);
+    set_udp_checksum(&mut frame, 34 + udp_len);
+    frame
+}
+
+/// Sets the checksum of a datagram that ends at `end`.
+fn set_udp_checksum(frame: &mut [u8], end: usize) {
+    frame[40..42].fill(0);
+    let pseudo = [&frame[26..34], &[0, UDP], &(end as u16 - 34).to_be_bytes()].concat();
+    let sum = !checksum::combine(&[checksum::data(&pseudo), checksum::data(&frame[34..end])]);
+    frame[40..42].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn fast_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
+    FastDemux::new(OURS, addresses).udp_v4(frame, addresses)
+}
+
+fn general_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
+    let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
+    match host.classify(frame) {
+        Ok(FrameKind::Udp(udp)) => Some(udp),
+        _ => None,
+    }
+}
+
+#[test]
+fn ordinary_datagrams_take_the_fast_path() {
+    for own in [&OWN[..], &MORE] {
+        let addresses = addresses(own);
+        for (payload, padding) in [(0, 0), (0, 18), (1, 0), (64, 0), (1000, 3)] {
+            for vouched in [(false, false), (false, true), (true, false), (true, true)] {
+                let frame = received(&datagram(payload, padding), None, vouched);
+                let udp = fast_datagram(&frame, &addresses).unwrap();
+                assert_eq!((udp.start, udp.end), (42, 42 + payload));
+                assert_eq!((udp.local, udp.remote), ("10.0.0.2:7".parse().unwrap(), "10.0.0.1:5000".parse().unwrap()));
+                assert_eq!(general_datagram(&frame, &addresses), Some(udp));
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_datagrams_take_the_general_path() {
+    let (addresses, bytes) = (addresses(&OWN), datagram(33, 2));
+    // All bytes but the source address of Ethernet and the padding.
+    for at in (0..6).chain(12..75) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        assert_eq!(fast_datagram(&received(&damaged, None, (false, false)), &addresses), None, "byte {at}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// For any damage, a datagram that the fast path accepts has the same result on the general path.
+    #[test]
+    fn fast_path_agrees_with_general_path_on_datagrams(
+        payload in 0usize..40, padding in 0usize..4, cut in prop::option::of(1usize..100),
+        damage in prop::collection::vec((0usize..60, edge()), 0..3), shorter in prop::option::of(0usize..80),
+        right_checksum: bool, right_udp_checksum: bool, vouched: (bool, bool), several: bool,
+    ) {
+        let mut bytes = datagram(payload, padding);
+        for (at, value) in damage {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        if let Some(shorter) = shorter {
+            bytes.truncate(bytes.len().saturating_sub(shorter).max(1));
+        }
+        if right_checksum && bytes.len() >= 34 {
+            set_ipv4_checksum(&mut bytes);
+        }
+        if right_udp_checksum && bytes.len() >= 42 {
+            let end = (34 + usize::from(u16::from_be_bytes([bytes[38], bytes[39]]))).clamp(42, bytes.len());
+            set_udp_checksum(&mut bytes, end);
+        }
+        let cut = cut.filter(|cut| *cut < bytes.len());
+        let frame = received(&bytes, cut, vouched);
+        let addresses = addresses(if several { &MORE } else { &OWN });
+        if let Some(udp) = fast_datagram(&frame, &addresses) {
+            prop_assert_eq!(general_datagram(&frame, &addresses), Some(udp));
+        }
+    }
+
+    /// For any addresses and ports, including those of DHCP.
+    #[test]
+    fn fast_path_accepts_no_datagram_that_the_general_path_drops(
+        source in prop::sample::select(&[
+            0u32, 0x00ff_ffff, 0x0a00_0001, 0x0a00_0002, 0x0a00_00ff, 0x7f00_0001, 0xc000_0200, 0xdfff_ffff, 0xe000_0001, 0xffff_ffff,
+        ][..]),
+        destination in prop::sample::select(&[0x0a00_0002u32, 0x0a00_0003, 0x0a00_00ff, 0xc000_0201, 0xe000_0001, 0xffff_ffff][..]),
+        from in prop::sample::select(&[0u16, 67, 68, 5000][..]), to in prop::sample::select(&[0u16, 7, 67, 68][..]),
+        several: bool,
+    ) {
+        let mut bytes = datagram(10, 0);
+        bytes[26..30].copy_from_slice(&source.to_be_bytes());
+        bytes[30..34].copy_from_slice(&destination.to_be_bytes());
+        bytes[34..36].copy_from_slice(&from.to_be_bytes());
+        bytes[36..38].copy_from_slice(&to.to_be_bytes());
+        let frame = received(&bytes, None, (true, true));
+        let addresses = addresses(if several { &MORE } else { &OWN });
+        let (fast, general) = (fast_datagram(&frame, &addresses), general_datagram(&frame, &addresses));
+        prop_assert!(fast == general || fast.is_none() && to == 68, "{fast:?} {general:?}");
+    }
+}
