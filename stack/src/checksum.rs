@@ -73,8 +73,8 @@ pub(crate) fn sum_of<'a>(segments: impl Iterator<Item = &'a [u8]>) -> u16 {
     sum(usize::MAX, segments, 0)
 }
 
-/// Returns the sum of the pseudo-header (RFC 768, RFC 8200 §8.1), which a port expects in the checksum field for transmit
-/// checksum offload.
+/// Returns the sum of the pseudo-header (RFC 768, RFC 8200 §8.1), which a port expects in the checksum field for
+/// transmit checksum offload.
 #[inline]
 pub(crate) fn pseudo_header_sum(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> u16 {
     let sum = |ip| match ip {

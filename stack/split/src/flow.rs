@@ -67,8 +67,8 @@ impl Flow {
         self.unsent.slices()
     }
 
-    /// Sends `bytes` after all earlier data. If they must wait, they are copied unless `may_wait`, since they may hold a
-    /// packet of the port. Returns the number of copied bytes.
+    /// Sends `bytes` after all earlier data. If they must wait, they are copied unless `may_wait`, since they may hold
+    /// a packet of the port. Returns the number of copied bytes.
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, bytes: Bytes, may_wait: bool) -> usize {
         if !self.unsent.is_empty() {
             return self.queue(bytes, may_wait);

@@ -183,8 +183,8 @@ fn is_verified(frame: &impl Packet) -> bool {
 }
 
 /// Returns whether the checksums of `frame`, which begins with `start`, are correct: the port has verified them, or
-/// this function finds so. The segment or datagram of the protocol `protocol` extends to `end`. The general path examines
-/// chains.
+/// this function finds so. The segment or datagram of the protocol `protocol` extends to `end`. The general path
+/// examines chains.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: usize) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();

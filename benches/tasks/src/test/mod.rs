@@ -16,8 +16,8 @@ use plan::{Action, Step, plan};
 use std::time::Instant;
 use summary::{Outcome, Row, Summary};
 
-/// Runs the steps, or those that `names` names, and prints their summary. A failed check or build ends the run; the other
-/// steps all run.
+/// Runs the steps, or those that `names` names, and prints their summary. A failed check or build ends the run; the
+/// other steps all run.
 pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> {
     let steps = select(plan(machine, all), names)?;
     if !machine.is_root() {

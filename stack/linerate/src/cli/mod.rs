@@ -198,8 +198,8 @@ struct NetArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "TCP")]
     buffer: Option<usize>,
 
-    /// Packets that all connections of a worker may hold: two for each connection with a request in flight, at 2.3 KB of
-    /// hugepages each [default: 14336, and more for a load with many connections]
+    /// Packets that all connections of a worker may hold: two for each connection with a request in flight, at 2.3 KB
+    /// of hugepages each [default: 14336, and more for a load with many connections]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     max_packets: Option<usize>,
 
