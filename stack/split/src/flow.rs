@@ -82,10 +82,7 @@ impl Flow {
             Err(bytes) => {
                 self.unsent.push(bytes);
                 self.send_more(net, conn);
-                match self.unsent.take(usize::MAX) {
-                    Some(rest) => self.queue(rest, may_wait),
-                    None => 0,
-                }
+                if may_wait { 0 } else { self.unsent.gather() }
             }
         }
     }
@@ -148,23 +145,123 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_bypass::Datagram;
+    use linerate_bypass::time::{Duration, Instant};
+    use std::net::SocketAddr;
+
+    /// Transport with limited room, which may have no memory.
+    #[derive(Default)]
+    struct Limited {
+        room: usize,
+        has_memory: bool,
+        sent: Vec<u8>,
+    }
+
+    impl Transport for Limited {
+        fn send_space(&mut self, _: ConnId) -> usize {
+            self.room
+        }
+
+        fn send(&mut self, _: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+            if bytes.len() > self.room || !self.has_memory {
+                return Err(bytes);
+            }
+            self.room -= bytes.len();
+            self.sent.extend_from_slice(&bytes);
+            Ok(())
+        }
+
+        fn now(&self) -> Instant {
+            Instant::ZERO
+        }
+
+        fn worker(&self) -> usize {
+            0
+        }
+
+        fn local_addr(&self, _: ConnId) -> Option<SocketAddr> {
+            None
+        }
+
+        fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
+            None
+        }
+
+        fn received(&self, _: ConnId) -> usize {
+            0
+        }
+
+        fn peek(&mut self, _: ConnId) -> &[u8] {
+            &[]
+        }
+
+        fn consume(&mut self, _: ConnId, _: usize) {}
+
+        fn take(&mut self, _: ConnId, _: usize) -> Option<Bytes> {
+            None
+        }
+
+        fn reserve(&mut self, _: ConnId, _: usize) -> Option<&mut [u8]> {
+            None
+        }
+
+        fn commit(&mut self, _: ConnId, _: usize) {}
+
+        fn close(&mut self, _: ConnId) {}
+
+        fn abort(&mut self, _: ConnId) {}
+
+        fn set_timer(&mut self, _: ConnId, _: Option<Duration>) {}
+
+        fn connect(&mut self, _: SocketAddr, _: u64) {}
+
+        fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+            Err(datagram)
+        }
+    }
+
+    const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
+
+    #[test]
+    fn data_is_sent_in_order_however_room_and_memory_change() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let (mut net, mut flow, mut given) = (Limited::default(), Flow::default(), Vec::new());
+        for _ in 0..10_000 {
+            net.room = random.usize(..300);
+            net.has_memory = random.bool();
+            if random.u32(..4) == 0 {
+                let bytes: Vec<u8> = (0..random.usize(1..200)).map(|_| random.u8(..)).collect();
+                given.extend_from_slice(&bytes);
+                flow.send(&mut net, CONN(), Bytes::from(bytes), random.bool());
+            } else {
+                flow.send_more(&mut net, CONN());
+            }
+            assert!(given.starts_with(&net.sent) && net.sent.len() + flow.unsent.len() == given.len());
+        }
+        (net.room, net.has_memory) = (usize::MAX, true);
+        flow.send_more(&mut net, CONN());
+        assert!(net.sent == given && flow.taken == given.len());
+    }
 
     #[test]
     fn short_slices_that_wait_are_gathered() {
-        let mut flow = Flow::default();
-        let copied: usize = (0..1000_u32).map(|n| flow.queue(Bytes::from(vec![n as u8]), true)).sum();
+        let (mut net, mut flow) = (Limited::default(), Flow::default());
+        let copied: usize = (0..1000_u32).map(|n| flow.send(&mut net, CONN(), Bytes::from(vec![n as u8]), true)).sum();
         assert!(copied > 0 && flow.unsent_slices() < 100, "{} slices", flow.unsent_slices());
-        let sent = std::iter::from_fn(|| flow.unsent.take(usize::MAX)).flat_map(|slice| slice.to_vec());
-        assert!(sent.eq((0..1000_u32).map(|n| n as u8)));
     }
 
     #[test]
     fn slices_that_may_not_wait_are_copied() {
-        let (mut flow, packet) = (Flow::default(), Bytes::from(vec![7; 1448]));
-        assert_eq!(flow.queue(packet.clone(), true), 0);
-        assert_eq!(flow.queue(packet.clone(), false), 1448);
-        let at = |bytes: Option<Bytes>| bytes.unwrap().as_ptr();
-        assert_eq!(at(flow.unsent.take(usize::MAX)), packet.as_ptr());
-        assert_ne!(at(flow.unsent.take(usize::MAX)), packet.as_ptr());
+        let (mut net, packet) = (Limited { has_memory: true, room: 100, ..Limited::default() }, [7; 1448]);
+        for (waiting, rest) in [(0, 1348), (1, 1448)] {
+            let mut flow = Flow::default();
+            (0..waiting).for_each(|_| _ = flow.send(&mut net, CONN(), Bytes::from_static(&[7; 1448]), true));
+            let bytes = Bytes::from(packet.to_vec());
+            let at = bytes.as_ptr_range();
+            assert_eq!(flow.send(&mut net, CONN(), bytes, false), rest);
+            let last = std::iter::from_fn(|| flow.unsent.take(usize::MAX)).last().unwrap();
+            assert!(last.len() == rest && !at.contains(&last.as_ptr()));
+            net.room = 100;
+        }
     }
 }
