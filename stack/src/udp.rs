@@ -20,6 +20,9 @@ const HOP_LIMIT: u8 = 64;
 /// Longest payload that is copied instead of chained: a second packet costs both ends more than the copy.
 const MAX_COPIED: usize = 256;
 
+/// Entries of the table of positions, a power of two.
+const PORTS: usize = 64;
+
 /// Datagrams between two checks of the pool level.
 const POOL_CHECK_INTERVAL: u32 = 64;
 
@@ -32,6 +35,8 @@ pub(crate) fn copy_pool() -> BufferPool {
 pub(crate) struct UdpFastPath {
     /// Bound addresses, sorted by port.
     listen: Vec<SocketAddr>,
+    /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
+    by_port: [u16; PORTS],
     /// Packets in use above which received payload is copied.
     most: usize,
     /// The pool is below that level.
@@ -47,12 +52,20 @@ impl UdpFastPath {
         let packets = config.max_packets.unwrap_or(usize::MAX).min(port.pool - port.pool / 8);
         let mut listen: Vec<_> = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
         listen.sort_by_key(SocketAddr::port);
-        UdpFastPath { listen, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
+        let mut by_port = [0; PORTS];
+        for (bound, at) in listen.iter().zip(0..) {
+            by_port[usize::from(bound.port()) % PORTS] = at;
+        }
+        UdpFastPath { listen, by_port, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
     }
 
     /// Returns whether a service is bound to the local address `local`.
     #[inline]
     pub fn listens(&self, local: &SocketAddr) -> bool {
+        let at = self.by_port[usize::from(local.port()) % PORTS];
+        if self.listen.get(usize::from(at)) == Some(local) {
+            return true;
+        }
         let from = self.listen.partition_point(|bound| bound.port() < local.port());
         let mut of_port = self.listen[from..].iter().take_while(|bound| bound.port() == local.port());
         of_port
@@ -196,5 +209,26 @@ fn write_ip(out: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, sum
 fn write_words(out: &mut [u8], words: &[u32]) {
     for (out, word) in out.chunks_exact_mut(4).zip(words) {
         out.copy_from_slice(&word.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::memory_nic::{Link, LinkConfig};
+
+    #[test]
+    fn bound_addresses_are_found_by_port_and_address() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        // Ports 7, 71 and 135 have the same low bits.
+        let bound = ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "0.0.0.0:135", "[::]:9", "10.0.0.2:0"].map(address);
+        let config = Config { listen_udp: bound.to_vec(), ..Config::default() };
+        let udp = UdpFastPath::new(&config, Link::pair(LinkConfig::default()).0.capabilities());
+        for local in ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "10.0.0.9:135", "[fd00::2]:9"] {
+            assert!(udp.listens(&address(local)), "{local}");
+        }
+        for local in ["10.0.0.3:7", "10.0.0.4:71", "[fd00::2]:135", "10.0.0.2:9", "10.0.0.2:0", "10.0.0.2:8"] {
+            assert!(!udp.listens(&address(local)), "{local}");
+        }
     }
 }
