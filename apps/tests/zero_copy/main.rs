@@ -21,9 +21,16 @@ use recorder::Recorder;
 /// Message sizes: below one segment, one segment, several, many.
 const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 
-/// Arguments of every load. The duration lets some of the longest messages complete on a slow machine. No other host is
-/// on the link, so duplicate address detection is unnecessary.
-const LOAD: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad --duration 500ms --json";
+/// Returns the command of a load over `via` of messages of `size` bytes to the server at `to`. The duration lets some of
+/// the longest messages complete on a busy machine. No other host is on the link, so duplicate address detection is
+/// unnecessary.
+fn load_of(via: &str, size: usize, to: &str) -> String {
+    let duration = if size < 100_000 { "500ms" } else { "2s" };
+    let addresses = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad";
+    format!(
+        "echo load --via {via} {addresses} --idle backoff --duration {duration} --json --connect {to} --size {size}"
+    )
+}
 
 /// Serves on the end `server_via` of a link under observation, with a load of every message size and write method at
 /// the other end.
@@ -38,9 +45,7 @@ fn echo_sends_from_receive_buffers(server_via: &str, load_via: &str) {
         let load_via = load_via.replace("SOCKET", &socket);
         let load = |size: usize, to: &str| {
             let connections = EchoMode::all(size).len();
-            let load =
-                format!("echo load --via {load_via} {LOAD} --connect {to} --size {size} --connections {connections}");
-            start(&load)
+            start(&format!("{} --connections {connections}", load_of(&load_via, size, to)))
         };
         let addressed = || SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle());
         let eal = Eal::start(&EalConfig::for_via(&via, Vec::new())).unwrap();
@@ -119,12 +124,11 @@ fn copies_nothing(serve_via: &str, load_via: &str) {
     let named = |via: &str| via.replace("SOCKET", socket.to_str().unwrap());
     let (serve_via, load_via) = (named(serve_via), named(load_via));
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --no-dad --listen 10.9.0.1:7 --listen [fd09::1]:7";
-    let server = serve("echo", &format!("--via {serve_via} --threading inline {addresses} --json"));
+    let args = format!("--via {serve_via} --threading inline --idle backoff {addresses} --json");
+    let server = serve("echo", &args);
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
         for load in ["", "--connections 8 --depth 4", "--connections 8 --depth 4 --pacing"] {
-            let output = run(&format!(
-                "-v echo load --via {load_via} --threading inline {LOAD} --connect {to} --size {size} {load}"
-            ));
+            let output = run(&format!("-v {} --threading inline {load}", load_of(&load_via, size, to)));
             assert!(output.status.success(), "{size} bytes: {output:?}");
             assert!(output.stderr.contains("copied      0 bytes of payload"), "{size} bytes: {output:?}");
         }
