@@ -4,10 +4,11 @@
 # to the bench, which is `engine`, or `kv service` after the word kv, or `http hello` after the word http:
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
+#   benches/instructions.sh --mode datagram
 #   benches/instructions.sh kv --depth 16
 #   benches/instructions.sh http --over duplex
 # FEATURES=LIST builds with these features of linerate-benches.
-# Prints one line: per echo, per connection, per message and per data segment (received and sent), or per request.
+# Prints one line: per echo, per datagram, per connection, per message and per data segment (received and sent), or per request.
 # KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the instructions of one
 # operation by origin (needs addr2line): the called function, and the file of this project whose code was inlined there.
 # Instructions of the standard library count for the file that uses it.
@@ -45,6 +46,7 @@ case $bench in
 esac
 case $mode in
     echo) few=20000 many=40000 what=echo ;;
+    datagram) few=20000 many=40000 what=datagram ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;
     # Multiples of a turn at every depth.

@@ -4,9 +4,10 @@
 //! checks every header, timestamp and byte of the server, and any deviation ends the bench: an in-memory link neither
 //! loses, delays nor reorders frames.
 //!
-//! Conversations: [`echo`], [`messages`], [`connections`].
+//! Conversations: [`echo`], [`messages`], [`connections`], and [`datagrams`] without a connection.
 
 pub mod connections;
+pub mod datagrams;
 pub mod echo;
 mod error;
 pub mod messages;
@@ -32,6 +33,8 @@ use std::ops::Range;
 
 /// Maximum payload of a segment at an MTU of 1500 bytes, without TCP options (RFC 9293 §3.7.1).
 pub const MAX_SEGMENT: usize = 1460;
+/// Maximum payload of a datagram over IPv4 at that MTU (RFC 768, RFC 791).
+pub const MAX_DATAGRAM: usize = 1472;
 /// Size of the padded timestamps option (RFC 7323 appendix A).
 pub const TIMESTAMPS: usize = 12;
 

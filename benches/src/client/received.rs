@@ -52,22 +52,30 @@ impl Header {
 impl SyntheticClient {
     /// Parses the header of the segment in `frame`; `None` for ARP, which is answered.
     pub(super) fn header_of(&mut self, frame: &MemoryPacket) -> Result<Option<Header>, BenchError> {
+        if !self.is_ip(frame)? {
+            return Ok(None);
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let header = self.segment_of(frame, &mut scratch);
+        self.scratch = scratch;
+        header.map(Some)
+    }
+
+    /// Returns whether `frame` contains an IP packet. ARP is answered.
+    pub(super) fn is_ip(&mut self, frame: &MemoryPacket) -> Result<bool, BenchError> {
         let ethernet = EthernetFrame::new_checked(frame.data()).map_err(|_| BenchError::Frame("truncated"))?;
         if ethernet.ethertype() == EthernetProtocol::Arp {
             let arp = ArpPacket::new_checked(ethernet.payload()).map_err(|_| BenchError::Frame("truncated ARP"))?;
             if arp.operation() == ArpOperation::Request {
                 self.announce()?;
             }
-            return Ok(None);
+            return Ok(false);
         }
         if (ethernet.dst_addr().0, ethernet.src_addr().0) != (self.endpoints.client_mac.0, self.endpoints.server_mac.0)
         {
             return Err(BenchError::Frame("from or to another Ethernet address"));
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let header = self.segment_of(frame, &mut scratch);
-        self.scratch = scratch;
-        header.map(Some)
+        Ok(true)
     }
 
     fn segment_of(&self, frame: &MemoryPacket, scratch: &mut Vec<u8>) -> Result<Header, BenchError> {

@@ -11,8 +11,8 @@ use smoltcp::wire::{
     Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber, checksum,
 };
 
-const ETHERNET: usize = 14;
-const IP: usize = 20;
+pub(super) const ETHERNET: usize = 14;
+pub(super) const IP: usize = 20;
 const TCP: usize = 20;
 
 /// Flags of a segment.
@@ -67,7 +67,8 @@ impl SyntheticClient {
         self.flush()
     }
 
-    fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
+    /// Writes the Ethernet header of a frame to the server.
+    pub(super) fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
         let mut ethernet = EthernetFrame::new_unchecked(bytes);
         ethernet.set_src_addr(EthernetAddress(self.endpoints.client_mac.0));
         ethernet.set_dst_addr(EthernetAddress(self.endpoints.server_mac.0));

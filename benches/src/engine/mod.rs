@@ -1,9 +1,11 @@
 //! Cost of the stack alone: a server on the memory NIC whose turns are timed.
 //!
-//! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`], [`idle`].
+//! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`],
+//! [`Datagram`], [`idle`].
 
 mod connect;
 mod cost;
+mod datagram;
 mod echo;
 mod echo_services;
 pub mod idle;
@@ -13,6 +15,7 @@ mod stream;
 
 pub use connect::Connect;
 pub use cost::{Bench, Cost, measure};
+pub use datagram::Datagram;
 pub use echo::Echo;
 pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
 pub use pair::{Pair, PairConfig, PairOptions};

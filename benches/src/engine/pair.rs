@@ -99,6 +99,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
             addresses: vec!["10.0.0.2/8".parse().expect("an address with a prefix")],
             mac: Some(ENDPOINTS.server_mac),
             listen: vec![ENDPOINTS.server.into()],
+            listen_udp: vec![ENDPOINTS.server.into()],
             max_connections: config.connections,
             seed: 1,
             #[cfg(feature = "fast-path-switches")]

@@ -15,7 +15,7 @@ pub struct Operation {
 }
 
 /// All paths; with 1 000 connections, timestamps and checksum offload unless stated otherwise.
-pub const OPERATIONS: [Operation; 17] = [
+pub const OPERATIONS: [Operation; 18] = [
     rarely("64-byte echo", "--engine native").always(),
     rarely("64-byte echo, read and written by the service", "--engine native --service write"),
     rarely("64-byte echo by tasks", "--engine native --service async-forward"),
@@ -23,6 +23,7 @@ pub const OPERATIONS: [Operation; 17] = [
     rarely("HTTP/1.1 request to hyper by tasks", "http --over tasks"),
     rarely("HTTP/1.1 request to hyper over streams in memory", "http --over duplex"),
     rarely("connection, one request and close", "--engine native --mode connect").always(),
+    rarely("64-byte datagram, echo", "--engine native --mode datagram"),
     rarely("16 KB message, TSO and LRO", "--engine native --mode stream"),
     rarely("16 KB message, neither", "--engine native --mode stream --no-offload"),
     rarely("smoltcp: 64-byte echo", "--engine smoltcp"),

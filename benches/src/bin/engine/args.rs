@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, ValueEnum};
 use linerate_benches::client::echo::Acks;
 use linerate_benches::client::messages::MAX_MESSAGE;
-use linerate_benches::client::{MAX_SEGMENT, TIMESTAMPS};
+use linerate_benches::client::{MAX_DATAGRAM, MAX_SEGMENT, TIMESTAMPS};
 use linerate_benches::engine::PairOptions;
 #[cfg(feature = "fast-path-switches")]
 use linerate_stack::{FastPath, FastPaths};
@@ -21,7 +21,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     pub mode: Mode,
 
-    /// Open connections: used in turn (echo, stream), idle (connect), or half of those measured (idle)
+    /// Open connections: used in turn (echo, stream), idle (connect), or half of those measured (idle); ports of the
+    /// client, used in turn (datagram)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
 
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=MAX_MESSAGE as i64))]
     size: Option<u32>,
 
-    /// Operations to measure: echoes [default: 1000000], connections [default: 200000] or messages [default: 100000]
+    /// Operations to measure: echoes and datagrams [default: 1000000], connections [default: 200000] or messages [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     echoes: Option<u32>,
 
@@ -104,6 +105,8 @@ pub enum Mode {
     Connect,
     /// Messages of many segments
     Stream,
+    /// Requests of one datagram of UDP
+    Datagram,
     /// Memory of idle connections
     Idle,
 }
@@ -175,9 +178,12 @@ impl Args {
     }
 
     fn check(&self) -> Result<(), String> {
-        let most = MAX_SEGMENT - if self.options().timestamps { TIMESTAMPS } else { 0 };
+        let most = match self.mode {
+            Mode::Datagram => MAX_DATAGRAM,
+            _ => MAX_SEGMENT - if self.options().timestamps { TIMESTAMPS } else { 0 },
+        };
         if self.mode != Mode::Stream && self.size() > most {
-            return Err(format!("a request must fit into one segment: --size is {most} at most"));
+            return Err(format!("a request must fit into one segment or datagram: --size is {most} at most"));
         }
         if !self.no_offload && self.software_checksum && self.mode == Mode::Stream {
             return Err("TSO requires checksum offload: --software-checksum needs --no-offload".into());
@@ -208,7 +214,7 @@ impl Args {
     /// Returns the number of operations to measure.
     pub fn operations(&self) -> usize {
         let usual = match self.mode {
-            Mode::Echo | Mode::Idle => 1_000_000,
+            Mode::Echo | Mode::Datagram | Mode::Idle => 1_000_000,
             Mode::Connect => 200_000,
             Mode::Stream => 100_000,
         };
@@ -268,6 +274,8 @@ mod tests {
         check("engine").unwrap();
         check("engine --mode stream --size 65000 --no-offload --software-checksum").unwrap();
         check("engine --size 1460 --timestamps off").unwrap();
+        check("engine --mode datagram --size 1472").unwrap();
+        assert!(check("engine --mode datagram --size 1473").unwrap_err().contains("1472 at most"));
         assert!(check("engine --size 1449").unwrap_err().contains("1448 at most"));
         assert!(check("engine --mode stream --software-checksum").unwrap_err().contains("--no-offload"));
         assert!(check("engine --mode connect --curve").unwrap_err().contains("--mode echo"));

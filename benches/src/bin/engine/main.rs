@@ -7,7 +7,9 @@ mod report;
 use args::{Args, EchoBy, EngineName, Mode};
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
-use linerate_benches::engine::{AsyncCopy, AsyncForward, Connect, Cost, Echo, EchoService, Forward, Stream, Write};
+use linerate_benches::engine::{
+    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Stream, Write,
+};
 use linerate_benches::engine::{Bench, idle, measure};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
@@ -58,6 +60,11 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
             let segments = PerOperation::segments(before, bench.segments(), copied, cost);
             let point = Point::new(args.points()[0], cost, cost.ns);
             Ok(report(args, bench.agreed(), vec![point.with(segments)]))
+        }
+        Mode::Datagram => {
+            let mut bench = Datagram::<E>::new(first, size, options)?;
+            let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
+            Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
         }
         Mode::Idle => {
             let (idle, agreed) = idle::measure::<E>(first, size, options.timestamps)?;

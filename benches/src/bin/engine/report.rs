@@ -99,6 +99,7 @@ impl Report {
             Mode::Echo | Mode::Idle => "echo",
             Mode::Connect => "connection",
             Mode::Stream => "message",
+            Mode::Datagram => "datagram",
         }
     }
 
