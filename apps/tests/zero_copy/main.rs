@@ -21,8 +21,8 @@ use recorder::Recorder;
 /// Message sizes: below one segment, one segment, several, many.
 const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 
-/// Returns the command of a load over `via` of messages of `size` bytes to the server at `to`. The duration lets some of
-/// the longest messages complete on a busy machine. No other host is on the link, so duplicate address detection is
+/// Returns the command of a load over `via` of messages of `size` bytes to the server at `to`. The duration lets some
+/// of the longest messages complete on a busy machine. No other host is on the link, so duplicate address detection is
 /// unnecessary.
 fn load_of(via: &str, size: usize, to: &str) -> String {
     let duration = if size < 100_000 { "500ms" } else { "2s" };

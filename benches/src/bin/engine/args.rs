@@ -30,7 +30,8 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=MAX_MESSAGE as i64))]
     size: Option<u32>,
 
-    /// Operations to measure: echoes and datagrams [default: 1000000], connections [default: 200000] or messages [default: 100000]
+    /// Operations to measure: echoes and datagrams [default: 1000000], connections [default: 200000] or messages
+    /// [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     echoes: Option<u32>,
 
