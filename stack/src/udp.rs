@@ -93,45 +93,126 @@ impl UdpFastPath {
     /// Sends `datagram` if the fast path can.
     pub fn send<N: Nic>(&self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> SendResult {
         let Datagram { local, remote, payload } = datagram;
+        if payload.len() <= MAX_COPIED || !egress.capabilities().multi_segment_tx {
+            return self.send_copy(local, remote, payload, egress, now);
+        }
+        let (mut packet, route) = match self.prepare(local, remote, payload.len(), egress, now) {
+            Ok(prepared) => prepared,
+            Err(result) => return result,
+        };
+        let Ok(tail) = egress.attach(payload.clone()) else {
+            return self.send_copy(local, remote, payload, egress, now);
+        };
+        let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(payload) };
+        if route.write_headers(&mut packet, payload.len(), sum, egress).is_none() || packet.chain(tail).is_err() {
+            return SendResult::NotHandled;
+        }
+        egress.send_frame(packet);
+        SendResult::Sent
+    }
+
+    fn send_copy<N: Nic>(
+        &self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        payload: &[u8],
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> SendResult {
+        let copy = |out: &mut [u8]| out.copy_from_slice(payload);
+        let result = self.write(local, remote, payload.len(), copy, egress, now).unwrap_or(SendResult::NotHandled);
+        if result == SendResult::Sent {
+            egress.count_copied(payload.len());
+        }
+        result
+    }
+
+    /// Sends a datagram of `len` bytes that `write` writes. Returns `write` if the slow path must send it.
+    #[inline]
+    pub fn write<N: Nic, W: FnOnce(&mut [u8])>(
+        &self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        len: usize,
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<SendResult, W> {
+        let (mut packet, route) = match self.prepare(local, remote, len, egress, now) {
+            Ok(prepared) => prepared,
+            Err(SendResult::NotHandled) => return Err(write),
+            Err(result) => return Ok(result),
+        };
+        let Some(out) = packet.append(len) else { return Err(write) };
+        write(out);
+        // Without offload, the sum of the payload is computed before the headers precede it.
+        let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(packet.data()) };
+        if route.write_headers(&mut packet, len, sum, egress).is_none() {
+            return Ok(SendResult::Full);
+        }
+        egress.send_frame(packet);
+        Ok(SendResult::Sent)
+    }
+
+    /// Allocates a packet for a datagram of `len` bytes and finds its route. Returns the reason if the fast path cannot
+    /// send it.
+    #[inline(always)]
+    fn prepare<N: Nic>(
+        &self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        len: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(N::Packet, Route), SendResult> {
         let (ip_header, to, mtu) = match remote.ip() {
             IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped(), egress.mtu()),
             IpAddr::V6(ip) => (IPV6, ip, egress.mtu_v6()),
         };
-        let udp_len = UDP_HEADER + payload.len();
         if local.is_ipv4() != remote.is_ipv4()
-            || ip_header + udp_len > mtu
+            || ip_header + UDP_HEADER + len > mtu
             || remote.port() == 0
             || !egress.addresses().is_local(local.ip())
             || !self.listens(local)
         {
-            return SendResult::NotHandled;
+            return Err(SendResult::NotHandled);
         }
-        let Some(link) = egress.link_header(to.to_bits(), now).copied() else { return SendResult::NotHandled };
+        let link = *egress.link_header(to.to_bits(), now).ok_or(SendResult::NotHandled)?;
         if egress.room() == 0 {
-            return SendResult::Full;
+            return Err(SendResult::Full);
         }
-        let Some(mut packet) = egress.nic().allocate() else { return SendResult::Full };
-        let offload = egress.capabilities().tx_checksum;
-        let chained = payload.len() > MAX_COPIED && egress.capabilities().multi_segment_tx;
-        let tail = if chained { egress.attach(payload.clone()).ok() } else { None };
-        if tail.is_none() {
-            let Some(out) = packet.append(payload.len()) else { return SendResult::NotHandled };
-            out.copy_from_slice(payload);
-            egress.count_copied(payload.len());
-        }
-        let Some(header) = packet.prepend(ETHERNET_HEADER + ip_header + UDP_HEADER) else {
-            return SendResult::NotHandled;
-        };
+        let packet = egress.nic().allocate().ok_or(SendResult::Full)?;
+        Ok((packet, Route { local: *local, remote: *remote, ip_header, link }))
+    }
+}
+
+/// Addresses of a datagram, and its Ethernet header.
+struct Route {
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// Length of the IP header.
+    ip_header: usize,
+    link: [u8; ETHERNET_HEADER],
+}
+
+impl Route {
+    /// Prepends the headers of a datagram of `len` bytes to `packet` and requests offloads. `sum` is the sum of the
+    /// payload, if the port does not compute the checksum. Returns `None` if `packet` lacks headroom.
+    #[inline(always)]
+    fn write_headers<N: Nic>(&self, packet: &mut N::Packet, len: usize, sum: u16, egress: &Egress<N>) -> Option<()> {
+        let Route { local, remote, ip_header, link } = self;
+        let (offload, udp_len) = (egress.capabilities().tx_checksum, UDP_HEADER + len);
+        let header = packet.prepend(ETHERNET_HEADER + ip_header + UDP_HEADER)?;
         let (front, rest) = header.split_at_mut(ETHERNET_HEADER);
-        front.copy_from_slice(&link);
-        let (ip, udp) = rest.split_at_mut(ip_header);
+        front.copy_from_slice(link);
+        let (ip, udp) = rest.split_at_mut(*ip_header);
         write_ip(ip, local.ip(), remote.ip(), udp_len, !offload.ipv4);
         let pseudo = checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
         let mut fields = [local.port(), remote.port(), udp_len as u16, pseudo];
         if !offload.udp {
-            let sum: u64 = fields.iter().map(|field| u64::from(*field)).sum();
             // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
-            fields[3] = match !checksum::fold(sum + u64::from(checksum::data(payload))) {
+            let headers: u64 = fields.iter().map(|field| u64::from(*field)).sum();
+            fields[3] = match !checksum::fold(headers + u64::from(sum)) {
                 0 => 0xffff,
                 sum => sum,
             };
@@ -143,7 +224,7 @@ impl UdpFastPath {
         if offload.udp || ipv4 && offload.ipv4 {
             packet.set_tx_offload(TxOffload {
                 l2_len: ETHERNET_HEADER,
-                l3_len: ip_header,
+                l3_len: *ip_header,
                 l4_len: UDP_HEADER,
                 ipv4,
                 ipv4_checksum: ipv4 && offload.ipv4,
@@ -151,13 +232,7 @@ impl UdpFastPath {
                 tso: None,
             });
         }
-        if let Some(tail) = tail
-            && packet.chain(tail).is_err()
-        {
-            return SendResult::NotHandled;
-        }
-        egress.send_frame(packet);
-        SendResult::Sent
+        Some(())
     }
 }
 

@@ -171,6 +171,26 @@ pub trait Transport {
     /// Returns the datagram if there is no space for it now, or no route to its destination.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
 
+    /// Sends a datagram of `len` bytes from `local` to `remote`, which `write` writes in place. Returns whether it was
+    /// sent; [`send_datagram`](Self::send_datagram) names the reasons. `write` may not be called, and must write all bytes,
+    /// which may hold old ones.
+    ///
+    /// The default writes to new memory. The stack writes to the packet that it sends.
+    fn write_datagram(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool
+    where
+        Self: Sized,
+    {
+        let mut payload = vec![0; len];
+        write(&mut payload);
+        self.send_datagram(Datagram { local, remote, payload: payload.into() }).is_ok()
+    }
+
     /// Drops a datagram that [`send_datagram`](Self::send_datagram) returned, and counts the drop.
     fn drop_datagram(&mut self, datagram: Datagram) {
         drop(datagram);

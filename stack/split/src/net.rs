@@ -342,6 +342,18 @@ impl Transport for Net {
         self.commands.datagrams.push(datagram);
         Ok(())
     }
+
+    fn write_datagram(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Some(mut buffer) = self.config.arena.alloc(len) else { return false };
+        write(&mut buffer);
+        self.send_datagram(Datagram { local, remote, payload: buffer.freeze() }).is_ok()
+    }
 }
 
 #[cfg(test)]

@@ -276,6 +276,23 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         }
     }
 
+    fn write_datagram(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        match self.slow.udp.write(&local, &remote, len, write, &mut self.egress, self.now) {
+            Ok(result) => result == SendResult::Sent,
+            Err(write) => {
+                let mut payload = vec![0; len];
+                write(&mut payload);
+                self.slow.send(Datagram { local, remote, payload: payload.into() }, self.now).is_ok()
+            }
+        }
+    }
+
     fn drop_datagram(&mut self, _: Datagram) {
         self.egress.count_drop(DropCause::NoPacket);
     }

@@ -4,7 +4,7 @@ use super::flight::{Counts, Flight, FlightPlan, RETRY_DELAY, SEND_BATCH};
 use super::probe::{Probe, ProbeCheck};
 use crate::Pace;
 use linerate_bypass::time::Duration;
-use linerate_bypass::{BufferPool, ConnId, Datagram, Origin, Service, Transport};
+use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,6 @@ pub struct UdpEchoLoad {
     depth: usize,
     probe: Probe,
     flight: Flight,
-    memory: BufferPool,
     interrupted: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     foreign: u64,
@@ -43,9 +42,7 @@ impl UdpEchoLoad {
         (interrupted, over): (Arc<AtomicBool>, Arc<AtomicBool>),
     ) -> Self {
         let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
-        // A sent buffer is copied, or held by the port for a moment.
-        let memory = BufferPool::new(plan.size, plan.slots.min(1024), 2 * plan.slots + 1024);
-        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, memory, interrupted, over, foreign: 0 }
+        UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, interrupted, over, foreign: 0 }
     }
 
     /// Returns the counters and the measured duration, which is zero if there was no answer.
@@ -72,11 +69,8 @@ impl UdpEchoLoad {
         for _ in 0..SEND_BATCH {
             let now = net.now();
             let Some(stamp) = self.flight.next(now) else { return true };
-            let Some(mut block) = self.memory.take() else { return false };
-            self.probe.write(stamp, &mut block[..self.probe.size()]);
-            let payload = block.freeze(self.probe.size());
-            let datagram = Datagram { local: self.address_of(stamp.slot), remote: self.remote, payload };
-            if net.send_datagram(datagram).is_err() {
+            let (local, size) = (self.address_of(stamp.slot), self.probe.size());
+            if !net.write_datagram(local, self.remote, size, |block| self.probe.write(stamp, block)) {
                 return false;
             }
             self.flight.sent(stamp, now);

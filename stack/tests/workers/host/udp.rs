@@ -14,11 +14,12 @@ const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const HOST_ADDRESS: &str = "10.0.0.2:7";
 const PEER_ADDRESS: &str = "10.0.0.9:5000";
 
-/// Service that keeps received datagrams and sends the given ones.
+/// Service that keeps received datagrams, and sends or writes the given ones.
 #[derive(Default)]
 struct DatagramLog {
     kept: Vec<Bytes>,
     to_send: Vec<Datagram>,
+    to_write: Vec<Datagram>,
     refused: usize,
 }
 
@@ -31,6 +32,10 @@ impl Service for DatagramLog {
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         for datagram in self.to_send.drain(..) {
             self.refused += usize::from(net.send_datagram(datagram).is_err());
+        }
+        for Datagram { local, remote, payload } in self.to_write.drain(..) {
+            let written = net.write_datagram(local, remote, payload.len(), |out| out.copy_from_slice(&payload));
+            self.refused += usize::from(!written);
         }
         None
     }
@@ -211,6 +216,10 @@ fn sent_datagrams_are_exact_with_and_without_offload() {
             assert!(offload || udp.verify_checksum(&source, &destination), "{size}");
             assert!(offload || udp.checksum() != 0);
             assert_eq!((udp.src_port(), udp.dst_port(), udp.payload()), (7, 5000, &payload[..]));
+            let copied = bench.host.workers[0].summary().copied_bytes;
+            bench.service().to_write.push(datagram(payload));
+            assert_eq!(bench.turn(), sent, "{size}: a written datagram is the same frame");
+            assert_eq!(bench.host.workers[0].summary().copied_bytes, copied);
         }
         assert_eq!(bench.service().refused, 0);
     }
@@ -249,10 +258,13 @@ fn full_transmit_queue_returns_datagrams_without_packet_loss() {
 #[test]
 fn unknown_neighbor_is_resolved_first() {
     let mut bench = Bench::new(LinkConfig::default());
-    let stranger = Datagram { remote: address("10.0.0.44:5000"), ..datagram(vec![1; 64]) };
-    bench.service().to_send.push(stranger);
+    let to = |remote: &str| Datagram { remote: address(remote), ..datagram(vec![1; 64]) };
+    bench.service().to_send.push(to("10.0.0.44:5000"));
+    bench.service().to_write.push(to("10.0.0.45:5000"));
     let mut sent = bench.turn();
     sent.extend(bench.turn());
-    assert!(sent.iter().any(|frame| frame[12..14] == [8, 6]), "an ARP request");
+    let requests = |last: u8| sent.iter().filter(|frame| frame[12..14] == [8, 6] && frame[41] == last).count();
+    assert!(requests(44) > 0 && requests(45) > 0, "ARP requests");
     assert!(!sent.iter().any(|frame| frame[12..14] == [8, 0]), "no datagram");
+    assert_eq!(bench.service().refused, 0);
 }
