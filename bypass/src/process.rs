@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Interval at which the free memory of the heap is checked.
 const TRIM_PERIOD: Duration = Duration::from_secs(5);
-/// Growth of the free memory that is returned to the system, in bytes.
+/// Growth of the resident free memory that is returned to the system, in bytes.
 const TRIM_MIN: usize = 16 << 20;
 
 /// CPU time of this process, all threads included (getrusage(2)).
@@ -57,7 +57,8 @@ pub fn raise_open_files(wanted: Option<u64>) -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Starts a thread, once per process, that returns free memory of the heap to the system when it has grown by 16 MB.
+/// Starts a thread, once per process, that returns free memory of the heap to the system when its resident part has
+/// grown by 16 MB.
 ///
 /// glibc keeps free memory below the end of the heap, and on all threads but the first it keeps most of it
 /// (malloc_trim(3)), so that the memory of a backlog would stay resident after the backlog. Allocations of other
@@ -68,20 +69,31 @@ pub fn trim_heap() {
     STARTED.call_once(|| {
         // Without the thread the memory stays resident.
         let _ = std::thread::Builder::new().name("heap".into()).spawn(|| {
-            let mut trimmed = 0;
+            let mut least = heap().1;
             loop {
                 std::thread::sleep(TRIM_PERIOD);
-                // SAFETY: takes no arguments, and locks the heap.
-                let free = unsafe { libc::mallinfo2() }.fordblks;
-                trimmed = trimmed.min(free);
-                if free - trimmed >= TRIM_MIN {
+                let (free, unused) = heap();
+                least = least.min(unused);
+                if free >= TRIM_MIN && unused - least >= TRIM_MIN {
                     // SAFETY: takes no pointers, locks the heap, and releases only pages of free blocks.
                     unsafe { libc::malloc_trim(0) };
-                    trimmed = free;
+                    least = heap().1;
                 }
             }
         });
     });
+}
+
+/// Returns the free bytes of the heap, and the resident bytes of the process that are not allocated from it. The second
+/// number grows with the resident part of the first, as that is not known.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn heap() -> (usize, usize) {
+    // SAFETY: takes no arguments, and locks the heap.
+    let heap = unsafe { libc::mallinfo2() };
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0);
+    let resident = pages.saturating_mul(rustix::param::page_size());
+    (heap.fordblks, resident.saturating_sub(heap.uordblks + heap.hblkhd))
 }
 
 #[cfg(test)]
