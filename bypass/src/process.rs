@@ -69,31 +69,50 @@ pub fn trim_heap() {
     STARTED.call_once(|| {
         // Without the thread the memory stays resident.
         let _ = std::thread::Builder::new().name("heap".into()).spawn(|| {
-            let mut least = heap().1;
+            let mut least = Heap::now().unused();
             loop {
                 std::thread::sleep(TRIM_PERIOD);
-                let (free, unused) = heap();
-                least = least.min(unused);
-                if free >= TRIM_MIN && unused - least >= TRIM_MIN {
+                let before = Heap::now();
+                least = least.min(before.unused());
+                if before.free >= TRIM_MIN && before.unused() - least >= TRIM_MIN {
                     // SAFETY: takes no pointers, locks the heap, and releases only pages of free blocks.
                     unsafe { libc::malloc_trim(0) };
-                    least = heap().1;
+                    let after = Heap::now();
+                    // Memory that other threads freed meanwhile is not returned yet.
+                    least = Heap { used: before.used.max(after.used), ..after }.unused();
                 }
             }
         });
     });
 }
 
-/// Returns the free bytes of the heap, and the resident bytes of the process that are not allocated from it. The second
-/// number grows with the resident part of the first, as that is not known.
+/// Memory of the heap and of the process in bytes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn heap() -> (usize, usize) {
-    // SAFETY: takes no arguments, and locks the heap.
-    let heap = unsafe { libc::mallinfo2() };
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0);
-    let resident = pages.saturating_mul(rustix::param::page_size());
-    (heap.fordblks, resident.saturating_sub(heap.uordblks + heap.hblkhd))
+struct Heap {
+    /// Allocated from the heap.
+    used: usize,
+    /// Free in the heap, resident or not.
+    free: usize,
+    /// Resident memory of the process.
+    resident: usize,
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+impl Heap {
+    fn now() -> Self {
+        // SAFETY: takes no arguments, and locks the heap.
+        let heap = unsafe { libc::mallinfo2() };
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0);
+        let resident = pages.saturating_mul(rustix::param::page_size());
+        Heap { used: heap.uordblks + heap.hblkhd, free: heap.fordblks, resident }
+    }
+
+    /// Returns the resident memory that is not allocated from the heap. It grows with the resident part of the free
+    /// memory, which is not known.
+    fn unused(&self) -> usize {
+        self.resident.saturating_sub(self.used)
+    }
 }
 
 #[cfg(test)]
