@@ -40,7 +40,7 @@ pub use process::{CpuTime, raise_open_files, trim_heap};
 pub use service::{
     AppMsg, AppSender, CloseReason, ConnId, ConnIdSpace, ConnSlab, ConnTable, ConnectError, Datagram, Drain, HostedNet,
     LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Linger, Origin, Receiving, Sending, Service, ServiceHost,
-    Stage, Stop, Timer, Timers, Tracked, Transport, WorkerCtx, respond_in_steps,
+    Stage, Stop, Timer, Timers, Tracked, Transport, WorkerCtx, respond_in_steps, send_written,
 };
 pub use sync::mailbox;
 pub use sync::shared_cache::{CacheEntry, CacheUsage, CacheWriter, SharedCache};

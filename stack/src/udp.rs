@@ -36,7 +36,7 @@ pub(crate) struct UdpFastPath {
     /// Bound addresses, sorted by port.
     listen: Vec<SocketAddr>,
     /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
-    by_port: [u16; PORTS],
+    by_port: [u32; PORTS],
     /// Packets in use above which received payload is copied.
     most: usize,
     /// The pool is below that level.
@@ -63,7 +63,7 @@ impl UdpFastPath {
     #[inline]
     pub fn listens(&self, local: &SocketAddr) -> bool {
         let at = self.by_port[usize::from(local.port()) % PORTS];
-        if self.listen.get(usize::from(at)) == Some(local) {
+        if self.listen.get(at as usize) == Some(local) {
             return true;
         }
         let from = self.listen.partition_point(|bound| bound.port() < local.port());
@@ -93,32 +93,21 @@ impl UdpFastPath {
     /// Sends `datagram` if the fast path can.
     pub fn send<N: Nic>(&self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> SendResult {
         let Datagram { local, remote, payload } = datagram;
-        if payload.len() <= MAX_COPIED || !egress.capabilities().multi_segment_tx {
-            return self.send_copy(local, remote, payload, egress, now);
+        if payload.len() > MAX_COPIED
+            && egress.capabilities().multi_segment_tx
+            && let Ok(tail) = egress.attach(payload.clone())
+        {
+            let (mut packet, route) = match self.prepare(local, remote, payload.len(), egress, now) {
+                Ok(prepared) => prepared,
+                Err(result) => return result,
+            };
+            let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(payload) };
+            if route.write_headers(&mut packet, payload.len(), sum, egress).is_none() || packet.chain(tail).is_err() {
+                return SendResult::NotHandled;
+            }
+            egress.send_frame(packet);
+            return SendResult::Sent;
         }
-        let (mut packet, route) = match self.prepare(local, remote, payload.len(), egress, now) {
-            Ok(prepared) => prepared,
-            Err(result) => return result,
-        };
-        let Ok(tail) = egress.attach(payload.clone()) else {
-            return self.send_copy(local, remote, payload, egress, now);
-        };
-        let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(payload) };
-        if route.write_headers(&mut packet, payload.len(), sum, egress).is_none() || packet.chain(tail).is_err() {
-            return SendResult::NotHandled;
-        }
-        egress.send_frame(packet);
-        SendResult::Sent
-    }
-
-    fn send_copy<N: Nic>(
-        &self,
-        local: &SocketAddr,
-        remote: &SocketAddr,
-        payload: &[u8],
-        egress: &mut Egress<N>,
-        now: Instant,
-    ) -> SendResult {
         let copy = |out: &mut [u8]| out.copy_from_slice(payload);
         let result = self.write(local, remote, payload.len(), copy, egress, now).unwrap_or(SendResult::NotHandled);
         if result == SendResult::Sent {
@@ -291,6 +280,28 @@ fn write_words(out: &mut [u8], words: &[u32]) {
 mod tests {
     use super::*;
     use linerate_bypass::memory_nic::{Link, LinkConfig};
+    use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
+
+    #[test]
+    fn ip_headers_have_the_fields_of_an_unfragmentable_datagram() {
+        let mut out = [0xff; IPV4];
+        let (source, destination) = ([10, 0, 0, 2].into(), [10, 0, 0, 9].into());
+        write_ip(&mut out, IpAddr::V4(source), IpAddr::V4(destination), 108, true);
+        let ip = Ipv4Packet::new_unchecked(&out);
+        assert!(ip.verify_checksum());
+        assert_eq!((ip.version(), ip.header_len(), ip.total_len(), ip.hop_limit()), (4, 20, 128, HOP_LIMIT));
+        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.frag_offset()), (0, 0, 0, 0));
+        assert!(ip.dont_frag() && !ip.more_frags() && ip.next_header() == IpProtocol::Udp);
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
+
+        let mut out = [0xff; IPV6];
+        let (source, destination) = ("fd00::2".parse().unwrap(), "fd00::9".parse().unwrap());
+        write_ip(&mut out, IpAddr::V6(source), IpAddr::V6(destination), 108, true);
+        let ip = Ipv6Packet::new_unchecked(&out);
+        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0, 0));
+        assert_eq!((ip.payload_len(), ip.next_header(), ip.hop_limit()), (108, IpProtocol::Udp, HOP_LIMIT));
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
+    }
 
     #[test]
     fn bound_addresses_are_found_by_port_and_address() {

@@ -61,7 +61,7 @@ pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
 pub use message::{AppMsg, AppSender, WorkerCtx};
 pub use stop::{Drain, Stop};
 pub use timers::{Timer, Timers};
-pub use transport::{Transport, respond_in_steps};
+pub use transport::{Transport, respond_in_steps, send_written};
 
 use crate::OneSidedResult;
 use crate::inspect::Figure;

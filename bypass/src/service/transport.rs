@@ -186,9 +186,7 @@ pub trait Transport {
     where
         Self: Sized,
     {
-        let mut payload = vec![0; len];
-        write(&mut payload);
-        self.send_datagram(Datagram { local, remote, payload: payload.into() }).is_ok()
+        send_written(self, local, remote, len, write)
     }
 
     /// Drops a datagram that [`send_datagram`](Self::send_datagram) returned, and counts the drop.
@@ -221,4 +219,17 @@ pub fn respond_in_steps(
     write(buffer);
     net.commit(conn, len);
     true
+}
+
+/// Implements [`Transport::write_datagram`] by new memory, for datagrams without a shorter path.
+pub fn send_written(
+    net: &mut impl Transport,
+    local: SocketAddr,
+    remote: SocketAddr,
+    len: usize,
+    write: impl FnOnce(&mut [u8]),
+) -> bool {
+    let mut payload = vec![0; len];
+    write(&mut payload);
+    net.send_datagram(Datagram { local, remote, payload: payload.into() }).is_ok()
 }

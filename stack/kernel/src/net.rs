@@ -243,6 +243,12 @@ impl Net {
         self.table.silence(id);
         self.end(id, reason);
     }
+
+    /// Counts a sent datagram of `len` bytes.
+    pub(crate) fn count_datagram(&mut self, len: usize) {
+        self.summary.tx_frames += 1;
+        self.summary.tx_bytes += len as u64;
+    }
 }
 
 impl HostedNet for Net {

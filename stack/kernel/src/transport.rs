@@ -89,12 +89,25 @@ impl Transport for Net {
     }
 
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        if !self.udp.send(&datagram) {
+        if !self.udp.send(datagram.local, datagram.remote, &datagram.payload) {
             return Err(datagram);
         }
-        self.summary.tx_frames += 1;
-        self.summary.tx_bytes += datagram.payload.len() as u64;
+        self.count_datagram(datagram.payload.len());
         Ok(())
+    }
+
+    fn write_datagram(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let is_sent = self.udp.write(local, remote, len, write);
+        if is_sent {
+            self.count_datagram(len);
+        }
+        is_sent
     }
 
     fn drop_datagram(&mut self, _: Datagram) {

@@ -1,6 +1,6 @@
 //! UDP sockets of a worker.
 
-use linerate_bypass::{Buffer, BufferPool, Bytes, Datagram};
+use linerate_bypass::{Buffer, BufferPool, Datagram};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
@@ -21,6 +21,8 @@ pub(crate) struct Udp {
     sockets: Vec<Socket>,
     pool: BufferPool,
     block: Option<Buffer>,
+    /// Buffer for datagrams that services write.
+    written: Vec<u8>,
     /// Received datagrams dropped for lack of memory.
     pub dropped: u64,
 }
@@ -29,7 +31,8 @@ impl Udp {
     /// Creates the sockets, with up to `memory` bytes for received datagrams.
     pub(crate) fn new(sockets: Vec<(UdpSocket, SocketAddr)>, memory: usize) -> Self {
         let sockets = sockets.into_iter().map(|(socket, local)| Socket { socket, local, ready: true }).collect();
-        Udp { sockets, pool: BufferPool::new(BLOCK, 4, (memory / BLOCK).max(1)), block: None, dropped: 0 }
+        let pool = BufferPool::new(BLOCK, 4, (memory / BLOCK).max(1));
+        Udp { sockets, pool, block: None, written: Vec::new(), dropped: 0 }
     }
 
     pub(crate) fn local_addrs(&self) -> Vec<SocketAddr> {
@@ -78,13 +81,26 @@ impl Udp {
         None
     }
 
-    /// Sends from the socket bound to the datagram's local address; for an unspecified one with port 0, from the first
+    /// Sends from the socket bound to the local address `local`; for an unspecified one with port 0, from the first
     /// socket of its family.
-    pub(crate) fn send(&self, datagram: &Datagram) -> bool {
-        let Datagram { local, remote, payload } = datagram;
+    pub(crate) fn send(&self, local: SocketAddr, remote: SocketAddr, payload: &[u8]) -> bool {
         let any = local.ip().is_unspecified() && local.port() == 0;
-        let fits = |socket: &&Socket| socket.local == *local || any && socket.local.is_ipv4() == local.is_ipv4();
-        let payload: &Bytes = payload;
+        let fits = |socket: &&Socket| socket.local == local || any && socket.local.is_ipv4() == local.is_ipv4();
         self.sockets.iter().find(fits).is_some_and(|socket| socket.socket.send_to(payload, remote).is_ok())
+    }
+
+    /// Sends a datagram of `len` bytes that `write` writes, as [`send`](Self::send) does.
+    pub(crate) fn write(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        if self.written.len() < len {
+            self.written.resize(len, 0);
+        }
+        write(&mut self.written[..len]);
+        self.send(local, remote, &self.written[..len])
     }
 }

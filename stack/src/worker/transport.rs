@@ -12,7 +12,9 @@ use crate::udp::SendResult;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, respond_in_steps};
+use linerate_bypass::{
+    Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, respond_in_steps, send_written,
+};
 use std::net::SocketAddr;
 
 /// [`Transport`] of a service: the engine and the transmit path.
@@ -285,11 +287,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     ) -> bool {
         match self.slow.udp.write(&local, &remote, len, write, &mut self.egress, self.now) {
             Ok(result) => result == SendResult::Sent,
-            Err(write) => {
-                let mut payload = vec![0; len];
-                write(&mut payload);
-                self.slow.send(Datagram { local, remote, payload: payload.into() }, self.now).is_ok()
-            }
+            Err(write) => send_written(self, local, remote, len, write),
         }
     }
 
