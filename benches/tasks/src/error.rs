@@ -9,6 +9,9 @@ pub enum Error {
     /// A requirement is missing on this machine.
     #[error("skipped: {0}")]
     Skipped(String),
+    /// Wrong argument, with the right ones.
+    #[error("{0}")]
+    Usage(String),
     /// Failure, with its description.
     #[error("{0}")]
     Failed(String),

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Ok(()) => 0,
         Err(Error::Interrupted) => 130,
         Err(Error::Skipped(_)) => UNABLE,
+        Err(Error::Usage(_)) => 2,
         Err(_) => 1,
     };
     if let Err(error) = result {

@@ -19,7 +19,7 @@ use summary::{Outcome, Row, Summary};
 /// Runs the steps, or those that `names` names, and prints their summary. A failed check or build ends the run; the
 /// other steps all run.
 pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> {
-    let steps = select(plan(machine, all), names)?;
+    let steps = select(machine, all, names)?;
     if !machine.is_root() {
         note("not root: tests of namespaces, hugepages and interfaces report that they are skipped");
     }
@@ -52,11 +52,13 @@ pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> 
     summary.result()
 }
 
-/// Returns the steps that `names` names, in the order of the plan; all steps without names.
-fn select(steps: Vec<Step>, names: &[String]) -> Result<Vec<Step>, Error> {
+/// Returns the steps of the plan that `names` names, in its order; all of them without names.
+fn select(machine: &Machine, all: bool, names: &[String]) -> Result<Vec<Step>, Error> {
+    let steps = plan(machine, all);
     if let Some(unknown) = names.iter().find(|name| steps.iter().all(|step| step.name != **name)) {
         let known: Vec<_> = steps.iter().map(|step| format!("'{}'", step.name)).collect();
-        return Err(Error::Failed(format!("no step has the name '{unknown}': the steps are {}", known.join(", "))));
+        let all = if all { "" } else { ", and more with --all" };
+        return Err(Error::Usage(format!("no step is named '{unknown}': the steps are {}{all}", known.join(", "))));
     }
     Ok(steps.into_iter().filter(|step| names.is_empty() || names.contains(&step.name)).collect())
 }
@@ -68,14 +70,15 @@ mod tests {
     #[test]
     fn named_steps_run_in_the_order_of_the_plan() {
         let machine = Machine::with_missing(&[]);
-        let select = |names: &[&str]| {
+        let select = |all, names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-            let steps = select(plan(&machine, true), &names)?;
+            let steps = select(&machine, all, &names)?;
             Ok::<_, Error>(steps.into_iter().map(|step| step.name).collect::<Vec<_>>())
         };
-        assert_eq!(select(&[]).unwrap().len(), plan(&machine, true).len());
-        assert_eq!(select(&["fuzzing", "Miri"]).unwrap(), ["Miri", "fuzzing"]);
-        let error = select(&["Miri", "fuzz"]).unwrap_err().to_string();
-        assert!(error.starts_with("no step has the name 'fuzz': the steps are 'scripts parse', "), "{error}");
+        assert_eq!(select(true, &[]).unwrap().len(), plan(&machine, true).len());
+        assert_eq!(select(true, &["fuzzing", "Miri"]).unwrap(), ["Miri", "fuzzing"]);
+        let error = |all| select(all, &["format", "fuzz"]).unwrap_err().to_string();
+        assert!(error(true).starts_with("no step is named 'fuzz': the steps are 'scripts parse', "), "{}", error(true));
+        assert!(error(false).ends_with("'lab, in short', and more with --all"), "{}", error(false));
     }
 }

@@ -85,8 +85,8 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
                  --test linux_peers --test rdma --test zero_copy";
     let book = "-p linerate-book --features mdbook";
     let documentation = cargo(&format!("doc --profile test {everything} --no-deps"));
-    // One selection of packages for all tests in release mode: another one would build with other features.
-    let release = |what: &str| cargo(&format!("test --profile seeds {PORTABLE} {what}"));
+    // One selection of packages for all optimised tests: another one would build with other features.
+    let seeds = |what: &str| cargo(&format!("test --profile seeds {PORTABLE} {what}"));
     let cases = [("PROPTEST_CASES", "5000"), ("SIMULATOR_SEEDS", "12000"), ("LINERATE_SCRIPTS_EACH_FAST_PATH", "1")];
     vec![
         step("documentation", with([("RUSTDOCFLAGS", "-D warnings")], documentation)),
@@ -105,9 +105,9 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
             "tests with split threads",
             with([("LINERATE_THREADING", "split")], cargo(&format!("test {everything} --no-fail-fast {split}"))),
         ),
-        step("more cases and seeds", with(cases, release("--no-fail-fast"))),
-        step("kv over a bad link", with([("SOAK_SECONDS", "300")], release("--test lossy -- --nocapture"))),
-        step("kv under memory pressure", with([("SOAK_SECONDS", "600")], release("--test kv_soak -- --nocapture"))),
+        step("more cases and seeds", with(cases, seeds("--no-fail-fast"))),
+        step("kv over a bad link", with([("SOAK_SECONDS", "300")], seeds("--test lossy -- --nocapture"))),
+        step("kv under memory pressure", with([("SOAK_SECONDS", "600")], seeds("--test kv_soak -- --nocapture"))),
         step("fuzzing", Call(fuzz::run)),
         step("instruction counts", instructions(machine)),
     ]
@@ -201,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_release_mode_have_one_selection_of_packages() {
-        let release =
+    fn optimised_tests_have_one_selection_of_packages() {
+        let seeds =
             lines(&Machine::with_missing(&[]), true).into_iter().filter(|line| line.contains("--profile seeds"));
-        let release: Vec<String> = release.collect();
-        assert_eq!(release.len(), 3);
-        assert!(release.iter().all(|line| line.contains(PORTABLE)), "{release:?}");
+        let seeds: Vec<String> = seeds.collect();
+        assert_eq!(seeds.len(), 3);
+        assert!(seeds.iter().all(|line| line.contains(PORTABLE)), "{seeds:?}");
     }
 }

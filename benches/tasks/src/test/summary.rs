@@ -21,7 +21,7 @@ impl From<Result<(), Error>> for Outcome {
     fn from(result: Result<(), Error>) -> Outcome {
         match result {
             Ok(()) => Outcome::Passed,
-            Err(Error::Failed(why)) => Outcome::Failed(why),
+            Err(Error::Usage(why) | Error::Failed(why)) => Outcome::Failed(why),
             Err(Error::Skipped(why)) => Outcome::Skipped(why),
             Err(Error::Interrupted) => Outcome::Interrupted,
         }
