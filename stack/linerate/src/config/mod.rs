@@ -224,8 +224,9 @@ fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> 
     Ok(())
 }
 
-/// Packets that the connections of a worker may hold by default, unless packets are long.
-const DEFAULT_PACKETS: usize = 14_336;
+/// Packets that the connections of a worker may hold by default, unless packets are long: seven eighths of those of the
+/// port.
+pub(crate) const DEFAULT_PACKETS: usize = 14_336;
 
 impl NativeTcpConfig {
     /// Returns the name of the first option that is given.
@@ -419,14 +420,14 @@ impl NetConfig {
                 config.rdma.connections.get_or_insert(connections);
             }
             Via::Kernel => {}
-            _ if config.engine.unwrap_or_default() != TcpEngine::Native => {}
-            _ => {
+            _ if config.engine.unwrap_or_default() == TcpEngine::Native => {
                 // Packets run low when four sevenths are held.
                 let held = (connections as usize).div_ceil(config.workers.unwrap_or(1).max(1)).saturating_mul(2);
                 if held > DEFAULT_PACKETS {
                     config.native.max_packets.get_or_insert(held);
                 }
             }
+            _ => {}
         }
         config
     }

@@ -206,6 +206,7 @@ fn packets_of_port(max_packets: Option<usize>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DEFAULT_PACKETS;
 
     #[test]
     fn connections_may_hold_seven_eighths_of_the_packets_of_the_port() {
@@ -213,6 +214,7 @@ mod tests {
             let packets = packets_of_port(Some(max_packets)) as usize;
             assert!(packets - packets / 8 >= max_packets, "{packets} for {max_packets}");
         }
+        assert_eq!(packets_of_port(Some(DEFAULT_PACKETS)), 16_384, "the packets of a port by default");
         assert_eq!((packets_of_port(None), packets_of_port(Some(usize::MAX))), (0, u32::MAX));
     }
 }
