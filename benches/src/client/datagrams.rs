@@ -4,8 +4,7 @@ use super::segment::{ETHERNET, IP};
 use super::{BenchError, MAX_DATAGRAM, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
-use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, checksum};
+use smoltcp::wire::{IpProtocol, Ipv4Packet, UdpPacket, checksum};
 
 const UDP: usize = 8;
 
@@ -51,19 +50,7 @@ impl Datagrams {
         let destination = *client.endpoints.server.ip();
         let mut packet = client.nic.allocate().ok_or(BenchError::Full)?;
         let bytes = packet.append(ETHERNET + IP + UDP + self.size).ok_or(BenchError::Full)?;
-        client.ethernet(bytes, EthernetProtocol::Ipv4);
-        let ip = Ipv4Repr {
-            src_addr: source,
-            dst_addr: destination,
-            next_header: IpProtocol::Udp,
-            payload_len: UDP + self.size,
-            hop_limit: 64,
-        };
-        let checksums = match client.software_checksum {
-            true => ChecksumCapabilities::default(),
-            false => ChecksumCapabilities::ignored(),
-        };
-        ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[ETHERNET..]), &checksums);
+        client.ip(bytes, source, IpProtocol::Udp, UDP + self.size);
         let mut udp = UdpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         udp.set_src_port(port);
         udp.set_dst_port(client.endpoints.server.port());

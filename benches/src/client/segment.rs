@@ -10,6 +10,7 @@ use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol,
     Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber, checksum,
 };
+use std::net::Ipv4Addr;
 
 pub(super) const ETHERNET: usize = 14;
 pub(super) const IP: usize = 20;
@@ -68,11 +69,28 @@ impl SyntheticClient {
     }
 
     /// Writes the Ethernet header of a frame to the server.
-    pub(super) fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
+    fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
         let mut ethernet = EthernetFrame::new_unchecked(bytes);
         ethernet.set_src_addr(EthernetAddress(self.endpoints.client_mac.0));
         ethernet.set_dst_addr(EthernetAddress(self.endpoints.server_mac.0));
         ethernet.set_ethertype(protocol);
+    }
+
+    /// Writes the Ethernet and IPv4 headers of a packet from `source` to the server, with `len` bytes of `protocol`.
+    pub(super) fn ip(&self, bytes: &mut [u8], source: Ipv4Addr, protocol: IpProtocol, len: usize) {
+        self.ethernet(bytes, EthernetProtocol::Ipv4);
+        let ip = Ipv4Repr {
+            src_addr: source,
+            dst_addr: *self.endpoints.server.ip(),
+            next_header: protocol,
+            payload_len: len,
+            hop_limit: 64,
+        };
+        let checksums = match self.software_checksum {
+            true => ChecksumCapabilities::default(),
+            false => ChecksumCapabilities::ignored(),
+        };
+        ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[ETHERNET..]), &checksums);
     }
 
     /// Queues a segment at the flow's sequence number, which the caller advances.
@@ -93,19 +111,7 @@ impl SyntheticClient {
         let room = self.nic.capabilities().data_room - ETHERNET - IP - header;
         let first = length.min(room);
         let bytes = packet.append(ETHERNET + IP + header + first).ok_or(BenchError::Full)?;
-        self.ethernet(bytes, EthernetProtocol::Ipv4);
-        let ip = Ipv4Repr {
-            src_addr: client,
-            dst_addr: server,
-            next_header: IpProtocol::Tcp,
-            payload_len: header + length,
-            hop_limit: 64,
-        };
-        let checksums = match self.software_checksum {
-            true => ChecksumCapabilities::default(),
-            false => ChecksumCapabilities::ignored(),
-        };
-        ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[ETHERNET..]), &checksums);
+        self.ip(bytes, client, IpProtocol::Tcp, header + length);
         let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         tcp.set_src_port(port);
         tcp.set_dst_port(server_port);
