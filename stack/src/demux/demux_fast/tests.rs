@@ -54,10 +54,14 @@ fn fast_demux(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
     found[0].or(found[1])
 }
 
-fn general_path(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+fn classify(frame: &MemoryPacket, addresses: &Addresses) -> Option<FrameKind> {
     let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
-    match host.classify(frame) {
-        Ok(FrameKind::Tcp(tcp)) => Some(tcp),
+    host.classify(frame).ok()
+}
+
+fn general_path(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
+    match classify(frame, addresses) {
+        Some(FrameKind::Tcp(tcp)) => Some(tcp),
         _ => None,
     }
 }
@@ -93,12 +97,13 @@ fn set_ipv4_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Sets the TCP checksum of an IPv4 segment that ends at `end`.
-fn set_tcp_checksum(frame: &mut [u8], end: usize) {
-    frame[50..52].fill(0);
-    let pseudo = [&frame[26..34], &[0, TCP], &(end as u16 - 34).to_be_bytes()].concat();
+/// Sets the checksum of a segment or datagram over IPv4 that ends at `end`.
+fn set_l4_checksum(frame: &mut [u8], protocol: u8, end: usize) {
+    let at = if protocol == TCP { 50 } else { 40 };
+    frame[at..at + 2].fill(0);
+    let pseudo = [&frame[26..34], &[0, protocol], &(end as u16 - 34).to_be_bytes()].concat();
     let sum = !checksum::combine(&[checksum::data(&pseudo), checksum::data(&frame[34..end])]);
-    frame[50..52].copy_from_slice(&sum.to_be_bytes());
+    frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 const OWN: [&str; 2] = ["10.0.0.2/24", "fd00::2/64"];
@@ -142,7 +147,7 @@ fn checksum_that_the_port_leaves_to_software_is_verified() {
     for (payload, padding) in [(0, 0), (1, 0), (63, 2), (64, 0), (1001, 3)] {
         let mut bytes = segment(false, payload, padding);
         let end = bytes.len() - padding;
-        set_tcp_checksum(&mut bytes, end);
+        set_l4_checksum(&mut bytes, TCP, end);
         for vouched in [(false, false), (true, false)] {
             let frame = received(&bytes, None, vouched);
             assert!(fast_demux(&frame, &addresses).is_some(), "{payload} {padding}");
@@ -174,6 +179,16 @@ fn edge() -> impl Strategy<Value = u8> {
     prop_oneof![any::<u8>(), prop::sample::select(&[0, 1, 2, 6, 0x40, 0x45, 0x4f, 0x50, 0x60, 0xdf, 0xe0, 0xff][..])]
 }
 
+/// Replaces bytes of `frame`, then shortens it by `shorter` bytes.
+fn damage_frame(frame: &mut Vec<u8>, damage: Vec<(usize, u8)>, shorter: Option<usize>) {
+    for (at, value) in damage {
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = value;
+        }
+    }
+    frame.truncate(frame.len().saturating_sub(shorter.unwrap_or(0)).max(1));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     /// For any damage, a frame that the fast path accepts has the same result on the general path.
@@ -184,20 +199,13 @@ proptest! {
         right_checksum: bool, right_tcp_checksum: bool, vouched: (bool, bool), several: bool,
     ) {
         let mut bytes = segment(six, payload, padding);
-        for (at, value) in damage {
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte = value;
-            }
-        }
-        if let Some(shorter) = shorter {
-            bytes.truncate(bytes.len().saturating_sub(shorter).max(1));
-        }
+        damage_frame(&mut bytes, damage, shorter);
         if right_checksum && bytes.len() >= 34 {
             set_ipv4_checksum(&mut bytes);
         }
         if right_tcp_checksum && bytes.len() >= 54 {
             let end = bytes.len() - padding.min(bytes.len() - 54);
-            set_tcp_checksum(&mut bytes, end);
+            set_l4_checksum(&mut bytes, TCP, end);
         }
         let cut = cut.filter(|cut| *cut < bytes.len());
         let frame = received(&bytes, cut, vouched);
@@ -262,16 +270,8 @@ fn datagram(payload: usize, padding: usize) -> Vec<u8> {
     frame.extend([0, 0]);
     frame.extend((0..payload + padding).map(|n| n as u8));
     set_ipv4_checksum(&mut frame);
-    set_udp_checksum(&mut frame, 34 + udp_len);
+    set_l4_checksum(&mut frame, UDP, 34 + udp_len);
     frame
-}
-
-/// Sets the checksum of a datagram that ends at `end`.
-fn set_udp_checksum(frame: &mut [u8], end: usize) {
-    frame[40..42].fill(0);
-    let pseudo = [&frame[26..34], &[0, UDP], &(end as u16 - 34).to_be_bytes()].concat();
-    let sum = !checksum::combine(&[checksum::data(&pseudo), checksum::data(&frame[34..end])]);
-    frame[40..42].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn fast_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
@@ -279,9 +279,8 @@ fn fast_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatag
 }
 
 fn general_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
-    let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
-    match host.classify(frame) {
-        Ok(FrameKind::Udp(udp)) => Some(udp),
+    match classify(frame, addresses) {
+        Some(FrameKind::Udp(udp)) => Some(udp),
         _ => None,
     }
 }
@@ -323,20 +322,13 @@ proptest! {
         right_checksum: bool, right_udp_checksum: bool, vouched: (bool, bool), several: bool,
     ) {
         let mut bytes = datagram(payload, padding);
-        for (at, value) in damage {
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte = value;
-            }
-        }
-        if let Some(shorter) = shorter {
-            bytes.truncate(bytes.len().saturating_sub(shorter).max(1));
-        }
+        damage_frame(&mut bytes, damage, shorter);
         if right_checksum && bytes.len() >= 34 {
             set_ipv4_checksum(&mut bytes);
         }
         if right_udp_checksum && bytes.len() >= 42 {
             let end = (34 + usize::from(u16::from_be_bytes([bytes[38], bytes[39]]))).clamp(42, bytes.len());
-            set_udp_checksum(&mut bytes, end);
+            set_l4_checksum(&mut bytes, UDP, end);
         }
         let cut = cut.filter(|cut| *cut < bytes.len());
         let frame = received(&bytes, cut, vouched);
@@ -350,9 +342,12 @@ proptest! {
     #[test]
     fn fast_path_accepts_no_datagram_that_the_general_path_drops(
         source in prop::sample::select(&[
-            0u32, 0x00ff_ffff, 0x0a00_0001, 0x0a00_0002, 0x0a00_00ff, 0x7f00_0001, 0xc000_0200, 0xdfff_ffff, 0xe000_0001, 0xffff_ffff,
+            0u32, 0x00ff_ffff, 0x0a00_0001, 0x0a00_0002, 0x0a00_00ff, 0x7f00_0001, 0xc000_0200, 0xdfff_ffff,
+            0xe000_0001, 0xffff_ffff,
         ][..]),
-        destination in prop::sample::select(&[0x0a00_0002u32, 0x0a00_0003, 0x0a00_00ff, 0xc000_0201, 0xe000_0001, 0xffff_ffff][..]),
+        destination in prop::sample::select(&[
+            0x0a00_0002u32, 0x0a00_0003, 0x0a00_00ff, 0xc000_0201, 0xe000_0001, 0xffff_ffff,
+        ][..]),
         from in prop::sample::select(&[0u16, 67, 68, 5000][..]), to in prop::sample::select(&[0u16, 7, 67, 68][..]),
         several: bool,
     ) {
