@@ -146,14 +146,14 @@ impl UdpFastPath {
     /// Allocates a packet for a datagram of `len` bytes and finds its route. Returns the reason if the fast path cannot
     /// send it.
     #[inline(always)]
-    fn prepare<N: Nic>(
+    fn prepare<'a, N: Nic>(
         &self,
-        local: &SocketAddr,
-        remote: &SocketAddr,
+        local: &'a SocketAddr,
+        remote: &'a SocketAddr,
         len: usize,
         egress: &mut Egress<N>,
         now: Instant,
-    ) -> Result<(N::Packet, Route), SendResult> {
+    ) -> Result<(N::Packet, Route<'a>), SendResult> {
         let (ip_header, to, mtu) = match remote.ip() {
             IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped(), egress.mtu()),
             IpAddr::V6(ip) => (IPV6, ip, egress.mtu_v6()),
@@ -171,20 +171,20 @@ impl UdpFastPath {
             return Err(SendResult::Full);
         }
         let packet = egress.nic().allocate().ok_or(SendResult::Full)?;
-        Ok((packet, Route { local: *local, remote: *remote, ip_header, link }))
+        Ok((packet, Route { local, remote, ip_header, link }))
     }
 }
 
 /// Addresses of a datagram, and its Ethernet header.
-struct Route {
-    local: SocketAddr,
-    remote: SocketAddr,
+struct Route<'a> {
+    local: &'a SocketAddr,
+    remote: &'a SocketAddr,
     /// Length of the IP header.
     ip_header: usize,
     link: [u8; ETHERNET_HEADER],
 }
 
-impl Route {
+impl Route<'_> {
     /// Prepends the headers of a datagram of `len` bytes to `packet` and requests offloads. `sum` is the sum of the
     /// payload, if the port does not compute the checksum. Returns `None` if `packet` lacks headroom.
     #[inline(always)]
