@@ -10,7 +10,7 @@ use crate::egress::Egress;
 use crate::ethernet::ETHERNET_HEADER;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{BufferPool, Capabilities, Datagram, L4, Nic, Packet, TxOffload};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const IPV4: usize = 20;
 const IPV6: usize = 40;
@@ -154,16 +154,18 @@ impl UdpFastPath {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<(N::Packet, Route<'a>), SendResult> {
-        let (ip_header, to, mtu) = match remote.ip() {
-            IpAddr::V4(ip) => (IPV4, ip.to_ipv6_mapped(), egress.mtu()),
-            IpAddr::V6(ip) => (IPV6, ip, egress.mtu_v6()),
+        let addresses = egress.addresses();
+        let (is_local, ip_header, to, mtu) = match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                let is_local = addresses.is_local_v4(local.ip().to_bits());
+                (is_local, IPV4, remote.ip().to_ipv6_mapped(), egress.mtu())
+            }
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
+                (addresses.is_local_v6(local.ip().to_bits()), IPV6, *remote.ip(), egress.mtu_v6())
+            }
+            _ => return Err(SendResult::NotHandled),
         };
-        if local.is_ipv4() != remote.is_ipv4()
-            || ip_header + UDP_HEADER + len > mtu
-            || remote.port() == 0
-            || !egress.addresses().is_local(local.ip())
-            || !self.listens(local)
-        {
+        if !is_local || ip_header + UDP_HEADER + len > mtu || remote.port() == 0 || !self.listens(local) {
             return Err(SendResult::NotHandled);
         }
         let link = *egress.link_header(to.to_bits(), now).ok_or(SendResult::NotHandled)?;
@@ -191,23 +193,27 @@ impl Route<'_> {
     fn write_headers<N: Nic>(&self, packet: &mut N::Packet, len: usize, sum: u16, egress: &Egress<N>) -> Option<()> {
         let Route { local, remote, ip_header, link } = self;
         let (offload, udp_len) = (egress.capabilities().tx_checksum, UDP_HEADER + len);
-        let header = packet.prepend(ETHERNET_HEADER + ip_header + UDP_HEADER)?;
-        let (front, rest) = header.split_at_mut(ETHERNET_HEADER);
-        front.copy_from_slice(link);
-        let (ip, udp) = rest.split_at_mut(*ip_header);
-        write_ip(ip, local.ip(), remote.ip(), udp_len, !offload.ipv4);
         let pseudo = checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
-        let mut fields = [local.port(), remote.port(), udp_len as u16, pseudo];
-        if !offload.udp {
+        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+        let check = if offload.udp {
+            pseudo
+        } else {
             // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
-            let headers: u64 = fields.iter().map(|field| u64::from(*field)).sum();
-            fields[3] = match !checksum::fold(headers + u64::from(sum)) {
+            match !checksum::fold(ports + udp_len as u64 + u64::from(pseudo) + u64::from(sum)) {
                 0 => 0xffff,
-                sum => sum,
-            };
-        }
-        for (out, field) in udp.chunks_exact_mut(2).zip(fields) {
-            out.copy_from_slice(&field.to_be_bytes());
+                check => check,
+            }
+        };
+        let udp = (ports << 32 | (udp_len as u64) << 16 | u64::from(check)).to_be_bytes();
+        match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                let ip = ip_header_v4(*local.ip(), *remote.ip(), udp_len, !offload.ipv4);
+                write_all(packet, link, &ip, &udp)?;
+            }
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
+                write_all(packet, link, &ip_header_v6(*local.ip(), *remote.ip(), udp_len), &udp)?;
+            }
+            _ => return None,
         }
         let ipv4 = remote.is_ipv4();
         if offload.udp || ipv4 && offload.ipv4 {
@@ -236,44 +242,57 @@ pub(crate) enum SendResult {
     NotHandled,
 }
 
-/// Writes the IP header of a packet with `len` bytes of UDP (RFC 791 §3.1, RFC 8200 §3). Addresses are of one family.
-fn write_ip(out: &mut [u8], source: IpAddr, destination: IpAddr, len: usize, sum: bool) {
+/// Prepends headers to `packet`. Returns `None` if `packet` lacks headroom.
+#[inline(always)]
+fn write_all<P: Packet, const IP: usize>(
+    packet: &mut P,
+    link: &[u8; ETHERNET_HEADER],
+    ip: &[u8; IP],
+    udp: &[u8; UDP_HEADER],
+) -> Option<()> {
+    let (front, rest) = packet.prepend(ETHERNET_HEADER + IP + UDP_HEADER)?.split_first_chunk_mut()?;
+    *front = *link;
+    let (front, rest) = rest.split_first_chunk_mut()?;
+    *front = *ip;
+    *rest.first_chunk_mut()? = *udp;
+    Some(())
+}
+
+/// Returns the IPv4 header of a packet with `len` bytes of UDP (RFC 791 §3.1), with the checksum if `sum`.
+#[inline(always)]
+fn ip_header_v4(source: Ipv4Addr, destination: Ipv4Addr, len: usize, sum: bool) -> [u8; IPV4] {
     const VERSION_AND_LENGTH: u32 = 0x4500_0000;
     /// "Don't fragment" flag. RFC 6864 §4.1: an unfragmentable packet needs no identification.
     const DONT_FRAGMENT: u32 = 0x4000;
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let protocol = u32::from(HOP_LIMIT) << 24 | u32::from(UDP) << 16;
-            let mut words = [
-                VERSION_AND_LENGTH | (IPV4 + len) as u32,
-                DONT_FRAGMENT,
-                protocol,
-                source.to_bits(),
-                destination.to_bits(),
-            ];
-            if sum {
-                let sum = words.iter().map(|word| u64::from(*word)).sum();
-                words[2] |= u32::from(!checksum::fold(sum));
-            }
-            write_words(out, &words);
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let (fixed, addresses) = out.split_at_mut(8);
-            let protocol = (len as u32) << 16 | u32::from(UDP) << 8 | u32::from(HOP_LIMIT);
-            write_words(fixed, &[0x6000_0000, protocol]);
-            let (from, to) = addresses.split_at_mut(16);
-            from.copy_from_slice(&source.octets());
-            to.copy_from_slice(&destination.octets());
-        }
-        _ => debug_assert!(false, "addresses of different families"),
+    const HOP_LIMIT_AND_PROTOCOL: u32 = (HOP_LIMIT as u32) << 24 | (UDP as u32) << 16;
+    let mut words = [
+        VERSION_AND_LENGTH | (IPV4 + len) as u32,
+        DONT_FRAGMENT,
+        HOP_LIMIT_AND_PROTOCOL,
+        source.to_bits(),
+        destination.to_bits(),
+    ];
+    if sum {
+        let sum = words.iter().map(|word| u64::from(*word)).sum();
+        words[2] |= u32::from(!checksum::fold(sum));
     }
-}
-
-/// Writes `words` in network byte order.
-fn write_words(out: &mut [u8], words: &[u32]) {
+    let mut out = [0; IPV4];
     for (out, word) in out.chunks_exact_mut(4).zip(words) {
         out.copy_from_slice(&word.to_be_bytes());
     }
+    out
+}
+
+/// Returns the IPv6 header of a packet with `len` bytes of UDP (RFC 8200 §3).
+#[inline(always)]
+fn ip_header_v6(source: Ipv6Addr, destination: Ipv6Addr, len: usize) -> [u8; IPV6] {
+    const VERSION: u64 = 6 << 60;
+    let fixed = VERSION | (len as u64) << 16 | u64::from(UDP) << 8 | u64::from(HOP_LIMIT);
+    let mut out = [0; IPV6];
+    out[..8].copy_from_slice(&fixed.to_be_bytes());
+    out[8..24].copy_from_slice(&source.octets());
+    out[24..].copy_from_slice(&destination.octets());
+    out
 }
 
 #[cfg(test)]
@@ -284,20 +303,16 @@ mod tests {
 
     #[test]
     fn ip_headers_have_the_fields_of_an_unfragmentable_datagram() {
-        let mut out = [0xff; IPV4];
         let (source, destination) = ([10, 0, 0, 2].into(), [10, 0, 0, 9].into());
-        write_ip(&mut out, IpAddr::V4(source), IpAddr::V4(destination), 108, true);
-        let ip = Ipv4Packet::new_unchecked(&out);
+        let ip = Ipv4Packet::new_unchecked(ip_header_v4(source, destination, 108, true));
         assert!(ip.verify_checksum());
         assert_eq!((ip.version(), ip.header_len(), ip.total_len(), ip.hop_limit()), (4, 20, 128, HOP_LIMIT));
         assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.frag_offset()), (0, 0, 0, 0));
         assert!(ip.dont_frag() && !ip.more_frags() && ip.next_header() == IpProtocol::Udp);
         assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
 
-        let mut out = [0xff; IPV6];
         let (source, destination) = ("fd00::2".parse().unwrap(), "fd00::9".parse().unwrap());
-        write_ip(&mut out, IpAddr::V6(source), IpAddr::V6(destination), 108, true);
-        let ip = Ipv6Packet::new_unchecked(&out);
+        let ip = Ipv6Packet::new_unchecked(ip_header_v6(source, destination, 108));
         assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0, 0));
         assert_eq!((ip.payload_len(), ip.next_header(), ip.hop_limit()), (108, IpProtocol::Udp, HOP_LIMIT));
         assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
