@@ -41,8 +41,12 @@ tests! {
     node_redis_works_over_af_xdp => serves(Wire::AfXdp, Client::NodeRedis);
     pymemcache_works_over_af_xdp => serves(Wire::AfXdp, Client::Pymemcache);
     redis_cli_works_over_tap => serves(Wire::Tap, Client::RedisCli);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     redis_benchmark_works_over_tap => serves(Wire::Tap, Client::RedisBenchmark);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     redis_py_works_over_tap => serves(Wire::Tap, Client::RedisPy);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     node_redis_works_over_tap => serves(Wire::Tap, Client::NodeRedis);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     pymemcache_works_over_tap => serves(Wire::Tap, Client::Pymemcache);
 }

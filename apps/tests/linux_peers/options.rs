@@ -146,6 +146,7 @@ tests! {
     linux_client_exchanges_1_mb_over_af_xdp_with_any_options => clients(Wire::AfXdp, false);
     linux_client_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => clients(Wire::AfXdp, true);
     linux_client_exchanges_1_mb_over_tap_with_any_options => clients(Wire::Tap, false);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     linux_client_exchanges_1_mb_over_tap_with_any_options_with_ecn => clients(Wire::Tap, true);
 }
 
@@ -204,6 +205,8 @@ fn server(wire: Wire, ecn: bool) {
 tests! {
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options => server(Wire::AfXdp, false);
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => server(Wire::AfXdp, true);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     linux_server_exchanges_1_mb_over_tap_with_any_options => server(Wire::Tap, false);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     linux_server_exchanges_1_mb_over_tap_with_any_options_with_ecn => server(Wire::Tap, true);
 }

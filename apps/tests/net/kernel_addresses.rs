@@ -1,7 +1,7 @@
 //! Interfaces shared with the kernel at the kernel's own addresses (`af_xdp:INTERFACE,share` without `--ip`).
 
 use super::client::{connect, exchange, random};
-use super::links::assert_no_errors;
+use super::links::{assert_datagrams, assert_no_errors};
 use super::program::linerate;
 use super::refusals::assert_refused;
 use super::shared::{assert_alive, assert_undisturbed, connect_kernels};
@@ -96,11 +96,11 @@ fn loads_connect_from_the_addresses_of_the_kernel() {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for peer in ["10.9.0.1:7", "[fd09::1]:7"] {
-            for udp in ["", "--udp"] {
-                let load = "--connections 8 --duration 300ms --idle backoff --json";
-                let load = format!("echo load --via af_xdp:lr1,share --connect {peer} {load} {udp}");
-                assert_no_errors(&Program::start(linerate_in(namespace, &load)).wait());
-            }
+            let load = "--connections 8 --duration 300ms --idle backoff --json";
+            let load = format!("echo load --via af_xdp:lr1,share --connect {peer} {load}");
+            let run = |load: &str| Program::start(linerate_in(namespace, load)).wait();
+            assert_no_errors(&run(&load));
+            assert_datagrams(&run(&format!("{load} --udp")));
         }
         assert!(server.stop().status.success());
     });
@@ -207,7 +207,7 @@ fn datagrams_are_served_on_the_addresses_of_the_kernel() {
         for address in OWN {
             let load =
                 format!("echo load --udp --via kernel --connect {address} --connections 8 --duration 300ms --json");
-            assert_no_errors(&Program::start(linerate(&load)).wait());
+            assert_datagrams(&Program::start(linerate(&load)).wait());
         }
         assert!(server.stop().status.success());
     });

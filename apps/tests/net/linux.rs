@@ -40,6 +40,7 @@ fn streams() {
 
 tests! {
     af_xdp_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::AfXdp, streams);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     tap_returns_100_mb_exactly_over_1_64_and_1000_connections => with_echo(Wire::Tap, streams);
 }
 
@@ -143,6 +144,7 @@ fn bad_clients(wire: Wire) {
 
 tests! {
     af_xdp_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::AfXdp);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     tap_clients_are_unaffected_by_a_dead_or_blocked_one => bad_clients(Wire::Tap);
 }
 
@@ -177,6 +179,7 @@ fn discard_and_chargen(wire: Wire) {
 
 tests! {
     af_xdp_discards_and_generates => discard_and_chargen(Wire::AfXdp);
+    #[ignore = "AF_XDP covers most of it: ./run test --all"]
     tap_discards_and_generates => discard_and_chargen(Wire::Tap);
 }
 

@@ -163,11 +163,12 @@ pub fn is_installed(program: &str, arguments: &[&str], package: &str) -> bool {
     found
 }
 
-/// Defines tests that call a function.
+/// Defines tests that call a function, with attributes if any.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident => $function:ident($($arg:expr),*);)*) => {$(
+    ($($(#[$attribute:meta])* $name:ident => $function:ident($($arg:expr),*);)*) => {$(
         #[test]
+        $(#[$attribute])*
         fn $name() {
             $function($($arg),*);
         }

@@ -83,6 +83,7 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
     use Action::{Call, Run};
     let split = "--test cli --test http --test kv --test kv_clients --test drain --test net --test links \
                  --test linux_peers --test rdma --test zero_copy";
+    let clients = "--test kv_clients --test linux_peers --test net";
     let book = "-p linerate-book --features mdbook";
     let documentation = cargo(&format!("doc --profile test {everything} --no-deps"));
     // One selection of packages for all optimised tests: another one would build with other features.
@@ -95,6 +96,10 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("AddressSanitizer", Call(instrumented::address_sanitizer)),
         step("package", packaged::step(machine)),
         step("ports on Debian 13", packaged::debian_13(machine)),
+        step(
+            "slower tests of clients",
+            Run(cargo(&format!("test {everything} {clients} --no-fail-fast -- --ignored"))),
+        ),
         step("dashboard", Run(cargo(&format!("test {everything} --test deploying -- --ignored")))),
         step("published crates", published::packages(machine)),
         step("API since the last version", Call(published::api)),
@@ -160,7 +165,7 @@ mod tests {
     fn all_adds_steps() {
         let machine = Machine::with_missing(&[]);
         let all = names(&machine, true);
-        assert_eq!(all.len(), 27);
+        assert_eq!(all.len(), 28);
         let common = names(&machine, false);
         assert!(common.iter().filter(|name| !name.starts_with("lab")).all(|name| all.contains(name)));
     }
