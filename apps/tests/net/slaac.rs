@@ -4,7 +4,7 @@ use super::client::{exchange, random};
 use super::wire::Wire;
 use super::wire::linerate_in;
 use linerate_harness::program::{Program, ip};
-use linerate_harness::rerun::{beside_others, is_installed};
+use linerate_harness::rerun::{beside_others, skip};
 use linerate_harness::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,9 @@ fn server() -> SocketAddr {
 
 /// Connects this namespace, the router's, with `namespace`. Prints a message if `router` is not installed.
 fn connect(namespace: &str, router: &str) -> bool {
-    if !is_installed(router, &["--version"], router) {
+    // radvd exits with status 1 after it has printed its version.
+    if Command::new(router).arg("--version").output().is_err() {
+        skip(&format!("needs {router}: apt-get install {router}"));
         return false;
     }
     Wire::AfXdp.connect(namespace);
@@ -82,6 +84,7 @@ fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
 }
 
 #[test]
+#[ignore = "an address takes eight seconds to expire: ./run test --all"]
 fn address_expires_without_advertisements_of_radvd() {
     beside_others(|namespace| {
         if !connect(namespace, "radvd") {
