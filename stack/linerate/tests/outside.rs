@@ -1,5 +1,6 @@
 //! Page "Writing a service" of the book: a crate outside of the workspace consists of its manifest, examples and test.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,15 @@ fn block<'a>(page: &'a str, language: &str, part: &str) -> &'a str {
     let blocks = blocks.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n'));
     let mut found = blocks.filter(|block| block.contains(part));
     found.next().unwrap_or_else(|| panic!("the page has no block of {language} with {part}"))
+}
+
+/// Returns the names of the examples that `page` includes.
+fn included(page: &str) -> BTreeSet<String> {
+    let name = |line: &str| {
+        let rest = line.strip_prefix("{{#include ../../stack/linerate/examples/")?;
+        rest.strip_suffix("}}").map(str::to_owned)
+    };
+    page.lines().filter_map(name).collect()
 }
 
 #[test]
@@ -31,17 +41,16 @@ fn crate_outside_of_the_workspace_builds_and_passes_its_test() {
         "Cargo.toml",
         &format!("[package]\nname = \"outside\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}"),
     );
-    let mut examples = 0;
-    for line in page.lines() {
-        let included = line.strip_prefix("{{#include ../../stack/linerate/examples/");
-        if let Some(name) = included.and_then(|rest| rest.strip_suffix("}}")) {
-            let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
-            fs::copy(example, directory.path().join("src/bin").join(name)).unwrap();
-            examples += 1;
-        }
+    let directory_of_examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut examples = included(&page);
+    for name in &examples {
+        fs::copy(directory_of_examples.join(name), directory.path().join("src/bin").join(name)).unwrap();
     }
-    let all = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap().count();
-    assert_eq!(examples, all, "the page includes every example");
+    // Examples of async services need more dependencies.
+    let page_of_async_services = fs::read_to_string(format!("{ROOT}/docs/src/async-services.md")).unwrap();
+    examples.extend(included(&page_of_async_services));
+    let all = fs::read_dir(directory_of_examples).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(examples, all.map(|name| name.into_string().unwrap()).collect(), "the pages include every example");
     write("tests/lines.rs", block(&page, "rust", "#[test]"));
     // The versions that the workspace uses are at hand.
     fs::copy(format!("{ROOT}/Cargo.lock"), directory.path().join("Cargo.lock")).unwrap();
