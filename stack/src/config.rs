@@ -174,6 +174,9 @@ impl Config {
     /// Default local ports of outgoing connections: all except the well-known ones (RFC 6056 §3.2).
     pub const OUTGOING_PORTS: RangeInclusive<u16> = 1024..=65535;
 
+    /// Default of [`max_connections`](Self::max_connections).
+    pub const MAX_CONNECTIONS: usize = 1 << 17;
+
     pub(crate) fn fast_paths(&self) -> FastPaths {
         #[cfg(feature = "fast-path-switches")]
         return self.fast_paths;
@@ -225,7 +228,7 @@ impl Default for Config {
             listen: Vec::new(),
             listen_by_worker: Vec::new(),
             listen_udp: Vec::new(),
-            max_connections: 1 << 17,
+            max_connections: Config::MAX_CONNECTIONS,
             max_half_open: 4096,
             max_half_open_per_source: None,
             max_connections_per_source: None,

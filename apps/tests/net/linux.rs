@@ -183,6 +183,22 @@ tests! {
     tap_discards_and_generates => discard_and_chargen(Wire::Tap);
 }
 
+#[test]
+fn af_xdp_drops_connections_beyond_the_limit() {
+    in_namespaces(|namespace| {
+        Wire::AfXdp.connect(namespace);
+        let [server, _] = servers();
+        let program = Wire::AfXdp.serve("echo --max-connections 2", namespace);
+        let open = [connect(server), connect(server)];
+        assert!(TcpStream::connect_timeout(&server, Duration::from_millis(300)).is_err());
+        drop(open);
+        exchange(server, &random(1000), 2);
+        let summary = program.stop().json();
+        assert_eq!(summary["accepted"], 4, "{summary}");
+        assert!(summary["drops"]["too many connections"].as_u64() > Some(0), "{summary}");
+    });
+}
+
 /// Tests loads as clients of a server over kernel sockets.
 fn loads(wire: Wire) {
     in_namespaces(|namespace| {

@@ -142,6 +142,11 @@ struct NetArgs {
     #[arg(long, value_enum, value_name = "NAME", help_heading = "TCP")]
     engine: Option<TcpEngine>,
 
+    /// Maximum number of connections of a worker, at 256 bytes each while idle; a SYN beyond it is dropped [default:
+    /// 131072, and more for a load with more connections]
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
+    max_connections: Option<usize>,
+
     /// Limit of connections from one source to a worker; a source is an IPv4 address or an IPv6 /64 [default: none]
     #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP")]
     max_connections_per_source: Option<usize>,
@@ -328,6 +333,7 @@ impl From<NetArgs> for NetConfig {
             skip_dad: args.no_dad,
             mac: args.mac,
             engine: args.engine,
+            max_connections: args.max_connections,
             max_connections_per_source: args.max_connections_per_source,
             max_half_open_per_source: args.max_half_open_per_source,
             idle_timeout: args.idle_timeout,
@@ -423,6 +429,8 @@ mod tests {
             ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
             ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
             ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
+            ("--via kernel --max-connections 5", "10.0.0.2:7", "--max-connections has no effect"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --max-connections 16777217", "10.0.0.2:7", "--max-connections 16777217"),
             ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
             ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "--from has no effect with --via kernel"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not a local address"),

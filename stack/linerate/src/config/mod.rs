@@ -11,7 +11,7 @@ pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 use crate::capture::CaptureConfig;
 use crate::cores::CoreList;
 use crate::error::Error;
-use linerate_bypass::{MacAddr, Via};
+use linerate_bypass::{ConnId, MacAddr, Via};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
@@ -110,6 +110,8 @@ pub struct NetConfig {
     pub mac: Option<MacAddr>,
     /// TCP engine of the stack; the native one if `None`.
     pub engine: Option<TcpEngine>,
+    /// Maximum connections of a worker, at 256 bytes each while idle; 131 072 if `None`.
+    pub max_connections: Option<usize>,
     /// Limit of connections from one source to a worker; unlimited if `None`.
     pub max_connections_per_source: Option<usize>,
     /// Limit of half-open connections from one source to a worker; unlimited if `None`.
@@ -264,6 +266,7 @@ impl NetConfig {
             ("--no-multi-segment", self.single_segment),
             ("--engine", self.engine.is_some()),
             ("--pcap", self.capture.is_some()),
+            ("--max-connections", self.max_connections.is_some()),
             ("--max-connections-per-source", self.max_connections_per_source.is_some()),
             ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
             ("EAL's arguments", !self.eal.is_empty()),
@@ -284,7 +287,10 @@ impl NetConfig {
             let (value, range) = count(value);
             check_ranges(&[(option, value, range)])?;
         }
-        check_ranges(&[("--mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into())])
+        check_ranges(&[
+            ("--mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into()),
+            ("--max-connections", self.max_connections.map(|n| n as u64), 1..=ConnId::MAX_SLOTS as u64),
+        ])
     }
 
     /// Checks the fields against each other, before anything is opened.
@@ -412,7 +418,7 @@ impl NetConfig {
     }
 
     /// Returns the configuration of a client of up to `connections` connections: an RDMA device registers memory for no
-    /// more, and a port has packets for a request on each.
+    /// more, a worker keeps so many, and a port has packets for a request on each.
     pub fn for_client(&self, connections: u32) -> NetConfig {
         let mut config = self.clone();
         match config.via {
@@ -420,14 +426,17 @@ impl NetConfig {
                 config.rdma.connections.get_or_insert(connections);
             }
             Via::Kernel => {}
-            _ if config.engine.unwrap_or_default() == TcpEngine::Native => {
+            _ => {
+                let of_worker = (connections as usize).div_ceil(config.workers.unwrap_or(1).max(1));
+                if of_worker > Config::MAX_CONNECTIONS {
+                    config.max_connections.get_or_insert(of_worker);
+                }
                 // Packets run low when four sevenths are held.
-                let held = (connections as usize).div_ceil(config.workers.unwrap_or(1).max(1)).saturating_mul(2);
-                if held > DEFAULT_PACKETS {
+                let held = of_worker.saturating_mul(2);
+                if held > DEFAULT_PACKETS && config.engine.unwrap_or_default() == TcpEngine::Native {
                     config.native.max_packets.get_or_insert(held);
                 }
             }
-            _ => {}
         }
         config
     }
@@ -473,5 +482,17 @@ mod tests {
         assert_eq!(max_packets(&NetConfig::default(), 60_000), None);
         let given = NativeTcpConfig { max_packets: Some(100), ..NativeTcpConfig::default() };
         assert_eq!(max_packets(&NetConfig { native: given, ..link }, 60_000), Some(100));
+    }
+
+    #[test]
+    fn worker_of_a_client_keeps_its_connections() {
+        let link = NetConfig { via: "virtio-user:/s".parse().unwrap(), ..NetConfig::default() };
+        let most = |config: &NetConfig, connections| config.for_client(connections).max_connections;
+        assert_eq!(most(&link, 131_072), None, "the default suffices");
+        assert_eq!(most(&link, 1_000_000), Some(1_000_000));
+        assert_eq!(most(&NetConfig { workers: Some(3), ..link.clone() }, 1_000_000), Some(333_334), "of a worker");
+        assert_eq!(most(&NetConfig { engine: Some(TcpEngine::Smoltcp), ..link.clone() }, 200_000), Some(200_000));
+        assert_eq!(most(&NetConfig::default(), 1_000_000), None);
+        assert_eq!(most(&NetConfig { max_connections: Some(100), ..link }, 1_000_000), Some(100));
     }
 }

@@ -106,6 +106,7 @@ impl Port {
             tx_buffer: options.buffer,
             max_packets: options.native.max_packets,
             max_packets_per_connection: options.native.max_packets_per_connection,
+            max_connections: options.max_connections.unwrap_or(Config::MAX_CONNECTIONS),
             max_connections_per_source: options.max_connections_per_source,
             max_half_open_per_source: options.max_half_open_per_source,
             congestion: options.native.congestion.unwrap_or_default(),
