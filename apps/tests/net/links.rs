@@ -34,8 +34,8 @@ pub fn assert_no_errors(ended: &Ended) {
     assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
 }
 
-/// Asserts that a load received datagrams, and only correct ones. Some may be lost: a busy machine can stop a program for
-/// longer than the load waits.
+/// Asserts that a load received datagrams, and only correct ones. Some may be lost: a busy machine can stop a program
+/// for longer than the load waits.
 #[track_caller]
 pub fn assert_datagrams(ended: &Ended) {
     let report = ended.json();
