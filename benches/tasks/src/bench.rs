@@ -79,6 +79,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     }
     parts.push(Part { name: "side-by-side", by: "./run bench side-by-side".to_owned(), source: Source::Demo });
     parts.push(program("virtio-vs-kernel", "virtio_vs_kernel", against.trim_start()));
+    parts.push(program("links", "links", if machine.has("dpdk-dev") { "" } else { "--no-testpmd" }));
     parts.push(program("kv-links", "kv", "links"));
     parts.push(program("http-rates", "http", "rates"));
     parts.push(program("sweeps", "sweeps", ""));
@@ -98,7 +99,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
 pub fn run(machine: &Machine, all: bool, wanted: &[String]) -> Result<(), Error> {
     say("building in release mode");
     process::run(build(machine, "-p linerate-benches"))?;
-    let _hugepages = reserve_hugepages(512);
+    let _hugepages = reserve_hugepages(1200);
     let (mut parts, left_out) = plan(machine, all);
     left_out.into_iter().for_each(note);
     parts.retain(|part| wanted.is_empty() || wanted.iter().any(|name| name == part.name));

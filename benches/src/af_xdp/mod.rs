@@ -1,8 +1,11 @@
 //! Rates over a pair of virtual interfaces between two hosts, each of which is a network namespace: of a server that
 //! has its interface to itself or shares it with the kernel, and of the kernel with such a server beside it.
 
+mod pass_program;
+
 use crate::distance::Cores;
 use crate::external::testpmd;
+use crate::paired::{Bound, Paired};
 use linerate_harness::Error;
 use linerate_harness::namespace::Host;
 use linerate_harness::process::{PATIENCE, Process};
@@ -44,9 +47,13 @@ pub enum Comparison {
     Echo,
     /// The key-value service on an interface of its own, and on a shared one.
     Kv,
-    /// Echo over the kernel's TCP, without and with a shared server.
+    /// Echo over the kernel's TCP, without a program on the interface and with one that passes all frames.
+    PassedEcho,
+    /// Echo over the kernel's TCP, with such a program and with a shared server.
     KernelEcho,
-    /// Bulk data over the kernel's TCP, without and with a shared server.
+    /// Bulk data over the kernel's TCP, without a program on the interface and with one that passes all frames.
+    PassedBulk,
+    /// Bulk data over the kernel's TCP, with such a program and with a shared server.
     KernelBulk,
     /// Frames that testpmd bounces, and echo.
     Bounces,
@@ -54,36 +61,45 @@ pub enum Comparison {
 
 impl Comparison {
     /// All comparisons.
-    pub const ALL: [Comparison; 5] =
-        [Comparison::Echo, Comparison::Kv, Comparison::KernelEcho, Comparison::KernelBulk, Comparison::Bounces];
+    pub const ALL: [Comparison; 7] = [
+        Comparison::Echo,
+        Comparison::Kv,
+        Comparison::PassedEcho,
+        Comparison::KernelEcho,
+        Comparison::PassedBulk,
+        Comparison::KernelBulk,
+        Comparison::Bounces,
+    ];
 
-    /// Returns the names of both measurements for tables.
-    pub fn names(self) -> [&'static str; 2] {
-        match self {
-            Comparison::Echo => ["echo, `af_xdp:lr1`", "echo, `af_xdp:lr1,share`"],
-            Comparison::Kv => ["kv, `af_xdp:lr1`", "kv, `af_xdp:lr1,share`"],
-            Comparison::KernelEcho => ["echo of the kernel", "beside a shared server"],
-            Comparison::KernelBulk => ["bulk data of the kernel", "beside a shared server"],
-            Comparison::Bounces => ["frames that testpmd bounces", "echo, `af_xdp:lr1`"],
-        }
+    /// Returns the measurements in `setting`. The cost of any program on the interface is that of its driver, so it has
+    /// no limit.
+    pub fn paired(self, setting: &Setting) -> Paired<'_> {
+        let equal = Some(Bound::AtLeast(0.95));
+        let (names, unit, required) = match self {
+            Comparison::Echo => (["echo, `af_xdp:lr1`", "echo, `af_xdp:lr1,share`"], "requests/s", equal),
+            Comparison::Kv => (["kv, `af_xdp:lr1`", "kv, `af_xdp:lr1,share`"], "requests/s", equal),
+            Comparison::PassedEcho => {
+                (["echo of the kernel", "with a program that passes all frames"], "requests/s", None)
+            }
+            Comparison::KernelEcho => {
+                (["echo of the kernel with this program", "beside a shared server"], "requests/s", equal)
+            }
+            Comparison::PassedBulk => {
+                (["bulk data of the kernel", "with a program that passes all frames"], "Mbit/s", None)
+            }
+            Comparison::KernelBulk => {
+                (["bulk data of the kernel with this program", "beside a shared server"], "Mbit/s", equal)
+            }
+            Comparison::Bounces => {
+                let half = Some(Bound::AtLeast(0.5));
+                (["frames that testpmd bounces", "echo, `af_xdp:lr1`"], "frames/s, requests/s", half)
+            }
+        };
+        Paired { names, unit, required, measure: Box::new(move |is_reversed| self.measure(setting, is_reversed)) }
     }
 
-    /// Returns the unit of the rates.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Comparison::KernelBulk => "Mbit/s",
-            Comparison::Bounces => "frames/s, requests/s",
-            _ => "requests/s",
-        }
-    }
-
-    /// Returns the required ratio of the second rate to the first.
-    pub fn required(self) -> f64 {
-        if self == Comparison::Bounces { 0.5 } else { 0.95 }
-    }
-
-    /// Measures both rates, the second one first if `is_reversed`, so that a steady drift favours neither.
-    pub fn measure(self, setting: &Setting, is_reversed: bool) -> Result<[f64; 2], Error> {
+    /// Measures both rates, the second one first if `is_reversed`.
+    fn measure(self, setting: &Setting, is_reversed: bool) -> Result<[f64; 2], Error> {
         let mut rates = [0.0; 2];
         let order = if is_reversed { [1, 0] } else { [0, 1] };
         for at in order {
@@ -100,8 +116,10 @@ impl Comparison {
                 let load = format!("--keys {KEYS} --value-size 64 --get-ratio 0.9");
                 setting.over_af_xdp("kv", "--memory 96m", &load, is_second)
             }
-            Comparison::KernelEcho => setting.over_kernel("echo", CONNECTIONS, is_second),
-            Comparison::KernelBulk => setting.over_kernel("discard", STREAMS, is_second),
+            Comparison::PassedEcho => setting.over_kernel("echo", CONNECTIONS, is_second.then_some(Beside::Program)),
+            Comparison::KernelEcho => setting.over_kernel("echo", CONNECTIONS, Some(Beside::of(is_second))),
+            Comparison::PassedBulk => setting.over_kernel("discard", STREAMS, is_second.then_some(Beside::Program)),
+            Comparison::KernelBulk => setting.over_kernel("discard", STREAMS, Some(Beside::of(is_second))),
             Comparison::Bounces if is_second => setting.over_af_xdp("echo", "", "", false),
             Comparison::Bounces => {
                 let hosts = Host::pair()?;
@@ -109,6 +127,21 @@ impl Comparison {
                 testpmd::bounces_between(&hosts, scratch, cores.server, cores.load, *duration)
             }
         }
+    }
+}
+
+/// User of the interface of a kernel's server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    /// XDP program that passes all frames.
+    Program,
+    /// Linerate server that shares the interface and has no clients.
+    Server,
+}
+
+impl Beside {
+    fn of(is_second: bool) -> Self {
+        if is_second { Beside::Server } else { Beside::Program }
     }
 }
 
@@ -138,18 +171,29 @@ impl Setting {
         Ok(rate)
     }
 
-    /// Returns the rate of a load against a server, both over the kernel, beside a shared server if `is_beside`.
-    fn over_kernel(&self, service: &str, connections: u32, is_beside: bool) -> Result<f64, Error> {
+    /// Returns the rate of a load against a server, both over the kernel.
+    fn over_kernel(&self, service: &str, connections: u32, beside: Option<Beside>) -> Result<f64, Error> {
         let [near, far] = Host::pair()?;
         near.address()?;
         far.address()?;
-        let beside = format!("echo serve --via af_xdp:{},share --idle backoff --listen {}:7", far.interface(), far.v4);
-        let beside = is_beside.then(|| self.serve(&far, &beside)).transpose()?;
+        let shared = format!("echo serve --via af_xdp:{},share --idle backoff --listen {}:7", far.interface(), far.v4);
+        let other = match beside {
+            None => None,
+            Some(Beside::Server) => Some(self.serve(&far, &shared)?),
+            Some(Beside::Program) => {
+                let file = self.scratch.join("pass.o");
+                let written = fs::write(&file, pass_program::elf());
+                written.map_err(|error| Error::Start { program: file.display().to_string(), error })?;
+                let (interface, section) = (far.interface(), pass_program::SECTION);
+                far.namespace().ip(&format!("link set dev {interface} xdpdrv obj {} sec {section}", file.display()))?;
+                None
+            }
+        };
         let server = self.serve(&far, &format!("{service} serve --via kernel --listen {}:8", far.v4))?;
         let load = format!("{service} load --via kernel --connect {}:8 --connections {connections}", far.v4);
         let rate = self.load(&near, &load)?;
         server.stop()?;
-        beside.map(Process::stop).transpose()?;
+        other.map(Process::stop).transpose()?;
         Ok(rate)
     }
 

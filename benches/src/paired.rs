@@ -1,0 +1,151 @@
+//! Ratios of two figures that are measured after each other, in rounds, with the cores at one distance.
+
+use crate::distance::{Cores, median};
+use comfy_table::{CellAlignment, Table, presets};
+use linerate_harness::Error;
+use serde::Serialize;
+use std::fmt;
+
+/// Limit of a ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Minimum.
+    AtLeast(f64),
+    /// Maximum.
+    AtMost(f64),
+}
+
+/// Two figures whose ratio is measured.
+pub struct Paired<'a> {
+    /// Names of both figures for tables.
+    pub names: [&'static str; 2],
+    /// Unit of the figures.
+    pub unit: &'static str,
+    /// Limit of the second figure's ratio to the first, if there is one.
+    pub required: Option<Bound>,
+    /// Measures both figures, the second one first if the argument is true and the order is free, so that a steady
+    /// drift favours neither.
+    pub measure: Box<dyn Fn(bool) -> Result<[f64; 2], Error> + 'a>,
+}
+
+/// Result of [`Paired`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    names: [&'static str; 2],
+    unit: &'static str,
+    /// Median transfer time of a cache line between the cores in nanoseconds.
+    transfer_ns: f64,
+    /// Median figures.
+    figures: [f64; 2],
+    /// Median, lowest and highest ratio of the second figure of a round to the first.
+    ratio: [f64; 3],
+    required: Option<Bound>,
+    /// True if there is no limit, or it is kept.
+    pub is_met: bool,
+}
+
+/// Distance of the cores, and both figures of a round.
+type Round = (f64, [f64; 2]);
+
+/// Measures each of `all` once per round. A pair is left out if the cores moved in every round.
+pub fn measure(all: &[Paired<'_>], rounds: u32, cores: Cores) -> Result<Vec<Row>, Error> {
+    let mut measured: Vec<Vec<Round>> = all.iter().map(|_| Vec::new()).collect();
+    for round in 0..rounds {
+        for (paired, measured) in all.iter().zip(&mut measured) {
+            eprintln!("round {}: {}, and {}", round + 1, paired.names[0], paired.names[1]);
+            measured.extend(cores.measure_stable(|| (paired.measure)(round % 2 == 1))?);
+        }
+    }
+    Ok(all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect())
+}
+
+fn row(paired: &Paired<'_>, rounds: &[Round]) -> Option<Row> {
+    let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+    let ratios = || rounds.iter().map(|(_, [first, second])| second / first);
+    let ratio = median(ratios())?;
+    Some(Row {
+        names: paired.names,
+        unit: paired.unit,
+        transfer_ns: of(|(transfer, _)| *transfer)?,
+        figures: [of(|(_, figures)| figures[0])?, of(|(_, figures)| figures[1])?],
+        ratio: [ratio, ratios().fold(f64::MAX, f64::min), ratios().fold(0.0, f64::max)],
+        required: paired.required,
+        is_met: paired.required.is_none_or(|bound| bound.admits(ratio)),
+    })
+}
+
+impl Bound {
+    fn admits(self, ratio: f64) -> bool {
+        match self {
+            Bound::AtLeast(least) => ratio >= least,
+            Bound::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::AtLeast(least) => write!(f, "≥ {least:.2}"),
+            Bound::AtMost(most) => write!(f, "≤ {most:.2}"),
+        }
+    }
+}
+
+/// Returns the results as a table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header([
+        "first",
+        "second",
+        "unit",
+        "line ns",
+        "first",
+        "second",
+        "ratio",
+        "its range",
+        "required",
+        "",
+    ]);
+    for Row { names: [first, second], unit, transfer_ns, figures, ratio: [ratio, low, high], required, is_met } in rows
+    {
+        let met = if *is_met { "met" } else { "not met" };
+        let requirement = required.map(|required| [required.to_string(), met.to_owned()]);
+        let decimals = if figures.iter().any(|figure| *figure < 1000.0) { 2 } else { 0 };
+        let cells = [
+            (*first).to_owned(),
+            (*second).to_owned(),
+            (*unit).to_owned(),
+            format!("{transfer_ns:.0}"),
+            format!("{:.decimals$}", figures[0]),
+            format!("{:.decimals$}", figures[1]),
+            format!("{ratio:.2}"),
+            format!("{low:.2} to {high:.2}"),
+        ];
+        table.add_row(cells.into_iter().chain(requirement.unwrap_or_default()));
+    }
+    table.column_iter_mut().skip(3).take(4).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paired(required: Option<Bound>) -> Paired<'static> {
+        Paired { names: ["one", "other"], unit: "requests/s", required, measure: Box::new(|_| Ok([1.0, 1.0])) }
+    }
+
+    #[test]
+    fn ratio_is_the_median_of_the_rounds() {
+        let rounds = [(30.0, [10_000.0, 9_700.0]), (31.0, [5_000.0, 4_000.0]), (32.0, [1_000.0, 1_000.0])];
+        let found = row(&paired(Some(Bound::AtLeast(0.95))), &rounds).unwrap();
+        assert_eq!((found.figures, found.ratio, found.is_met), ([5_000.0, 4_000.0], [0.97, 0.8, 1.0], true));
+        assert!(!row(&paired(Some(Bound::AtMost(0.9))), &rounds).unwrap().is_met);
+        assert!(row(&paired(None), &rounds).unwrap().is_met);
+        assert_eq!(row(&paired(None), &[]), None);
+        let table = table(&[found]).to_string();
+        assert!(table.contains("|  0.97 | 0.80 to 1.00 | ≥ 0.95   | met |"), "{table}");
+    }
+}
