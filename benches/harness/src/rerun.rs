@@ -45,7 +45,7 @@ fn exe() -> std::path::PathBuf {
 }
 
 fn through(mut command: Command, role: &str) -> Command {
-    command.args(["--exact", &test_name(), "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.args(["--exact", &test_name(), "--include-ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 

@@ -10,7 +10,7 @@ use linerate_benches::distance::median;
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_benches::transfer;
-use linerate_harness::interrupt;
+use linerate_harness::{Error, interrupt};
 use neighbor::{Neighbor, ScalingError, Setting, beside, failed, run_as_neighbor};
 use serde::Serialize;
 use std::fmt;
@@ -84,10 +84,14 @@ fn measure(args: &Args) -> Result<Report, ScalingError> {
     let mut rounds = Vec::new();
     let mut distances = Vec::new();
     for _ in 0..args.rounds {
-        distances.push(transfer::nanoseconds(setting.core, setting.neighbor_core).map_err(failed)?);
-        transfer::pin(setting.core).map_err(failed)?;
+        let transfer = transfer::nanoseconds(setting.core, setting.neighbor_core);
+        distances.push(transfer.map_err(|error| setting.not_pinned(error))?);
+        transfer::pin(setting.core).map_err(|error| setting.not_pinned(error))?;
         let mut costs = [0.0; Neighbor::ALL.len()];
         for (neighbor, cost) in Neighbor::ALL.into_iter().zip(&mut costs) {
+            if interrupt::is_interrupted() {
+                return Err(Error::Interrupted.into());
+            }
             *cost = beside(neighbor, &setting)?;
         }
         rounds.push(costs);

@@ -12,6 +12,7 @@ use linerate_load::services;
 use linerate_stack::NativeEngine;
 use serde::Serialize;
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,6 +46,14 @@ pub struct Setting {
     /// Core of its neighbor
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     pub neighbor_core: usize,
+}
+
+impl Setting {
+    /// Returns the error of a thread that could not run on its core.
+    pub fn not_pinned(&self, error: io::Error) -> ScalingError {
+        let program = format!("a thread on core {} or {}", self.core, self.neighbor_core);
+        Error::Start { program, error }.into()
+    }
 }
 
 /// Work beside the measured worker.
@@ -82,7 +91,7 @@ pub enum ScalingError {
     Run(#[from] Error),
 }
 
-pub fn failed(error: std::io::Error) -> ScalingError {
+pub fn failed(error: io::Error) -> ScalingError {
     Error::Start { program: "scaling".to_owned(), error }.into()
 }
 
