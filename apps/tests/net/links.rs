@@ -34,14 +34,15 @@ pub fn assert_no_errors(ended: &Ended) {
     assert!(rtt[0] > 0.0 && rtt.is_sorted(), "{report}");
 }
 
-/// Asserts that a load received datagrams, and only correct ones. Some may be lost: a busy machine can stop a program
-/// for longer than the load waits.
+/// Asserts that a load received datagrams, and only correct ones. One in a hundred may be lost, which the exit status
+/// reports: a busy machine can stop a program for longer than the load waits.
 #[track_caller]
 pub fn assert_datagrams(ended: &Ended) {
     let report = ended.json();
-    let (requests, lost) = (report["requests"].as_f64().unwrap(), &report["datagrams"]["lost"]);
-    assert!(requests > 0.0 && report["bytes"] == requests * 64.0, "{ended:?}");
-    assert!(report["errors"] == *lost && report["datagrams"]["corrupt"] == 0, "{ended:?}");
+    let (requests, lost) = (report["requests"].as_f64().unwrap(), report["datagrams"]["lost"].as_f64().unwrap());
+    assert!(requests > 0.0 && report["bytes"].as_f64() == Some(requests * 64.0), "{ended:?}");
+    assert!(lost <= requests / 100.0 && ended.status.success() == (lost == 0.0), "{ended:?}");
+    assert!(report["errors"].as_f64() == Some(lost) && report["datagrams"]["corrupt"] == 0, "{ended:?}");
 }
 
 /// Ends of a link.

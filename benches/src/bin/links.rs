@@ -286,8 +286,8 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(
             f,
-            "one request of 64 bytes in flight on each connection over virtio-user, unless stated otherwise; medians of \
-             {rounds} rounds of {seconds} s; line: what a cache line took from one core to the other"
+            "one request of 64 bytes in flight on each connection over virtio-user, unless stated otherwise; medians \
+             of {rounds} rounds of {seconds} s; line: what a cache line took from one core to the other"
         )
     }
 }

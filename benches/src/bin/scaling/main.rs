@@ -124,7 +124,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{flows} connections of a worker, {size} bytes, medians of {rounds} rounds; a cache line is transferred \
-             between the cores in {transfer_ns:.0} ns. Same process to another process: {sharing:.2} (at most {LIMIT})\n"
+             between the cores in {transfer_ns:.0} ns. Same process to another process: {sharing:.2} (at most \
+             {LIMIT})\n"
         )?;
         let workers = distribution::WORKERS.iter().map(|workers| format!("{workers} workers"));
         let mut table = self::table(std::iter::once("connections".to_owned()).chain(workers));
