@@ -1,10 +1,66 @@
 //! Ratios of two figures that are measured after each other, in rounds, with the cores at one distance.
 
 use crate::distance::{Cores, median};
+use crate::external::testpmd;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_harness::Error;
 use serde::Serialize;
 use std::fmt;
+use std::time::Duration;
+
+/// Options of programs that measure pairs.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct PairedArgs {
+    /// Number of rounds; the medians are printed
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+
+    /// Duration of each load in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+
+    /// Leave out the frames that dpdk-testpmd bounces
+    #[arg(long)]
+    no_testpmd: bool,
+
+    /// Cores of servers and loads
+    #[command(flatten)]
+    pub cores: Cores,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PairedArgs {
+    /// Returns the duration of each load.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// Returns whether dpdk-testpmd is installed and wanted.
+    pub fn bounces(&self) -> bool {
+        !self.no_testpmd && testpmd::is_installed()
+    }
+}
+
+/// Results of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Number of rounds.
+    pub rounds: u32,
+    /// Duration of each load in seconds.
+    pub seconds: u32,
+    /// Result of each pair.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Returns whether no limit is exceeded.
+    pub fn is_met(&self) -> bool {
+        self.rows.iter().all(|row| row.is_met)
+    }
+}
 
 /// Limit of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -42,22 +98,23 @@ pub struct Row {
     ratio: [f64; 3],
     required: Option<Bound>,
     /// True if there is no limit, or it is kept.
-    pub is_met: bool,
+    is_met: bool,
 }
 
 /// Distance of the cores, and both figures of a round.
 type Round = (f64, [f64; 2]);
 
 /// Measures each of `all` once per round. A pair is left out if the cores moved in every round.
-pub fn measure(all: &[Paired<'_>], rounds: u32, cores: Cores) -> Result<Vec<Row>, Error> {
+pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
     let mut measured: Vec<Vec<Round>> = all.iter().map(|_| Vec::new()).collect();
-    for round in 0..rounds {
+    for round in 0..args.rounds {
         for (paired, measured) in all.iter().zip(&mut measured) {
             eprintln!("round {}: {}, and {}", round + 1, paired.names[0], paired.names[1]);
-            measured.extend(cores.measure_stable(|| (paired.measure)(round % 2 == 1))?);
+            measured.extend(args.cores.measure_stable(|| (paired.measure)(round % 2 == 1))?);
         }
     }
-    Ok(all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect())
+    let rows = all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect();
+    Ok(Report { rounds: args.rounds, seconds: args.seconds, rows })
 }
 
 fn row(paired: &Paired<'_>, rounds: &[Round]) -> Option<Row> {

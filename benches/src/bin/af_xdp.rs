@@ -3,16 +3,14 @@
 
 use clap::Parser;
 use linerate_benches::af_xdp::{CONNECTIONS, Comparison, KEYS, Setting, free_hugepages};
-use linerate_benches::distance::Cores;
-use linerate_benches::external::{linerate, testpmd};
-use linerate_benches::paired::{self, Row};
+use linerate_benches::external::linerate;
+use linerate_benches::paired::{self, PairedArgs};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_harness::{Error, interrupt};
 use serde::Serialize;
 use std::fmt;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Compare a shared interface with one that a program has to itself, over a pair of virtual interfaces
 ///
@@ -20,66 +18,45 @@ use std::time::Duration;
 /// each other in every round. Needs root, ethtool, ip and hugepages; linerate must be beside this program.
 #[derive(Parser)]
 struct Args {
-    /// Number of rounds; the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-
-    /// Duration of each load in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
-    seconds: u32,
+    #[command(flatten)]
+    paired: PairedArgs,
 
     /// Comparisons
     #[arg(long, value_name = "COMPARISON,…", value_delimiter = ',', value_enum, default_values_t = Comparison::ALL)]
     comparisons: Vec<Comparison>,
-
-    /// Leave out the frames that dpdk-testpmd bounces
-    #[arg(long)]
-    no_testpmd: bool,
-
-    #[command(flatten)]
-    cores: Cores,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
+/// Results of all rounds.
 #[derive(Serialize)]
-struct Report {
-    rounds: u32,
-    seconds: u32,
-    rows: Vec<Row>,
-}
+struct Report(paired::Report);
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish("af_xdp", measure(&args), args.json, |report| report.rows.iter().all(|row| row.is_met))
+    finish("af_xdp", measure(&args), args.paired.json, |Report(report)| report.is_met())
 }
 
 fn measure(args: &Args) -> Result<Report, Error> {
     let failed = |error| Error::Start { program: "af_xdp".to_owned(), error };
     interrupt::on_signals().map_err(failed)?;
     let scratch = tempfile::tempdir().map_err(failed)?;
-    let cores = args.cores;
     let setting = Setting {
         linerate: linerate()?,
         scratch: scratch.path().to_owned(),
-        cores,
-        duration: Duration::from_secs(args.seconds.into()),
+        cores: args.paired.cores,
+        duration: args.paired.duration(),
         hugepages: free_hugepages(),
     };
     let _first = raise_priority();
-    let can_bounce = !args.no_testpmd && testpmd::is_installed();
+    let can_bounce = args.paired.bounces();
     let comparisons: Vec<_> =
         args.comparisons.iter().copied().filter(|one| *one != Comparison::Bounces || can_bounce).collect();
     let paired: Vec<_> = comparisons.iter().map(|one| one.paired(&setting)).collect();
-    let rows = paired::measure(&paired, args.rounds, cores)?;
-    Ok(Report { rounds: args.rounds, seconds: args.seconds, rows })
+    Ok(Report(paired::measure(&paired, &args.paired)?))
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { rounds, seconds, rows } = self;
+        let Report(paired::Report { rounds, seconds, rows }) = self;
         writeln!(f, "{CONNECTIONS} connections, one request of 64 bytes in flight on each; {KEYS} keys, 90 % GETs\n")?;
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(

@@ -4,7 +4,7 @@
 use clap::Parser;
 use linerate_benches::distance::Cores;
 use linerate_benches::external::{linerate, testpmd};
-use linerate_benches::paired::{self, Bound, Paired, Row};
+use linerate_benches::paired::{self, Bound, Paired, PairedArgs};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_harness::process::{Ended, PATIENCE, Process};
@@ -21,36 +21,17 @@ use std::time::Duration;
 /// round, at one distance of the cores. Needs 1200 hugepages; linerate must be beside this program.
 #[derive(Parser)]
 struct Args {
-    /// Number of rounds; the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-
-    /// Duration of each load in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
-    seconds: u32,
-
-    /// Leave out the frames that dpdk-testpmd bounces
-    #[arg(long)]
-    no_testpmd: bool,
-
     #[command(flatten)]
-    cores: Cores,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    paired: PairedArgs,
 }
 
+/// Results of all rounds.
 #[derive(Serialize)]
-struct Report {
-    rounds: u32,
-    seconds: u32,
-    rows: Vec<Row>,
-}
+struct Report(paired::Report);
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish("links", measure(&args), args.json, |report| report.rows.iter().all(|row| row.is_met))
+    finish("links", measure(&args), args.paired.json, |Report(report)| report.is_met())
 }
 
 fn measure(args: &Args) -> Result<Report, Error> {
@@ -60,13 +41,11 @@ fn measure(args: &Args) -> Result<Report, Error> {
     let pair = Pair {
         linerate: linerate()?,
         scratch: scratch.path(),
-        cores: args.cores,
-        duration: Duration::from_secs(args.seconds.into()),
+        cores: args.paired.cores,
+        duration: args.paired.duration(),
     };
     let _first = raise_priority();
-    let can_bounce = !args.no_testpmd && testpmd::is_installed();
-    let rows = paired::measure(&comparisons(&pair, can_bounce), args.rounds, args.cores)?;
-    Ok(Report { rounds: args.rounds, seconds: args.seconds, rows })
+    Ok(Report(paired::measure(&comparisons(&pair, args.paired.bounces()), &args.paired)?))
 }
 
 /// Link between the two processes.
@@ -282,7 +261,7 @@ impl Pair<'_> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { rounds, seconds, rows } = self;
+        let Report(paired::Report { rounds, seconds, rows }) = self;
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(
             f,

@@ -88,7 +88,11 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     } else if !machine.has("ethtool") {
         left_out.push("left out: af_xdp, goodput and hostile need ethtool");
     } else {
-        parts.push(program("af-xdp", "af_xdp", if machine.has("dpdk-dev") { "" } else { "--no-testpmd" }));
+        parts.push(program(
+            "af-xdp",
+            "af_xdp",
+            if machine.has("dpdk-dev") { "--rounds 5" } else { "--rounds 5 --no-testpmd" },
+        ));
         parts.push(program("goodput", "goodput", ""));
         parts.push(program("hostile", "hostile", ""));
     }

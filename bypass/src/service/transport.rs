@@ -173,7 +173,7 @@ pub trait Transport {
 
     /// Sends a datagram of `len` bytes from `local` to `remote`, which `write` writes in place. Returns whether it was
     /// sent; [`send_datagram`](Self::send_datagram) names the reasons. `write` must write all bytes, which may hold old
-    /// ones. It is not called if the datagram cannot be sent.
+    /// ones. It may not be called if the datagram cannot be sent.
     ///
     /// The default writes to new memory. The stack writes to the packet that it sends.
     fn write_datagram(
