@@ -65,12 +65,13 @@ struct Row {
     to_one: f64,
 }
 
-/// Returns the numbers of workers and access patterns: one worker, which owns all keys, and two.
+/// Returns the numbers of workers and access patterns: one worker, which owns all keys, and two. The settings with one
+/// worker precede those that are compared with them.
 fn settings(at_once: usize) -> impl Iterator<Item = (usize, AccessPattern)> {
     let kinds = [(1, false), (at_once, false), (at_once, true)];
     kinds.into_iter().flat_map(|(at_once, by_mget)| {
         // The keys of an MGET need not be in one slot.
-        let by_slot = (!by_mget).then_some((2, KeyOwner::Slots));
+        let by_slot = [(1, KeyOwner::Slots), (2, KeyOwner::Slots)].into_iter().filter(move |_| !by_mget);
         let patterns = [(1, KeyOwner::Any), (2, KeyOwner::Any), (2, KeyOwner::Own), (2, KeyOwner::Others)];
         patterns
             .into_iter()
@@ -97,13 +98,15 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         let beside = Beside { copies: args.copies as usize, is_cluster, ..Beside::default() };
         Workers::new(cores, keys, size as usize, beside).map(RefCell::new)
     };
-    let workers = (1..=cores.len()).map(|count| create(&cores[..count], false)).collect::<Result<Vec<_>, _>>()?;
-    let cluster = create(&cores, true)?;
+    let create = |is_cluster| {
+        (1..=cores.len()).map(|count| create(&cores[..count], is_cluster)).collect::<Result<Vec<_>, _>>()
+    };
+    let (workers, clusters) = (create(false)?, create(true)?);
     let settings: Vec<(usize, AccessPattern)> =
         settings(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
     let measured = |(count, pattern): &(usize, AccessPattern)| {
-        let workers = if pattern.owner == KeyOwner::Slots { &cluster } else { &workers[count - 1] };
-        Measured { workers, pattern: *pattern }
+        let services = if pattern.owner == KeyOwner::Slots { &clusters } else { &workers };
+        Measured { workers: &services[count - 1], pattern: *pattern }
     };
     let mut measured: Vec<Measured<'_>> = settings.iter().map(measured).collect();
     let costs = measure(&mut measured, (requests as usize).max(1), rounds as usize)?;
