@@ -226,8 +226,7 @@ impl Kv {
                 self.reply_error(client, &error, false);
                 continue;
             }
-            if self.stores.len() > 1
-                && whole.is_none()
+            if whole.is_none()
                 && args.longs().len() == 0
                 && session.is_plain()
                 && let Some(scatter) = Scatter::of(args)
