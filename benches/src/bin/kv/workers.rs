@@ -98,9 +98,8 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
         let beside = Beside { copies: args.copies as usize, is_cluster, ..Beside::default() };
         Workers::new(cores, keys, size as usize, beside).map(RefCell::new)
     };
-    let create = |is_cluster| {
-        (1..=cores.len()).map(|count| create(&cores[..count], is_cluster)).collect::<Result<Vec<_>, _>>()
-    };
+    let create =
+        |is_cluster| (1..=cores.len()).map(|count| create(&cores[..count], is_cluster)).collect::<Result<Vec<_>, _>>();
     let (workers, clusters) = (create(false)?, create(true)?);
     let settings: Vec<(usize, AccessPattern)> =
         settings(at_once.into()).filter(|(count, _)| *count <= cores.len()).collect();
