@@ -252,7 +252,6 @@ impl<T: Traffic> Load<T> {
                 self.drop_connection(net, slot);
             }
         }
-        self.send_due(net);
     }
 
     fn drain(&mut self, net: &mut impl Transport) {
