@@ -139,6 +139,19 @@ int lr_thread_is_registered(void)
 	return rte_lcore_id() != LCORE_ID_ANY;
 }
 
+/*
+ * A stack reuses the packet that was freed last, so that the packets in use stay in the caches. DPDK's default, a ring,
+ * takes all packets of the pool in turn. Platforms with a pool of their own keep it.
+ */
+static int set_ops(struct rte_mempool *pool)
+{
+	const char *best = rte_mbuf_best_mempool_ops();
+
+	if (strcmp(best, RTE_MBUF_DEFAULT_MEMPOOL_OPS) == 0 && rte_mempool_set_ops_byname(pool, "stack", NULL) == 0)
+		return 0;
+	return rte_mempool_set_ops_byname(pool, best, NULL);
+}
+
 struct rte_mempool *lr_pool_create(const char *name, unsigned int n, unsigned int cache, uint16_t priv_size,
 				   uint16_t data_room, int socket, int iova_contiguous)
 {
@@ -150,7 +163,7 @@ struct rte_mempool *lr_pool_create(const char *name, unsigned int n, unsigned in
 	pool = rte_mempool_create_empty(name, n, size, cache, sizeof(private), socket, flags);
 	if (pool == NULL)
 		return NULL;
-	if (rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL) != 0) {
+	if (set_ops(pool) != 0) {
 		rte_errno = EINVAL;
 		goto fail;
 	}
