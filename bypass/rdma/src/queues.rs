@@ -3,7 +3,7 @@
 use crate::config::{Config, Mode};
 use crate::connector::sessions;
 use crate::provider::{DeviceLimits, Provider};
-use crate::verbs::{CompChannel, Cq, Error, Mr, Srq, UdQp};
+use crate::verbs::{CompChannel, Cq, Error, Mr, ParentDomain, Srq, UdQp};
 use linerate_bypass::Arena;
 
 /// Completion queues of a worker, and its shared receive queue or UD queue pair with their buffers.
@@ -25,15 +25,17 @@ impl<C: Provider> Queues<C> {
         worker: usize,
     ) -> Result<Self, Error> {
         let provider = mr.pd().provider();
+        let parent = parent_domain(mr);
+        let parent = parent.as_ref();
         let (cqs, datagrams) = match config.mode {
             Mode::Ud => {
                 let (sends, receives) = config.datagrams(limits);
-                let cq = Cq::of_worker(provider, (sends + receives, 1), channel, worker)?;
+                let cq = Cq::of_worker(provider, (sends + receives, 1), channel, worker, parent)?;
                 let datagrams = sessions::datagrams(config, limits, mr, buffers, cq.handle())?;
                 (vec![cq], Some(datagrams))
             }
             Mode::Send => {
-                let cq = |most| Cq::of_worker(provider, (config.cq_entries(most), most), channel, worker);
+                let cq = |most| Cq::of_worker(provider, (config.cq_entries(most), most), channel, worker, parent);
                 (config.qps_of_cqs(limits).into_iter().map(cq).collect::<Result<_, _>>()?, None)
             }
         };
@@ -46,5 +48,22 @@ impl<C: Provider> Queues<C> {
             None => None,
         };
         Ok(Queues { cqs, srq, datagrams })
+    }
+}
+
+/// Returns a parent domain for the queue pairs of a worker, or `None` if the driver has no thread domains. Without it,
+/// each post takes locks of the driver.
+fn parent_domain<C: Provider>(mr: &Mr<C>) -> Option<ParentDomain<C>> {
+    let device = mr.pd().provider().name();
+    match ParentDomain::new(mr.pd()) {
+        Ok(parent) => Some(parent),
+        Err(error) if matches!(error.error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+            tracing::debug!("{device}: the driver locks its queue pairs: {error}");
+            None
+        }
+        Err(error) => {
+            tracing::warn!("{device}: the driver locks its queue pairs, which costs time: {error}");
+            None
+        }
     }
 }

@@ -62,6 +62,25 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The protection domain is live and is not used again.
     unsafe fn dealloc_pd(&self, pd: Handle) -> io::Result<()>;
 
+    /// Allocates a thread domain, if the driver has them (`ibv_alloc_td`).
+    fn alloc_td(&self) -> io::Result<Handle>;
+
+    /// `ibv_dealloc_td`.
+    ///
+    /// # Safety
+    /// The thread domain is live and is not used again.
+    unsafe fn dealloc_td(&self, td: Handle) -> io::Result<()>;
+
+    /// Allocates a parent domain of a protection domain and a thread domain (`ibv_alloc_parent_domain`). It takes the
+    /// place of the protection domain in other calls, and is deallocated by [`dealloc_pd`](Self::dealloc_pd).
+    ///
+    /// Drivers omit locks for queue pairs that are created there: the caller uses each of them by one thread at a time,
+    /// and sends by those of one thread domain from one thread at a time.
+    ///
+    /// # Safety
+    /// Both domains are live, and `pd` is not a parent domain.
+    unsafe fn alloc_parent_domain(&self, pd: Handle, td: Handle) -> io::Result<Handle>;
+
     /// Registers `len` bytes at `start` (`ibv_reg_mr`).
     ///
     /// # Safety

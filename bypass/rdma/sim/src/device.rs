@@ -39,6 +39,8 @@ pub struct DeviceConfig {
     pub holds_shared: bool,
     /// Announced type 2 memory windows can be allocated. Some drivers announce those of the device but lack the call.
     pub allocates_windows: bool,
+    /// The driver has thread domains and parent domains.
+    pub thread_domains: bool,
     /// The number of a destroyed queue pair is used again at once, last in, first out.
     pub recycles_numbers: bool,
     /// A failing device flushes the requests of its queue pairs. Removed hardware does not.
@@ -91,6 +93,7 @@ impl DeviceConfig {
             keeps_completions: false,
             holds_shared: false,
             allocates_windows: true,
+            thread_domains: true,
             recycles_numbers: false,
             flushes_on_fatal: true,
             keeps_reset_buffers: false,
@@ -120,6 +123,7 @@ impl DeviceConfig {
         config.limits.mw_type_2 = false;
         config.limits.read_sges = 1;
         config.limits.atomics = AtomicCap::None;
+        config.thread_domains = false;
         config
     }
 }

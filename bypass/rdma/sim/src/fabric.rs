@@ -54,6 +54,7 @@ pub struct Counters {
 #[expect(missing_docs, reason = "types of objects")]
 pub struct Live {
     pub pds: usize,
+    pub tds: usize,
     pub mrs: usize,
     pub mws: usize,
     pub channels: usize,
@@ -144,6 +145,14 @@ impl Fabric {
         (relaxed, mrs.len() - relaxed)
     }
 
+    /// Returns the numbers of a device's queue pairs with and without a thread domain.
+    pub fn threads(&self, sim: &SimDevice) -> (usize, usize) {
+        let world = self.world();
+        let qps = world.qps.of(sim.index);
+        let with = qps.iter().filter(|qp| world.qps[**qp].parent.is_some()).count();
+        (with, qps.len() - with)
+    }
+
     /// Returns port, P_Key index, traffic class and service level of each queue pair of a device.
     pub fn paths(&self, sim: &SimDevice) -> Vec<(u8, u16, u8, u8)> {
         let world = self.world();
@@ -173,6 +182,7 @@ impl World {
     fn live(&self, device: Option<usize>) -> Live {
         Live {
             pds: self.pds.count(device),
+            tds: self.tds.count(device),
             mrs: self.mrs.count(device),
             mws: self.mws.count(device),
             channels: self.channels.count(device),

@@ -14,6 +14,8 @@ use std::net::IpAddr;
 #[expect(missing_docs, reason = "named like the calls")]
 pub enum Call {
     AllocDomain,
+    AllocThread,
+    AllocParent,
     Register,
     AllocWindow,
     CreateAddress,
@@ -280,6 +282,7 @@ impl World {
         self.channels.remove_of(device);
         self.cm_channels.remove_of(device);
         self.pds.remove_of(device);
+        self.tds.remove_of(device);
         self.devices[device].keys.clear();
         self.devices[device].health = Health::Vanished;
     }

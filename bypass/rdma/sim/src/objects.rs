@@ -11,7 +11,13 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// Protection domain.
-pub(super) struct Pd;
+pub(super) struct Pd {
+    /// Protection domain and thread domain of a parent domain.
+    pub parent_of: Option<(Handle, Handle)>,
+}
+
+/// Thread domain.
+pub(super) struct Td;
 
 /// Memory region (IBA 10.6).
 pub(super) struct Mr {
@@ -82,7 +88,34 @@ impl World {
         self.enter(device, Call::AllocDomain)?;
         let limit = self.devices[device].config.limits.pds;
         require(self.pds.count(Some(device)) < limit as usize, libc::ENOMEM)?;
-        Ok(self.handles.add(&mut self.pds, device, Pd))
+        Ok(self.handles.add(&mut self.pds, device, Pd { parent_of: None }))
+    }
+
+    pub fn alloc_td(&mut self, device: usize) -> io::Result<Handle> {
+        self.enter(device, Call::AllocThread)?;
+        require(self.devices[device].config.thread_domains, libc::EOPNOTSUPP)?;
+        Ok(self.handles.add(&mut self.tds, device, Td))
+    }
+
+    pub fn dealloc_td(&mut self, device: usize, td: Handle) -> io::Result<()> {
+        self.handles.check(&self.tds, device, td)?;
+        let is_used = self.pds.values().any(|pd| pd.parent_of.is_some_and(|(_, of)| of == td));
+        require(!is_used, libc::EBUSY)?;
+        self.handles.remove(&mut self.tds, td);
+        Ok(())
+    }
+
+    pub fn alloc_parent_domain(&mut self, device: usize, pd: Handle, td: Handle) -> io::Result<Handle> {
+        self.enter(device, Call::AllocParent)?;
+        self.handles.check(&self.pds, device, pd)?;
+        self.handles.check(&self.tds, device, td)?;
+        require(self.pds[pd].parent_of.is_none(), libc::EINVAL)?;
+        Ok(self.handles.add(&mut self.pds, device, Pd { parent_of: Some((pd, td)) }))
+    }
+
+    /// Returns the protection domain of an object that is created with `pd`, which may be a parent domain.
+    pub fn base_pd(&self, pd: Handle) -> Handle {
+        self.pds[pd].parent_of.map_or(pd, |(pd, _)| pd)
     }
 
     pub fn dealloc_pd(&mut self, device: usize, pd: Handle) -> io::Result<()> {
@@ -91,7 +124,8 @@ impl World {
             || self.mws.values().any(|mw| mw.pd == pd)
             || self.addresses.values().any(|address| address.pd == pd)
             || self.srq.values().any(|srq| srq.pd == pd)
-            || self.qps.values().any(|qp| qp.pd == pd);
+            || self.qps.values().any(|qp| qp.pd == pd || qp.parent == Some(pd))
+            || self.pds.values().any(|parent| parent.parent_of.is_some_and(|(of, _)| of == pd));
         require(!is_used, libc::EBUSY)?;
         self.handles.remove(&mut self.pds, pd);
         Ok(())
@@ -107,6 +141,7 @@ impl World {
     ) -> io::Result<(Handle, Keys)> {
         self.enter(device, Call::Register)?;
         self.handles.check(&self.pds, device, pd)?;
+        let pd = self.base_pd(pd);
         let limits = &self.devices[device].config.limits;
         // Remote write access requires local write access (ibv_reg_mr(3)).
         let is_open = access.remote_write || access.remote_atomic;
@@ -132,6 +167,7 @@ impl World {
     pub fn alloc_mw(&mut self, device: usize, pd: Handle) -> io::Result<(Handle, u32)> {
         self.enter(device, Call::AllocWindow)?;
         self.handles.check(&self.pds, device, pd)?;
+        let pd = self.base_pd(pd);
         let limits = &self.devices[device].config.limits;
         let is_possible = limits.mw_type_2 && self.devices[device].config.allocates_windows;
         require(is_possible, libc::EOPNOTSUPP)?;
@@ -156,7 +192,7 @@ impl World {
         self.enter(device, Call::CreateAddress)?;
         self.handles.check(&self.pds, device, pd)?;
         require(self.devices[device].has_port(path.port), libc::EINVAL)?;
-        let mac = self.mac_of(path.gid);
+        let (pd, mac) = (self.base_pd(pd), self.mac_of(path.gid));
         Ok(self.handles.add(&mut self.addresses, device, Address { pd, path: *path, mac }))
     }
 
@@ -222,6 +258,7 @@ impl World {
     pub fn create_srq(&mut self, device: usize, pd: Handle, config: &SrqInitAttr) -> io::Result<Handle> {
         self.enter(device, Call::CreateShared)?;
         self.handles.check(&self.pds, device, pd)?;
+        let pd = self.base_pd(pd);
         let limits = &self.devices[device].config.limits;
         let fits = (1..=limits.srq_wrs).contains(&config.buffers) && config.sges <= limits.srq_sges;
         require(fits, libc::EINVAL)?;

@@ -77,6 +77,10 @@ unsafe impl Provider for SimDevice {
         self.live(|world| world.alloc_pd(self.index))
     }
 
+    fn alloc_td(&self) -> io::Result<Handle> {
+        self.live(|world| world.alloc_td(self.index))
+    }
+
     fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)> {
         self.live(|world| world.create_comp_channel(self.index))
     }
@@ -86,6 +90,7 @@ unsafe impl Provider for SimDevice {
     }
 
     calls! { live:
+        fn alloc_parent_domain(pd: Handle, td: Handle) -> Handle;
         fn reg_mr(pd: Handle, start: *mut u8, len: usize, access: Access) -> (Handle, Keys);
         fn alloc_mw(pd: Handle) -> (Handle, u32);
         fn create_ah(pd: Handle, path: &AhAttr) -> Handle;
@@ -114,6 +119,7 @@ unsafe impl Provider for SimDevice {
 
     calls! { destroy:
         fn dealloc_pd(pd: Handle) -> ();
+        fn dealloc_td(td: Handle) -> ();
         fn dereg_mr(mr: Handle) -> ();
         fn dealloc_mw(mw: Handle) -> ();
         fn destroy_ah(address: Handle) -> ();

@@ -4,7 +4,7 @@ use super::cm::{CmChannel, CmId};
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
 use super::faults::{DatagramCounts, DatagramFaults};
-use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, Shared};
+use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, Shared, Td};
 use super::qp::Pair;
 use super::qp::datagrams::Datagram;
 use linerate_rdma_provider::Handle;
@@ -126,6 +126,7 @@ pub(super) struct World {
     pub handles: Handles,
     pub devices: Vec<Device>,
     pub pds: Table<Pd>,
+    pub tds: Table<Td>,
     pub mrs: Table<Mr>,
     pub mws: Table<Mw>,
     pub channels: Table<Channel>,
@@ -157,6 +158,7 @@ impl World {
             handles: Handles { next: 0x1000, gone: BTreeSet::new() },
             devices: Vec::new(),
             pds: Table::new(),
+            tds: Table::new(),
             mrs: Table::new(),
             mws: Table::new(),
             channels: Table::new(),

@@ -76,6 +76,25 @@ unsafe impl Provider for RdmaCore {
         done(unsafe { sys::ibv_dealloc_pd(object(pd)) })
     }
 
+    fn alloc_td(&self) -> io::Result<Handle> {
+        let mut attributes = sys::ibv_td_init_attr { comp_mask: 0 };
+        // SAFETY: `self` keeps the context open; the call only reads the attributes.
+        made(unsafe { sys::ibv_alloc_td(self.context.as_ptr(), &mut attributes) })
+    }
+
+    unsafe fn dealloc_td(&self, td: Handle) -> io::Result<()> {
+        // SAFETY: the thread domain is live.
+        done(unsafe { sys::ibv_dealloc_td(object(td)) })
+    }
+
+    unsafe fn alloc_parent_domain(&self, pd: Handle, td: Handle) -> io::Result<Handle> {
+        // SAFETY: numbers, pointers and optional functions, for which zero is valid.
+        let mut attributes: sys::ibv_parent_domain_init_attr = unsafe { std::mem::zeroed() };
+        (attributes.pd, attributes.td) = (object(pd), object(td));
+        // SAFETY: the context is open and both domains are live; the call only reads the attributes.
+        made(unsafe { sys::ibv_alloc_parent_domain(self.context.as_ptr(), &mut attributes) })
+    }
+
     unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)> {
         let register = |access| {
             let access = values::access(access).cast_signed();

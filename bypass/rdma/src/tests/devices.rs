@@ -4,9 +4,9 @@ use super::rig::{Peer, Rig, Setup};
 use super::setup::connecting::ADDRESS;
 use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
-use crate::{Adapter, Config, OpenError};
+use crate::{Adapter, Config, Connect, Mode, OpenError};
 use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult, Published, RemoteCounters};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use std::sync::Arc;
 
 fn device(change: impl FnOnce(&mut DeviceConfig)) -> (Fabric, Arc<SimDevice>) {
@@ -48,6 +48,46 @@ fn workers_take_turns_with_completion_vectors() {
     let started = adapter.start().unwrap();
     assert_eq!(fabric.vectors(&device), [0, 1, 2, 0, 1]);
     drop(started);
+}
+
+#[test]
+fn queue_pairs_of_each_worker_have_a_thread_domain_where_the_driver_has_them() {
+    for mode in [Mode::Send, Mode::Ud] {
+        for has_them in [true, false] {
+            let defaults = Setup::default();
+            let connect = if mode == Mode::Ud { Connect::Exchange } else { Connect::Manager };
+            let config = Config { mode, connect, ..defaults.config };
+            let network = if mode == Mode::Ud { [127, 0, 0] } else { defaults.network };
+            let mut setup = Setup { config, network, offers: false, atomics: false, ..defaults };
+            if !has_them {
+                setup.device = |device| device.thread_domains = false;
+            }
+            let mut rig = Rig::new(&setup, [Peer::sends(&[(5, false)]), Peer::echoes()]);
+            let remote = rig.listens(if mode == Mode::Ud { "127.0.0.2:0".parse().unwrap() } else { ADDRESS });
+            rig.connect_to(remote);
+            rig.run_until(|ends| ends.iter().all(|end| end.worker.service().received == 5));
+            for end in &rig.ends {
+                assert_eq!(rig.fabric.threads(&end.device), if has_them { (1, 0) } else { (0, 1) }, "{mode:?}");
+                let live = rig.fabric.live_of(&end.device);
+                assert_eq!((live.tds, live.pds), if has_them { (1, 2) } else { (0, 1) });
+            }
+            rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::Finished]);
+            rig.end();
+        }
+    }
+}
+
+#[test]
+fn workers_have_separate_thread_domains_and_continue_without_one() {
+    let (fabric, device) = device(|_| {});
+    let config = Config { max_connections: 4, ..Config::default() };
+    fabric.fail_call(&device, Call::AllocThread, 1, libc::ENOMEM);
+    fabric.fail_call(&device, Call::AllocParent, 1, libc::ENOMEM);
+    let started = Adapter::<_, ()>::open(&device, &config, &[], 5).unwrap().start().unwrap();
+    // One worker has no thread domain, and that of another is given back.
+    assert_eq!((fabric.live().tds, fabric.live().pds), (3, 4));
+    drop(started);
+    assert_eq!(fabric.live(), Live::default());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::comp_channel::ChannelInner;
 use super::srq::LIST;
-use super::{CompChannel, Error, destroyed};
+use super::{CompChannel, Error, ParentDomain, Pd, destroyed};
 use crate::provider::{Handle, Provider, RecvWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -45,6 +45,11 @@ impl<C: Provider> CqHandle<C> {
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
+
+    /// Returns the domain in which queue pairs that complete there are created, for memory of `pd`.
+    pub(super) fn domain(&self, pd: &Pd<C>) -> Handle {
+        self.0.parent.as_ref().and_then(|parent| parent.of(pd)).unwrap_or(pd.0.handle)
+    }
 }
 
 impl<C: Provider> Clone for CqHandle<C> {
@@ -62,6 +67,8 @@ pub(super) struct CqInner<C: Provider> {
     created: AtomicUsize,
     /// Maximum number of these queue pairs.
     most: usize,
+    /// Parent domain of the queue pairs that complete there, if the driver has any. Destroyed after them.
+    parent: Option<ParentDomain<C>>,
     /// Destroyed after the completion queue.
     _channel: Option<Arc<ChannelInner<C>>>,
 }
@@ -159,16 +166,18 @@ impl Completion {
 impl<C: Provider> Cq<C> {
     /// Creates a queue with at least `entries` entries.
     pub fn new(provider: &Arc<C>, entries: u32, channel: Option<&CompChannel<C>>) -> Result<Self, Error> {
-        Cq::of_worker(provider, (entries, usize::MAX), channel, 0)
+        Cq::of_worker(provider, (entries, usize::MAX), channel, 0, None)
     }
 
     /// Creates a queue like [`new`](Self::new) for the completions of at most `most` queue pairs. Its events interrupt
-    /// the processor that the device has for `worker`: workers take turns.
+    /// the processor that the device has for `worker`: workers take turns. The queue pairs are created in `parent`, if
+    /// any, and must be used by one thread.
     pub fn of_worker(
         provider: &Arc<C>,
         (entries, most): (u32, usize),
         channel: Option<&CompChannel<C>>,
         worker: usize,
+        parent: Option<&ParentDomain<C>>,
     ) -> Result<Self, Error> {
         let vector = (worker % provider.comp_vectors().max(1) as usize) as u32;
         let channel = channel.map(|channel| channel.0.clone());
@@ -176,7 +185,8 @@ impl<C: Provider> Cq<C> {
         let made = unsafe { provider.create_cq(entries, channel.as_ref().map(|channel| channel.handle), vector) };
         let handle = made.map_err(Error::new("make a completion queue"))?;
         let (provider, [qps, created]) = (provider.clone(), [0; 2].map(AtomicUsize::new));
-        let inner = Arc::new(CqInner { provider, handle, qps, created, most, _channel: channel });
+        let parent = parent.cloned();
+        let inner = Arc::new(CqInner { provider, handle, qps, created, most, parent, _channel: channel });
         Ok(Cq { inner: CqHandle(inner), entries, polled: Vec::new(), unused: None })
     }
 

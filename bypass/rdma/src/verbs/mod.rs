@@ -22,7 +22,7 @@ pub use cm::{CmId, CmNotification, EventChannel};
 pub use comp_channel::CompChannel;
 pub use cq::{Completion, Cq, CqHandle};
 pub use exposed::{Counters, ExposedMr};
-pub use pd::{Mr, Mw, Pd};
+pub use pd::{Mr, Mw, ParentDomain, Pd};
 pub use qp::{Drained, Errored, Init, New, Qp, QpConfig, Rtr, Rts};
 pub use sends::{Atomic, BoundMw, Done, MAX_SGES, Message, PostRefused};
 pub use srq::{Srq, SrqHandle};

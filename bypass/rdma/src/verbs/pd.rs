@@ -58,6 +58,60 @@ impl<C: Provider> Drop for PdInner<C> {
     }
 }
 
+/// Parent domain: the protection domain for the queue pairs of one worker. Their driver omits locks, because one thread
+/// uses them.
+///
+/// Only queue pairs are created there, because their owner passes them on as a whole. A worker's completion queues and
+/// shared receive queue are also used by the connector: mlx5 removes the completions of a queue pair that it resets or
+/// destroys from its completion queue, and returns their buffers to the shared receive queue.
+pub struct ParentDomain<C: Provider>(Arc<ParentDomainInner<C>>);
+
+struct ParentDomainInner<C: Provider> {
+    pd: Pd<C>,
+    td: Handle,
+    handle: Handle,
+}
+
+impl<C: Provider> ParentDomain<C> {
+    /// Allocates a parent domain of `pd` with a thread domain of its own. Most drivers have none: the error is
+    /// `EOPNOTSUPP` or `ENOSYS`.
+    pub fn new(pd: &Pd<C>) -> Result<Self, Error> {
+        let provider = &pd.0.provider;
+        let td = provider.alloc_td().map_err(Error::new("make a thread domain"))?;
+        // SAFETY: both domains are live. `Pd` is no parent domain.
+        let made = unsafe { provider.alloc_parent_domain(pd.0.handle, td) };
+        match made {
+            Ok(handle) => Ok(ParentDomain(Arc::new(ParentDomainInner { pd: pd.clone(), td, handle }))),
+            Err(error) => {
+                // SAFETY: allocated above and not used.
+                destroyed("thread domain", unsafe { provider.dealloc_td(td) });
+                Err(Error::new("make a parent domain")(error))
+            }
+        }
+    }
+
+    /// Returns the handle for queue pairs of `pd`, unless this is the parent of another domain.
+    pub(super) fn of(&self, pd: &Pd<C>) -> Option<Handle> {
+        Arc::ptr_eq(&self.0.pd.0, &pd.0).then_some(self.0.handle)
+    }
+}
+
+impl<C: Provider> Clone for ParentDomain<C> {
+    fn clone(&self) -> Self {
+        ParentDomain(self.0.clone())
+    }
+}
+
+impl<C: Provider> Drop for ParentDomainInner<C> {
+    fn drop(&mut self) {
+        let provider = &self.pd.0.provider;
+        // SAFETY: allocated in `new`; queue pairs created there keep a clone of the `Arc`.
+        destroyed("parent domain", unsafe { provider.dealloc_pd(self.handle) });
+        // SAFETY: allocated in `new`; its only parent domain is gone.
+        destroyed("thread domain", unsafe { provider.dealloc_td(self.td) });
+    }
+}
+
 /// Memory region, with the owner that keeps its memory mapped.
 pub(super) struct Registration<C: Provider, K = Kept> {
     pd: Pd<C>,

@@ -110,6 +110,8 @@ pub(super) struct Sending {
 
 pub(super) struct Pair {
     pub pd: Handle,
+    /// Parent domain, if it was created in one.
+    pub parent: Option<Handle>,
     pub config: QpInitAttr,
     pub number: u32,
     /// Port and P_Key index, from `Init` on.
@@ -183,8 +185,10 @@ impl World {
             self.next_number += 1 + self.random.u32(0..4);
             number
         });
+        let base = self.base_pd(pd);
         let qp = Pair {
-            pd,
+            pd: base,
+            parent: (base != pd).then_some(pd),
             config: QpInitAttr { cap, ..*config },
             number,
             port: 1,

@@ -36,6 +36,32 @@ fn object_with_dependents_is_busy() {
 }
 
 #[test]
+fn parent_domain_replaces_its_protection_domain_for_queue_pairs() {
+    let (fabric, a, _b) = connected(&Setup::default());
+    let td = a.sim.alloc_td().unwrap();
+    let parent = call!(a.sim.alloc_parent_domain(a.pd, td)).unwrap();
+    assert_eq!(number(call!(a.sim.alloc_parent_domain(parent, td))), libc::EINVAL);
+    let cap = QpCap { sends: 4, receives: 4, send_sges: 1, recv_sges: 1, inline: 0 };
+    let attr = QpInitAttr { send_cq: a.cq, recv_cq: a.cq, srq: None, cap };
+    let (qp, ..) = call!(a.sim.create_qp(parent, &attr)).unwrap();
+    assert_eq!(fabric.threads(&a.sim), (1, 1));
+    assert_eq!(number(call!(a.sim.dealloc_td(td))), libc::EBUSY);
+    assert_eq!(number(call!(a.sim.dealloc_pd(parent))), libc::EBUSY);
+    call!(a.sim.destroy_qp(qp)).unwrap();
+    call!(a.sim.dealloc_pd(parent)).unwrap();
+    call!(a.sim.dealloc_td(td)).unwrap();
+    assert_eq!(fabric.live_of(&a.sim).tds, 0);
+}
+
+#[test]
+fn driver_without_thread_domains_says_so() {
+    let mut setup = Setup::default();
+    setup.devices[0].thread_domains = false;
+    let (_fabric, a, _b) = connected(&setup);
+    assert_eq!(number(a.sim.alloc_td()), libc::EOPNOTSUPP);
+}
+
+#[test]
 #[should_panic(expected = "used after it was destroyed")]
 fn use_of_destroyed_handle_panics() {
     let (_fabric, a, _b) = connected(&Setup::default());

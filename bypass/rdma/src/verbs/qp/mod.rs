@@ -144,7 +144,7 @@ impl<C: Provider> Qp<C, New> {
         };
         let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: srq.map(|srq| srq.0.handle), cap };
         // SAFETY: all objects that the attributes name are live.
-        let made = unsafe { provider.create_qp(mr.pd().0.handle, &with) };
+        let made = unsafe { provider.create_qp(cq.domain(mr.pd()), &with) };
         let (handle, number, given) = made.map_err(Error::new("create a queue pair"))?;
         cq.add_qp();
         let owner = WrIdSpace::new();

@@ -111,7 +111,7 @@ impl<C: Provider> UdQp<C> {
         };
         let with = QpInitAttr { send_cq: cq.0.handle, recv_cq: cq.0.handle, srq: None, cap };
         // SAFETY: all objects that the attributes name are live.
-        let made = unsafe { pd.provider().create_ud_qp(pd.0.handle, &with) };
+        let made = unsafe { pd.provider().create_ud_qp(cq.domain(pd), &with) };
         let (handle, number, given) = made.map_err(Error::new("create a UD queue pair"))?;
         cq.add_qp();
         let owner = WrIdSpace::new();
