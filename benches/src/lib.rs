@@ -12,6 +12,7 @@ pub mod goodput;
 pub mod hostile;
 pub mod impair;
 pub mod kv;
+pub mod loss;
 pub mod paired;
 pub mod report;
 pub mod requirements;

@@ -9,6 +9,7 @@ pub fn plot(name: &str, fragment: &str) -> Option<String> {
         "side-by-side" => ("64-byte echoes by one core", side_by_side(&tables)),
         "sweeps" => ("Key-value service over virtio and over kernel sockets", sweeps(&tables)),
         "goodput" => ("Goodput over a lossy path", goodput(&tables)),
+        "loss" => ("Bytes sent again on a lossy link", loss(&tables)),
         "kv-links" => ("Key-value servers, one core each, 64 connections", key_value(&tables)),
         _ => return None,
     };
@@ -183,6 +184,22 @@ fn goodput(tables: &[Table]) -> Vec<Option<Panel>> {
     vec![lines.draw()]
 }
 
+fn loss(tables: &[Table]) -> Vec<Option<Panel>> {
+    let Some(table) = with(tables, "transport") else { return Vec::new() };
+    let mut series = series(table, "transport", "loss %", "resent bytes per byte delivered");
+    series.iter_mut().flat_map(|series| &mut series.points).for_each(|dot| dot.y *= 100.0);
+    let ticks = series.first().map(|series| series.points.iter().map(|dot| dot.x).collect()).unwrap_or_default();
+    let lines = Lines {
+        title: "Resent bytes: less is better".to_owned(),
+        x: "lost frames, %".to_owned(),
+        y: "% of the bytes delivered".to_owned(),
+        ticks,
+        series,
+        ..Lines::default()
+    };
+    vec![lines.draw()]
+}
+
 fn sweeps(tables: &[Table]) -> Vec<Option<Panel>> {
     const OVER: &str = "key-value service over";
     let lines = |title: &str, head: &str, (x, axis): (&str, &str), (y, unit): (&str, &str)| {
@@ -252,6 +269,16 @@ mod tests {
             assert_eq!(svg.matches(part).count(), times, "{part}");
         }
         assert!(!svg.contains("16 requests on each"), "a group without rows has no heading");
+    }
+
+    #[test]
+    fn resent_bytes_are_drawn_by_transport() {
+        let text = "| loss % | transport | resent bytes per byte delivered |\n|--:|--|--:|\n\
+                    | 0.1 | RC, model | 0.02 |\n| 1 | RC, model | 0.2 |\n| 0.1 | ud | 0.001 |\n| 1 | ud | 0.01 |\n";
+        let svg = plot("loss", text).unwrap();
+        for part in [">RC, model</text>", ">ud</text>", "lost frames, %"] {
+            assert!(svg.contains(part), "{part} is not in {svg}");
+        }
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     parts.push(program("curve", "engine", "--curve"));
     parts.push(program("curve-smoltcp", "engine", "--engine smoltcp --curve"));
     parts.push(program("scaling", "scaling", ""));
+    parts.push(program("loss", "loss", ""));
     let by = "cargo bench -p linerate-benches --bench parts".to_owned();
     parts.push(Part { name: "parts", by, source: Source::Criterion });
     parts.push(program("kv-store", "kv", if all { "store --all" } else { "store" }));

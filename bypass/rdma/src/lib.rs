@@ -10,6 +10,8 @@ mod config;
 mod connect_steps;
 mod connection;
 mod connector;
+#[doc(hidden)]
+pub mod measuring;
 mod net;
 mod queues;
 #[cfg(feature = "native")]
