@@ -2,11 +2,10 @@
 
 use super::RdmaError;
 use comfy_table::{CellAlignment, Table, presets};
-use hdrhistogram::Histogram;
 use linerate::Device;
-use linerate::{CorePlacement, Network, RdmaConfig, RdmaConnect};
+use linerate::{CorePlacement, Network, NetworkBuilder, RdmaConfig, RdmaConnect};
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::memory_nic::{Link, LinkConfig};
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::time::Clock;
 use linerate_bypass::{MacAddr, Via};
 use linerate_load::report::Percentiles;
@@ -24,8 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of prepared queue pairs at each end, in the cases with prepared ones.
+/// Minimum number of prepared queue pairs at each end, in the cases with prepared ones.
 const POOL: u32 = 8;
+/// Minimum number of connections that may be closing while others are opened.
+const CLOSING: u32 = 64;
 /// Interval of checking for the end.
 const TICK: Duration = Duration::from_millis(5);
 /// Port of the server on the TCP stack.
@@ -47,6 +48,17 @@ pub struct ConnectBenchArgs {
     )]
     rounds: u32,
 
+    /// Numbers of connections that are opened at a time
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_values_t = [1, 16],
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    connections: Vec<u32>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -64,7 +76,18 @@ struct Report {
     /// Sum of the medians of the steps left with a prepared queue pair.
     pooled_us: f64,
     /// Whole connections, from the request until the connection is usable.
-    connections: Vec<Row>,
+    connections: Vec<Connections>,
+}
+
+/// Connections of one method.
+#[derive(Debug, Serialize)]
+struct Connections {
+    #[serde(flatten)]
+    times: Row,
+    /// Number of connections that are opened at a time.
+    at_once: u32,
+    /// Connections per second, opened and closed.
+    per_second: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,11 +110,66 @@ impl Row {
     }
 }
 
-impl Row {
-    /// Creates a row from times in nanoseconds.
-    fn from_nanos(what: &str, nanos: &Histogram<u64>) -> Self {
-        let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(nanos);
-        Row { what: what.to_owned(), times: nanos.len() as usize, p50_us: p50, p99_us: p99, max_us: max }
+impl Connections {
+    /// Creates a row from the results of a load that opens `at_once` connections at a time, if it opened `rounds`.
+    fn new(what: &str, at_once: u32, rounds: usize, load: &Connects) -> Result<Self, RdmaError> {
+        let connected = load.connected().map_err(RdmaError::NotConnected)?;
+        if connected.connections != rounds as u64 {
+            return Err(RdmaError::NotConnected(None));
+        }
+        let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(&connected.nanos);
+        let times = Row { what: what.to_owned(), times: rounds, p50_us: p50, p99_us: p99, max_us: max };
+        Ok(Connections { times, at_once, per_second: rounds as f64 / load.measured().as_secs_f64() })
+    }
+}
+
+/// Method of opening connections.
+#[derive(Debug, Clone, Copy)]
+enum Method {
+    Rdma(RdmaConnect, bool),
+    Kernel,
+    Stack,
+}
+
+impl Method {
+    /// All methods with their names.
+    const ALL: [(&str, Method); 6] = [
+        ("rdma_cm", Method::Rdma(RdmaConnect::Cm, false)),
+        ("rdma_cm, prepared", Method::Rdma(RdmaConnect::Cm, true)),
+        ("TCP exchange", Method::Rdma(RdmaConnect::Tcp, false)),
+        ("TCP exchange, prepared", Method::Rdma(RdmaConnect::Tcp, true)),
+        ("kernel sockets", Method::Kernel),
+        ("TCP stack, in memory", Method::Stack),
+    ];
+
+    fn is_possible(self, is_iwarp: bool) -> bool {
+        !(is_iwarp && matches!(self, Method::Rdma(RdmaConnect::Tcp, _) | Method::Rdma(_, true)))
+    }
+
+    /// Makes `rounds` connections, `at_once` at a time, between two ends with this address.
+    fn measure(
+        self,
+        device: &str,
+        address: IpAddr,
+        at_once: u32,
+        rounds: usize,
+        result: impl Fn(&Connects) -> Result<Connections, RdmaError>,
+    ) -> Result<Connections, RdmaError> {
+        let mut rdma = RdmaConfig::default();
+        match self {
+            Method::Stack => return result(over_stack(at_once, rounds).service()),
+            Method::Kernel => {
+                return result(&over_network(Network::builder().via(Via::Kernel), address, at_once, rounds)?);
+            }
+            Method::Rdma(connect, is_prepared) => {
+                rdma.connect = Some(connect);
+                rdma.pool = is_prepared.then_some(POOL.max(2 * at_once));
+                rdma.connections = Some(CLOSING.max(4 * at_once));
+            }
+        }
+        // Idle workers sleep, as they do over kernel sockets, to leave the processors to the others.
+        let via = Via::Rdma { device: device.to_owned() };
+        result(&over_network(Network::builder().via(via).rdma(rdma).idle(Idle::Backoff), address, at_once, rounds)?)
     }
 }
 
@@ -125,17 +203,12 @@ pub fn run(args: &ConnectBenchArgs) -> Result<(), RdmaError> {
     let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
     drop(native);
     let mut connections = Vec::new();
-    for (what, connect, pool, is_general) in [
-        ("rdma_cm", RdmaConnect::Cm, 0, true),
-        ("rdma_cm, prepared", RdmaConnect::Cm, POOL, false),
-        ("TCP exchange", RdmaConnect::Tcp, 0, false),
-        ("TCP exchange, prepared", RdmaConnect::Tcp, POOL, false),
-    ] {
-        if is_general || !is_iwarp {
-            connections.push(Row::from_nanos(what, &over_verbs(&args.device, address, connect, pool, rounds)?));
+    for &at_once in &args.connections {
+        for (what, method) in Method::ALL.into_iter().filter(|(_, method)| method.is_possible(is_iwarp)) {
+            let new = |load: &Connects| Connections::new(what, at_once, rounds, load);
+            connections.push(method.measure(&args.device, address, at_once, rounds, new)?);
         }
     }
-    connections.push(Row::from_nanos("TCP stack, in memory", &over_stack(rounds)?));
     let device = Device { name, emulated_by };
     let report = Report { device, steps, cold_us, warm_us, pooled_us, connections };
     super::print_report(&report, args.json)
@@ -148,26 +221,14 @@ pub(super) fn address(native: &RdmaCore) -> std::io::Result<IpAddr> {
     ip.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::AddrNotAvailable, "the port has no IPv4 address"))
 }
 
-/// Measures connections between two ends on one device.
-fn over_verbs(
-    device: &str,
-    address: IpAddr,
-    connect: RdmaConnect,
-    pool: u32,
-    rounds: usize,
-) -> Result<Histogram<u64>, RdmaError> {
-    let mut rdma = RdmaConfig::default();
-    rdma.connect = Some(connect);
-    rdma.pool = (pool > 0).then_some(pool);
-    rdma.connections = Some(64);
-    // Idle workers sleep, to leave the processors to the others.
-    let via = Via::Rdma { device: device.to_owned() };
+/// Measures connections between two ends of one network.
+fn over_network(builder: NetworkBuilder, address: IpAddr, at_once: u32, rounds: usize) -> Result<Connects, RdmaError> {
     let stop = Arc::new(AtomicBool::new(false));
-    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop_flag(stop.clone());
+    let builder = builder.stop_flag(stop.clone());
     let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
-    let (barrier, connects) = connects(remote, rounds);
+    let (barrier, connects) = connects(remote, at_once, rounds);
     let client = builder.core_placement(CorePlacement::Last).build()?;
     let connecting = client.start(move |_| connects(), stop.clone())?;
     while !barrier.all_done() && !connecting.is_finished() && !serving.is_finished() {
@@ -176,34 +237,27 @@ fn over_verbs(
     stop.store(true, Ordering::Relaxed);
     let result = connecting.join();
     serving.join()?;
-    let service = result?.0.pop().ok_or(RdmaError::NotConnected(None))?;
-    setup_times(&service, rounds)
+    result?.0.pop().ok_or(RdmaError::NotConnected(None))
 }
 
-/// Returns a factory of services that make `rounds` connections to `remote` in sequence, and the barrier that shows
-/// when all are done.
-fn connects(remote: SocketAddr, rounds: usize) -> (Arc<Barrier>, impl Fn() -> Connects + Send + Sync + 'static) {
+/// Returns a factory of services that make `rounds` connections to `remote`, `at_once` at a time, and the barrier that
+/// shows when all are done.
+fn connects(
+    remote: SocketAddr,
+    at_once: u32,
+    rounds: usize,
+) -> (Arc<Barrier>, impl Fn() -> Connects + Send + Sync + 'static) {
     let barrier = Arc::new(Barrier::new(1, 1));
     // Count from the first connection.
     barrier.begin();
     let shared = barrier.clone();
-    let plan = Plan { remote, duration: Duration::MAX, ..Plan::default() };
+    let plan = Plan { remote, connections: at_once as usize, duration: Duration::MAX, ..Plan::default() };
     let each = ConnectPlan { request: 0, most: rounds as u64 };
     (barrier, move || Connects::new(&plan, shared.clone(), 0, 1, each))
 }
 
-/// Returns the setup times, if all connections were established.
-fn setup_times(service: &Connects, rounds: usize) -> Result<Histogram<u64>, RdmaError> {
-    let connected = service.connected().map_err(RdmaError::NotConnected)?;
-    if connected.connections == rounds as u64 {
-        Ok(connected.nanos.clone())
-    } else {
-        Err(RdmaError::NotConnected(None))
-    }
-}
-
 /// Measures connections of the TCP stack over a link in memory. Both ends run alternately on this thread.
-fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
+fn over_stack(at_once: u32, rounds: usize) -> Worker<MemoryNic, Connects> {
     let [client_config, server_config] = [1, 2].map(|host| StackConfig {
         addresses: vec![format!("10.0.0.{host}/24").parse().expect("an address with a prefix")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
@@ -213,7 +267,7 @@ fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
     let (near, far) = Link::pair(LinkConfig::default());
     let clock = Clock::start();
     let mailboxes = || Mailboxes::for_workers(1).remove(0);
-    let (barrier, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), rounds);
+    let (barrier, connects) = connects(SocketAddr::from(([10, 0, 0, 2], PORT)), at_once, rounds);
     let mut client: Worker<_, Connects> = Worker::new(&client_config, mailboxes(), near, |_| connects(), clock.now());
     let mut server: Worker<_, Discard> =
         Worker::new(&server_config, mailboxes(), far, |_| Discard::default(), clock.now());
@@ -221,25 +275,36 @@ fn over_stack(rounds: usize) -> Result<Histogram<u64>, RdmaError> {
         client.turn(clock.now());
         server.turn(clock.now());
     }
-    setup_times(client.service(), rounds)
+    client
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = |head: &'static str, rows: &[Row]| {
+        let table = |heads: &[&'static str], rows: Vec<Vec<String>>| {
             let mut table = Table::new();
-            table.load_style(presets::ASCII_MARKDOWN).set_header([head, "times", "p50 µs", "p99 µs", "max µs"]);
-            for Row { what, times, p50_us, p99_us, max_us } in rows {
-                let figures = [*p50_us, *p99_us, *max_us].map(|us| format!("{us:.1}"));
-                table.add_row([&[what.clone(), times.to_string()][..], &figures].concat());
-            }
+            table.load_style(presets::ASCII_MARKDOWN).set_header(heads).add_rows(rows);
             table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
             table
         };
+        let cells = |Row { what, times, p50_us, p99_us, max_us }: &Row| {
+            let figures = [*p50_us, *p99_us, *max_us].map(|us| format!("{us:.1}"));
+            [&[what.clone(), times.to_string()][..], &figures].concat()
+        };
+        let whole = |Connections { times, at_once, per_second }: &Connections| {
+            let mut cells = cells(times);
+            cells.insert(1, at_once.to_string());
+            cells.push(format!("{per_second:.0}"));
+            cells
+        };
         let Report { device, steps, cold_us, warm_us, pooled_us, connections } = self;
-        writeln!(f, "{}\n", table("step of one end", steps))?;
+        writeln!(
+            f,
+            "{}\n",
+            table(&["step of one end", "times", "p50 µs", "p99 µs", "max µs"], steps.iter().map(cells).collect())
+        )?;
         writeln!(f, "sum of medians: {cold_us:.1} µs cold, {warm_us:.1} per connection, {pooled_us:.1} prepared\n")?;
-        writeln!(f, "{}\n", table("connection", connections))?;
+        let heads = ["connection", "at a time", "times", "p50 µs", "p99 µs", "max µs", "per second"];
+        writeln!(f, "{}\n", table(&heads, connections.iter().map(whole).collect()))?;
         write!(f, "{device}")
     }
 }

@@ -1,7 +1,9 @@
-//! `linerate rdma connect-bench` and `connections-bench` on a guest's device: all steps complete.
+//! `linerate rdma connect-bench` and `connections-bench` on a guest's device: all steps complete. Connections per
+//! second between two guests.
 
 use super::Suite;
-use super::pair::{DEVICE, Pair, Provider};
+use super::pair::{DEVICE, INTERFACE, Pair, Provider};
+use super::service::{ECHO, End, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::report::Report;
@@ -16,9 +18,25 @@ const MORE: u64 = 16;
 const ROUNDS: u64 = 20;
 /// Steps of each connection.
 const STEPS: [&str; 6] = ["create", "INIT", "post buffers", "RTR", "RTS", "destroy"];
+/// Arguments of both ends over verbs, by method.
+const METHODS: [(&str, &str); 5] = [
+    ("rdma_cm", ""),
+    ("rdma_cm, prepared", "--rdma-pool 64"),
+    ("TCP exchange", "--rdma-connect tcp"),
+    ("TCP exchange, prepared", "--rdma-connect tcp --rdma-pool 64"),
+    ("datagrams", "--rdma-mode ud"),
+];
+/// Numbers of connections that are opened at a time between the guests.
+const AT_ONCE: [u32; 2] = [1, 16];
 /// Kinds of connections.
-const CONNECTIONS: [&str; 5] =
-    ["rdma_cm", "rdma_cm, prepared", "TCP exchange", "TCP exchange, prepared", "TCP stack, in memory"];
+const CONNECTIONS: [&str; 6] = [
+    "rdma_cm",
+    "rdma_cm, prepared",
+    "TCP exchange",
+    "TCP exchange, prepared",
+    "kernel sockets",
+    "TCP stack, in memory",
+];
 
 fn alone(lab: &Lab, report: &mut Report) {
     let Some(pair) = report.case("two guests", || Pair::boot(lab, Provider::Rxe)) else { return };
@@ -29,6 +47,34 @@ fn alone(lab: &Lab, report: &mut Report) {
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     report.case("connect-bench reports all steps", || reports_all_steps(lab, pair));
     report.case("connections-bench measures all variants", || reports_all_variants(lab, pair));
+    for (method, args) in METHODS {
+        let end = |ip: &str| End { args: args.to_owned(), ..End::new(format!("rdma:{DEVICE}"), ip) };
+        rates(lab, report, pair, method, end);
+    }
+    rates(lab, report, pair, "kernel sockets", |ip| End { ip: ip.to_owned(), ..End::kernel() });
+    rates(lab, report, pair, "TCP stack over AF_XDP", |ip| End::new(format!("af_xdp:{INTERFACE},share"), ip));
+}
+
+/// Measures connections with one request of one byte each between the guests, and prints their rate.
+fn rates(lab: &Lab, report: &mut Report, pair: &Pair, method: &str, end: impl Fn(&str) -> End) {
+    for connections in AT_ONCE {
+        let service = Service { load: "--reconnect --size 1", connections, seconds: 2, ..ECHO };
+        let measured = report.case(&format!("{method}: {connections} at a time"), || {
+            let serve = lab.in_guest(&service.serve(&end(Pair::SERVER)));
+            let mut server = pair.server.start_script("serve", &serve)?;
+            server.wait_for_line("ready ")?;
+            let load = lab.in_guest(&service.load(&end(Pair::CLIENT), Pair::SERVER));
+            let load = pair.client.start_script("load", &load)?.succeed()?.last_json()?;
+            server.stop()?;
+            match load["connections"].as_f64() {
+                Some(rate) if rate > 0.0 && load["errors"] == 0 => Ok(rate),
+                _ => failed(format!("connections fail: {load}")),
+            }
+        });
+        if let Some(rate) = measured {
+            println!("   {rate:.0} connections per second");
+        }
+    }
 }
 
 fn reports_all_variants(lab: &Lab, pair: &Pair) -> Result<()> {

@@ -129,6 +129,11 @@ impl Connects {
         if self.outcome.errors.total() == 0 { Ok(&self.outcome.traffic) } else { Err(self.outcome.last_failure) }
     }
 
+    /// Returns the duration of the measurement after its end.
+    pub fn measured(&self) -> Duration {
+        self.outcome.measured
+    }
+
     fn advance(&mut self, now: Instant) {
         self.phase = match self.phase {
             Phase::Draining => return,
