@@ -227,6 +227,11 @@ pub trait Engine<N: Nic>: Sized {
     fn received(&self, conn: ConnId) -> usize;
     /// Returns the first slice of the received bytes.
     fn peek(&mut self, conn: ConnId) -> &[u8];
+    /// Returns the first slice of the received bytes, and the number of received bytes.
+    fn front(&mut self, conn: ConnId) -> (&[u8], usize) {
+        let received = self.received(conn);
+        (self.peek(conn), received)
+    }
     /// Consumes the first `n` received bytes.
     fn consume(&mut self, conn: ConnId, n: usize);
     /// Takes the first slice of the received bytes, at most `max` bytes.

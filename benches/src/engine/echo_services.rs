@@ -77,8 +77,11 @@ impl Service for Writer {
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
-        while net.received(conn) > 0 {
+        loop {
             let piece = net.peek(conn);
+            if piece.is_empty() {
+                break;
+            }
             let n = piece.len().min(self.buffer.len());
             let answer = &mut self.buffer[..n];
             answer.copy_from_slice(&piece[..n]);

@@ -57,6 +57,13 @@ pub trait Transport {
     /// Returns the first received slice, in place. It is empty only if nothing is received.
     fn peek(&mut self, conn: ConnId) -> &[u8];
 
+    /// Returns the first received slice, in place, and the number of all received bytes: [`peek`](Self::peek) and
+    /// [`received`](Self::received) by one operation.
+    fn front(&mut self, conn: ConnId) -> (&[u8], usize) {
+        let received = self.received(conn);
+        (self.peek(conn), received)
+    }
+
     /// Drops the first `n` received bytes, or all if there are fewer.
     fn consume(&mut self, conn: ConnId, n: usize);
 

@@ -30,7 +30,7 @@ use crate::tcp::wheel::Wheel;
 use hashbrown::HashMap;
 use linerate_bypass::inspect::{ConnInfo, Gauges};
 use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, ConnIdSpace, Nic, Packet, Summary};
+use linerate_bypass::{BURST, Bytes, ConnId, ConnIdSpace, Nic, Summary};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -292,15 +292,17 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     }
 
     fn peek(&mut self, conn: ConnId) -> &[u8] {
-        let Some(tcb) = self.tcb(conn) else { return &[] };
-        if let Some(bytes) = self.shared.rr.peek(tcb) {
-            return bytes;
-        }
-        if tcb.received == 0 {
-            self.shared.note_empty_read(conn.slot() as u32, tcb);
-        }
-        let buffers = self.shared.buffers.of(tcb);
-        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
+        <Self as Engine<N>>::front(self, conn).0
+    }
+
+    #[inline]
+    fn front(&mut self, conn: ConnId) -> (&[u8], usize) {
+        let Some(tcb) = self.tcb(conn) else { return (&[], 0) };
+        let slice = match self.shared.rr.peek(tcb) {
+            Some(slice) => slice,
+            None => self.shared.peek_queued(conn.slot() as u32, tcb),
+        };
+        (slice, tcb.received as usize)
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {

@@ -23,6 +23,16 @@ fn payload_of_packet(mss: u16, room: usize) -> usize {
 }
 
 impl<P: Packet> Shared<P> {
+    /// Returns the first received slice of the connection of `tcb`, in `slot`, which is not in request-response mode.
+    #[inline(never)]
+    pub(crate) fn peek_queued(&self, slot: u32, tcb: &Tcb) -> &[u8] {
+        if tcb.received == 0 {
+            self.note_empty_read(slot, tcb);
+        }
+        let buffers = self.buffers.of(tcb);
+        buffers.and_then(|buffers| buffers.received.front()).map_or(&[], Packet::data)
+    }
+
     /// Returns the bytes that can be queued on the connection of `tcb`.
     #[inline]
     pub(crate) fn room(&self, tcb: &Tcb) -> usize {

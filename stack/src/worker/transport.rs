@@ -195,6 +195,11 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.peek(conn)
     }
 
+    #[inline]
+    fn front(&mut self, conn: ConnId) -> (&[u8], usize) {
+        self.engine.front(conn)
+    }
+
     fn consume(&mut self, conn: ConnId, n: usize) {
         self.engine.consume(conn, n);
     }

@@ -154,12 +154,11 @@ impl<P> RrPool<P> {
 }
 
 impl<P: Packet> RrPool<P> {
-    /// Returns the unread request of `tcb`, if it is in request-response mode and in the local turn.
+    /// Returns the unread request of `tcb`, if it is in request-response mode.
+    #[inline]
     pub fn peek(&self, tcb: &Tcb) -> Option<&[u8]> {
-        match &self.of(tcb)?.turn {
-            Turn::Local(turn) => Some(turn.request.as_ref().map_or(&[], Packet::data)),
-            Turn::Peer(_) => None,
-        }
+        let Turn::Local(LocalTurn { request: Some(request), .. }) = &self.of(tcb)?.turn else { return Some(&[]) };
+        Some(request.data())
     }
 
     /// Checks the state of `tcb` against its control block. Returns the packets held, and whether it is the local turn.

@@ -207,8 +207,9 @@ impl App {
         let mut log = self.log.borrow_mut();
         let Log { conns, mismatch, .. } = &mut *log;
         let consumed = conns.entry(port).or_default().consumed;
-        let received = net.received(conn);
-        let slice = net.peek(conn);
+        let (received, first) = (net.received(conn), net.peek(conn).len());
+        let (slice, all) = net.front(conn);
+        assert_eq!((slice.len(), all), (first, received), "as `peek` and `received` separately");
         let is_stream = slice.iter().enumerate().all(|(i, byte)| *byte == stream_byte(consumed as u64 + i as u64));
         if !is_stream || slice.len() > received || slice.is_empty() != (received == 0) {
             *mismatch = Some(format!("{} of {received} received bytes at offset {consumed} differ", slice.len()));

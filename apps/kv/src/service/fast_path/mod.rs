@@ -64,8 +64,7 @@ impl Kv {
             };
             fast_state.served_in = self.burst;
             let (space, is_quiet) = (fast_state.space, fast_state.is_quiet);
-            let all = net.received(*conn);
-            let data = net.peek(*conn);
+            let (data, all) = net.front(*conn);
             let (mut ahead, mut used) = (0..0, 0);
             if let Some(space) = space.filter(|_| is_here) {
                 (ahead, used) = self.parse_ahead_local(space, data);
