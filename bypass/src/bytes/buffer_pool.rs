@@ -159,6 +159,13 @@ impl Buffer {
         unsafe { Bytes::from_owner(first, n, self.header.as_ptr().cast_const().cast(), &OWNER) }
     }
 
+    /// Copies `bytes` to the front and splits the copy off. Returns `None` if it does not fit.
+    pub fn split_copy(&mut self, bytes: &[u8]) -> Option<Bytes> {
+        let front = self.get_mut(..bytes.len())?;
+        front.copy_from_slice(bytes);
+        Some(self.split_to(bytes.len()))
+    }
+
     /// Shares the first `n` bytes and drops the rest.
     ///
     /// # Panics
@@ -222,10 +229,19 @@ unsafe fn share(owner: *const ()) {
 unsafe fn release(owner: *const ()) {
     let header = owner.cast::<Header>();
     // SAFETY: the caller's reference keeps the header alive.
-    if !unsafe { &*header }.refs.release() {
-        return;
+    if unsafe { &*header }.refs.release() {
+        // SAFETY: the last reference is gone.
+        unsafe { recycle(header) }
     }
-    // SAFETY: `take` leaked this box, and the last reference is gone, so this is the only access.
+}
+
+/// Returns a buffer to its pool.
+///
+/// # Safety
+/// `take` leaked the box of `header`, and there is no reference to it.
+#[inline(never)]
+unsafe fn recycle(header: *const Header) {
+    // SAFETY: `take` leaked this box, and this is the only access.
     let mut header = unsafe { Box::from_raw(header.cast_mut()) };
     if let Some(pool) = header.pool.take()
         && let Err(surplus) = pool.idle.push(header)
@@ -256,6 +272,17 @@ mod tests {
         drop(second);
         assert!(buffer.reset());
         assert_eq!(buffer.len(), 256);
+    }
+
+    #[test]
+    fn copies_are_split_off_until_the_buffer_is_full() {
+        let mut buffer = BufferPool::new(128, 1, 1).take().unwrap();
+        let first = buffer.split_copy(b"first").unwrap();
+        assert_eq!(buffer.len(), 128 - LINE);
+        assert!(buffer.split_copy(&[0; 128 - LINE + 1]).is_none());
+        let second = buffer.split_copy(&[2; 128 - LINE]).unwrap();
+        assert_eq!((&first[..], &second[..]), (&b"first"[..], &[2; 128 - LINE][..]));
+        assert!(buffer.split_copy(&[3]).is_none());
     }
 
     #[test]

@@ -20,17 +20,20 @@ pub(crate) struct ShortReads {
 }
 
 impl ShortReads {
-    /// Returns a copy of `slice`, which has at most [`SHORT`] bytes. Returns `None` if the copies in use occupy all
-    /// buffers.
+    /// Returns a copy of `slice` if it has 1 to [`SHORT`] bytes. Returns `None` otherwise, and if the copies in use
+    /// occupy all buffers.
     #[inline]
     pub fn copy(&self, slice: &[u8]) -> Option<Bytes> {
+        if slice.is_empty() || slice.len() > SHORT {
+            return None;
+        }
         let mut current = self.current.borrow_mut();
-        let buffer = match &mut *current {
-            Some(buffer) if buffer.len() >= slice.len() => buffer,
-            current => self.renew(current)?,
-        };
-        buffer[..slice.len()].copy_from_slice(slice);
-        Some(buffer.split_to(slice.len()))
+        if let Some(buffer) = &mut *current
+            && let Some(copy) = buffer.split_copy(slice)
+        {
+            return Some(copy);
+        }
+        self.renew(&mut current)?.split_copy(slice)
     }
 
     /// Provides an empty buffer: the current one if all of its copies have been dropped, or another one.
