@@ -57,7 +57,7 @@ pub(crate) struct Conn {
     /// Identity of the executor that owns the connection.
     executor: usize,
     pub reader: Waiter,
-    /// False after everything received was read, until the next event of received bytes.
+    /// False after everything received was read, until more bytes or the end are received, or the connection ends.
     pub has_input: Cell<bool>,
     pub writer: Waiter,
     /// True if a response took the place of its request, and nothing was received since then.
@@ -96,14 +96,21 @@ impl Conn {
     /// Begins an operation of the running task.
     #[inline]
     fn poll_operation(&self, turn: &Turn<'_>, cx: &mut Context<'_>) -> Poll<()> {
-        assert_eq!(turn.executor.id(), self.executor, "connection {} belongs to another worker", self.peer);
+        if turn.executor.id() != self.executor {
+            self.refuse_worker();
+        }
         turn.executor.poll_operation(cx)
+    }
+
+    #[cold]
+    fn refuse_worker(&self) -> ! {
+        panic!("connection {} belongs to another worker", self.peer)
     }
 
     /// Returns whether there is nothing to receive, and registers the task, which has waited before.
     #[inline]
     fn waits_again(&self, cx: &Context<'_>) -> bool {
-        !self.has_input.get() && self.ended.get().is_none() && !self.peer_closed.get() && self.reader.wait_again(cx)
+        !self.has_input.get() && self.reader.wait_again(cx)
     }
 
     /// Receives a slice. Empty bytes are the end of the stream.
@@ -114,16 +121,29 @@ impl Conn {
         }
         context::turn(|turn| {
             ready!(self.poll_operation(turn, cx));
-            if self.has_input.get() {
-                let taken = turn.take(self.id);
-                self.has_input.set(taken.as_ref().is_some_and(|(_, has_more)| *has_more));
-                if let Some((bytes, _)) = taken {
-                    self.has_responded.set(false);
-                    return Poll::Ready(Ok(bytes));
-                }
+            if self.has_input.get()
+                && let Some(bytes) = turn.take(self)
+            {
+                return Poll::Ready(Ok(bytes));
             }
             self.poll_end(turn, cx).map_ok(|()| Bytes::new())
         })
+    }
+
+    /// Takes a received slice, by copy if it is short.
+    #[inline]
+    pub fn take_from(&self, net: &mut impl Transport, executor: &Executor) -> Option<Bytes> {
+        executor.unconsumed.consume(net);
+        let (slice, received) = net.front(self.id);
+        let len = slice.len();
+        let copy = executor.short_reads.copy(slice);
+        if copy.is_some() {
+            self.note_copied(net, executor, len, received);
+            return copy;
+        }
+        let bytes = net.take(self.id, usize::MAX)?;
+        self.note_read(received > bytes.len());
+        Some(bytes)
     }
 
     /// Receives up to `room` bytes, which is not 0, and passes them to `copy`, slice by slice. The end of the stream is
@@ -135,16 +155,57 @@ impl Conn {
         }
         context::turn(|turn| {
             ready!(self.poll_operation(turn, cx));
-            if self.has_input.get() {
-                let copied = turn.copy_received(self.id, room, copy);
-                self.has_input.set(copied.has_more);
-                if copied.len > 0 {
-                    self.has_responded.set(false);
-                    return Poll::Ready(Ok(()));
-                }
+            if self.has_input.get() && turn.copy(self, room, copy) > 0 {
+                return Poll::Ready(Ok(()));
             }
             self.poll_end(turn, cx)
         })
+    }
+
+    /// Passes up to `room` received bytes to `copy`, slice by slice. Returns their number.
+    #[inline]
+    pub fn copy_from(
+        &self,
+        net: &mut impl Transport,
+        executor: &Executor,
+        room: usize,
+        copy: &mut dyn FnMut(&[u8]),
+    ) -> usize {
+        executor.unconsumed.consume(net);
+        let mut len = 0;
+        loop {
+            let (slice, received) = net.front(self.id);
+            let n = slice.len().min(room - len);
+            if n == 0 {
+                return len;
+            }
+            copy(&slice[..n]);
+            len += n;
+            if !self.note_copied(net, executor, n, received) {
+                return len;
+            }
+        }
+    }
+
+    /// Consumes `n` of the `received` bytes, which were copied, or leaves them to the response if they are all. Returns
+    /// whether there are more.
+    #[inline]
+    fn note_copied(&self, net: &mut impl Transport, executor: &Executor, n: usize, received: usize) -> bool {
+        let has_more = received > n;
+        if has_more {
+            net.consume(self.id, n);
+        } else {
+            executor.unconsumed.set(self.id, n);
+        }
+        self.note_read(has_more);
+        has_more
+    }
+
+    /// Updates the state after bytes were read.
+    #[inline]
+    fn note_read(&self, has_more: bool) {
+        self.has_input.set(has_more);
+        self.has_responded.set(false);
     }
 
     /// Waits for input, unless the stream has ended.
@@ -153,6 +214,7 @@ impl Conn {
         match self.ended.get() {
             None if self.peer_closed.get() => Poll::Ready(Ok(())),
             None => {
+                self.has_input.set(false);
                 self.reader.wait(turn.executor, cx);
                 Poll::Pending
             }
@@ -181,23 +243,32 @@ impl Conn {
 
     /// Copies and sends as much of `bytes` as fits. Returns the number of bytes.
     #[inline]
-    fn write(&self, turn: &Turn<'_>, bytes: &[u8]) -> usize {
-        if turn.executor.unconsumed.is_of(self.id) && !self.writes_parts.get() && bytes.len() <= RESPONSE {
-            if !bytes.is_empty() && turn.respond(self.id, bytes) {
-                self.has_responded.set(true);
-                return bytes.len();
-            }
-        } else if self.has_responded.get() {
+    pub fn write_to(&self, net: &mut impl Transport, executor: &Executor, bytes: &[u8]) -> usize {
+        if !self.writes_parts.get()
+            && (1..=RESPONSE).contains(&bytes.len())
+            && let Some(request) = executor.unconsumed.take_of(self.id)
+            && net.respond(self.id, request, bytes.len(), |out| out.copy_from_slice(bytes))
+        {
+            self.has_responded.set(true);
+            return bytes.len();
+        }
+        self.write_queued(net, executor, bytes)
+    }
+
+    #[inline(never)]
+    fn write_queued(&self, net: &mut impl Transport, executor: &Executor, bytes: &[u8]) -> usize {
+        if self.has_responded.get() {
             self.writes_parts.set(true);
         }
-        turn.net(|net| net.write(self.id, bytes))
+        executor.unconsumed.consume(net);
+        net.write(self.id, bytes)
     }
 
     /// Copies and sends as much of `bytes` as fits. Returns the number of bytes.
     #[inline]
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_send(cx, |turn| {
-            let sent = self.write(turn, bytes);
+            let sent = turn.write(self, bytes);
             (sent > 0 || bytes.is_empty()).then_some(sent)
         })
     }
@@ -216,7 +287,7 @@ impl Conn {
     pub fn poll_send_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<()>> {
         self.poll_send(cx, |turn| {
             if bytes.len() <= SHORT {
-                let sent = self.write(turn, bytes);
+                let sent = turn.write(self, bytes);
                 bytes.advance(sent);
                 return bytes.is_empty().then_some(());
             }

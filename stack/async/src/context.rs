@@ -3,16 +3,15 @@
 //! A task has no argument through which a worker could pass its transport, so the transport is in a scoped thread-local
 //! variable while an event is handled. No reference outlives the event.
 
+use crate::conn::Conn;
 use crate::executor::Executor;
-use crate::short_reads::{SHORT, ShortReads};
 use linerate_bypass::{Bytes, ConnId, Transport};
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell, RefMut};
 
-scoped_thread_local!(static TURN: for<'a> Turn<'a>);
+scoped_thread_local!(static TURN: for<'a> &'a Turn<'a>);
 
 /// Transport and executor while an event is handled.
-#[derive(Clone, Copy)]
 pub(crate) struct Turn<'a> {
     net: &'a (dyn SharedTransport + 'a),
     pub executor: &'a Executor,
@@ -22,38 +21,36 @@ pub(crate) struct Turn<'a> {
 /// in the same poll then takes the place of the request, by one operation ([`Transport::respond`]). Any other
 /// operation, and the end of the poll, consumes them first.
 #[derive(Default)]
-pub(crate) struct Unconsumed {
-    len: Cell<usize>,
-    conn: Cell<Option<ConnId>>,
-}
+pub(crate) struct Unconsumed(Cell<Option<(ConnId, usize)>>);
 
 impl Unconsumed {
     #[inline]
     pub fn is_some(&self) -> bool {
-        self.len.get() > 0
+        self.0.get().is_some()
     }
 
-    /// Returns whether all that was received on `conn`, and only that, is to be consumed.
+    /// Leaves `n` bytes, which are all that was received on `conn`.
     #[inline]
-    pub fn is_of(&self, conn: ConnId) -> bool {
-        self.is_some() && self.conn.get() == Some(conn)
+    pub fn set(&self, conn: ConnId, n: usize) {
+        self.0.set(Some((conn, n)));
     }
 
+    /// Returns the number of bytes if they are those of `conn`. The caller consumes them.
     #[inline]
-    fn set(&self, conn: ConnId, len: usize) {
-        self.len.set(len);
-        self.conn.set(Some(conn));
+    pub fn take_of(&self, conn: ConnId) -> Option<usize> {
+        let (_, n) = self.0.get().filter(|(of, _)| *of == conn)?;
+        self.0.set(None);
+        Some(n)
     }
-}
 
-/// Result of a copy of received bytes.
-pub(crate) struct Copied {
-    /// Bytes copied.
-    pub len: usize,
-    /// Bytes among them that are to be consumed: all that was received, or none.
-    unconsumed: usize,
-    /// True if there are more bytes.
-    pub has_more: bool,
+    /// Consumes the bytes.
+    #[inline]
+    pub fn consume(&self, net: &mut (impl Transport + ?Sized)) {
+        if let Some((conn, n)) = self.0.get() {
+            self.0.set(None);
+            net.consume(conn, n);
+        }
+    }
 }
 
 /// Transport of a turn, borrowed for each operation. As a trait object its lifetime can be shortened. Frequent
@@ -61,14 +58,14 @@ pub(crate) struct Copied {
 trait SharedTransport {
     fn borrow(&self) -> RefMut<'_, dyn Transport + '_>;
 
-    /// Passes up to `room` received bytes to `copy`, slice by slice.
-    fn copy_received(&self, conn: ConnId, room: usize, copy: &mut dyn FnMut(&[u8])) -> Copied;
+    /// As [`Conn::copy_from`].
+    fn copy(&self, executor: &Executor, conn: &Conn, room: usize, copy: &mut dyn FnMut(&[u8])) -> usize;
 
-    /// Takes a received slice, by copy if it is short.
-    fn take(&self, conn: ConnId, short_reads: &ShortReads) -> Option<(Bytes, Copied)>;
+    /// As [`Conn::take_from`].
+    fn take(&self, executor: &Executor, conn: &Conn) -> Option<Bytes>;
 
-    /// Consumes the first `request` received bytes and sends `response`. Returns whether it was sent.
-    fn respond(&self, conn: ConnId, request: usize, response: &[u8]) -> bool;
+    /// As [`Conn::write_to`].
+    fn write(&self, executor: &Executor, conn: &Conn, bytes: &[u8]) -> usize;
 }
 
 impl<T: Transport> SharedTransport for RefCell<&mut T> {
@@ -77,46 +74,16 @@ impl<T: Transport> SharedTransport for RefCell<&mut T> {
         RefMut::map(self.borrow_mut(), |net| &mut **net as &mut dyn Transport)
     }
 
-    fn copy_received(&self, conn: ConnId, room: usize, copy: &mut dyn FnMut(&[u8])) -> Copied {
-        let net = &mut **self.borrow_mut();
-        let received = net.received(conn);
-        let mut len = 0;
-        loop {
-            let slice = net.peek(conn);
-            let n = slice.len().min(room - len);
-            if n == 0 {
-                return Copied { len, unconsumed: 0, has_more: len < received };
-            }
-            copy(&slice[..n]);
-            if n == received {
-                return Copied { len: n, unconsumed: n, has_more: false };
-            }
-            net.consume(conn, n);
-            len += n;
-        }
+    fn copy(&self, executor: &Executor, conn: &Conn, room: usize, copy: &mut dyn FnMut(&[u8])) -> usize {
+        conn.copy_from(&mut **self.borrow_mut(), executor, room, copy)
     }
 
-    fn take(&self, conn: ConnId, short_reads: &ShortReads) -> Option<(Bytes, Copied)> {
-        let net = &mut **self.borrow_mut();
-        let received = net.received(conn);
-        let slice = net.peek(conn);
-        let len = slice.len();
-        let has_more = len < received;
-        if len <= SHORT
-            && len > 0
-            && let Some(bytes) = short_reads.copy(slice)
-        {
-            if has_more {
-                net.consume(conn, len);
-            }
-            return Some((bytes, Copied { len, unconsumed: if has_more { 0 } else { len }, has_more }));
-        }
-        let bytes = net.take(conn, usize::MAX)?;
-        Some((bytes, Copied { len, unconsumed: 0, has_more }))
+    fn take(&self, executor: &Executor, conn: &Conn) -> Option<Bytes> {
+        conn.take_from(&mut **self.borrow_mut(), executor)
     }
 
-    fn respond(&self, conn: ConnId, request: usize, response: &[u8]) -> bool {
-        self.borrow_mut().respond(conn, request, response.len(), |out| out.copy_from_slice(response))
+    fn write(&self, executor: &Executor, conn: &Conn, bytes: &[u8]) -> usize {
+        conn.write_to(&mut **self.borrow_mut(), executor, bytes)
     }
 }
 
@@ -124,50 +91,32 @@ impl Turn<'_> {
     /// Calls `f` with the transport. `f` runs no code of the application: the transport is borrowed.
     #[inline]
     pub fn net<R>(&self, f: impl FnOnce(&mut dyn Transport) -> R) -> R {
-        self.consume();
-        f(&mut *self.net.borrow())
+        let net = &mut *self.net.borrow();
+        self.executor.unconsumed.consume(net);
+        f(net)
     }
 
-    /// Passes up to `room` received bytes to `copy`, slice by slice. `copy` runs no code of the application.
+    /// As [`Conn::copy_from`].
     #[inline]
-    pub fn copy_received(&self, conn: ConnId, room: usize, copy: &mut dyn FnMut(&[u8])) -> Copied {
-        self.consume();
-        let copied = self.net.copy_received(conn, room, copy);
-        self.executor.unconsumed.set(conn, copied.unconsumed);
-        copied
+    pub fn copy(&self, conn: &Conn, room: usize, copy: &mut dyn FnMut(&[u8])) -> usize {
+        self.net.copy(self.executor, conn, room, copy)
     }
 
-    /// Takes a received slice, by copy if it is short. Returns whether there are more bytes, too.
+    /// As [`Conn::take_from`].
     #[inline]
-    pub fn take(&self, conn: ConnId) -> Option<(Bytes, bool)> {
-        self.consume();
-        let (bytes, copied) = self.net.take(conn, &self.executor.short_reads)?;
-        self.executor.unconsumed.set(conn, copied.unconsumed);
-        Some((bytes, copied.has_more))
+    pub fn take(&self, conn: &Conn) -> Option<Bytes> {
+        self.net.take(self.executor, conn)
     }
 
-    /// Sends `response` in place of the received bytes that are to be consumed, which are those of `conn`. Returns
-    /// whether it was sent.
+    /// As [`Conn::write_to`].
     #[inline]
-    pub fn respond(&self, conn: ConnId, response: &[u8]) -> bool {
-        let request = self.executor.unconsumed.len.take();
-        self.net.respond(conn, request, response)
+    pub fn write(&self, conn: &Conn, bytes: &[u8]) -> usize {
+        self.net.write(self.executor, conn, bytes)
     }
 
     /// Consumes the received bytes that were copied.
-    #[inline]
     pub fn consume(&self) {
-        if self.executor.unconsumed.is_some() {
-            self.consume_copied();
-        }
-    }
-
-    #[inline(never)]
-    fn consume_copied(&self) {
-        let unconsumed = &self.executor.unconsumed;
-        if let Some(conn) = unconsumed.conn.get() {
-            self.net.borrow().consume(conn, unconsumed.len.take());
-        }
+        self.executor.unconsumed.consume(&mut *self.net.borrow());
     }
 }
 
@@ -178,7 +127,7 @@ const OUTSIDE: &str = "linerate-async was used outside of a task: connections, s
 #[inline]
 pub(crate) fn enter<R>(net: &mut impl Transport, executor: &Executor, f: impl FnOnce() -> R) -> R {
     let net = RefCell::new(net);
-    TURN.set(Turn { net: &net, executor }, f)
+    TURN.set(&Turn { net: &net, executor }, f)
 }
 
 /// Calls `f` with the current turn.
@@ -188,7 +137,7 @@ pub(crate) fn enter<R>(net: &mut impl Transport, executor: &Executor, f: impl Fn
 #[inline]
 pub(crate) fn turn<R>(f: impl FnOnce(&Turn<'_>) -> R) -> R {
     assert!(TURN.is_set(), "{OUTSIDE}");
-    TURN.with(|turn| f(&turn))
+    TURN.with(f)
 }
 
 /// Calls `f` with the transport of the current turn, as [`Turn::net`] does.

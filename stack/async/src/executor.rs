@@ -11,6 +11,7 @@ use slotmap::SlotMap;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -220,7 +221,7 @@ impl Executor {
     /// Polls the tasks that are listed, and those that they wake, up to a limit.
     pub fn run(&self) {
         let mut polls = 0..POLLS_PER_EVENT;
-        self.guard(|| polls.next().is_some() && self.poll_next());
+        self.guard(|| self.poll_listed(&mut polls));
     }
 
     /// Calls `event` for each of `items`, and polls the tasks that it has woken, up to a limit for each item.
@@ -229,20 +230,20 @@ impl Executor {
         let mut items = items.into_iter();
         let mut polls = 0..0;
         self.guard(|| {
-            if polls.next().is_some() && self.poll_next() {
-                return true;
+            // After a panic, the tasks that the same event has woken are next.
+            self.poll_listed(&mut polls);
+            for item in &mut items {
+                polls = 0..POLLS_PER_EVENT;
+                event(item);
+                self.poll_listed(&mut polls);
             }
-            let Some(item) = items.next() else { return false };
-            polls = 0..POLLS_PER_EVENT;
-            event(item);
-            true
         });
     }
 
-    /// Calls `step` until it returns `false`. A task that panics in a step ends, and the steps go on.
+    /// Calls `work`, and calls it again after each panic of a task, which ends.
     #[inline]
-    fn guard(&self, mut step: impl FnMut() -> bool) {
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| while step() {})) {
+    fn guard(&self, mut work: impl FnMut()) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(&mut work)) {
             let Some(key) = self.running.take() else { resume_unwind(panic) };
             if let Some(task) = self.task(key) {
                 self.is_unwinding.set(true);
@@ -252,18 +253,22 @@ impl Executor {
         }
     }
 
-    /// Polls the task that was woken first. Returns `false` if no task is listed.
+    /// Polls the listed tasks in order, at most once for each of `polls`.
     #[inline]
-    fn poll_next(&self) -> bool {
-        if self.ready.borrow().is_empty() {
-            return false;
+    fn poll_listed(&self, polls: &mut Range<usize>) {
+        while !self.ready.borrow().is_empty() && polls.next().is_some() {
+            self.poll_next();
         }
+    }
+
+    /// Polls the task that was woken first.
+    #[inline(never)]
+    fn poll_next(&self) {
         let next = self.ready.borrow_mut().pop_front();
         if let Some(task) = next.and_then(|key| self.task(key)) {
             task.state.start_poll();
             self.poll(&task);
         }
-        true
     }
 
     /// Polls the task, for which an event has occurred, at once if no task is listed.

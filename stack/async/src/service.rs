@@ -122,6 +122,7 @@ impl Service for AsyncService {
 
     fn peer_closed(&mut self, net: &mut impl Transport, _: ConnId, conn: &mut AsyncConn) {
         conn.0.peer_closed.set(true);
+        conn.0.has_input.set(true);
         self.handle(net, |_| conn.0.reader.wake());
     }
 
@@ -161,6 +162,7 @@ impl Service for AsyncService {
             kept.take_if(|conn| conn.id == id);
         }
         conn.0.ended.set(Some(why));
+        conn.0.has_input.set(true);
         self.handle(net, |_| {
             conn.0.reader.wake();
             conn.0.writer.wake();

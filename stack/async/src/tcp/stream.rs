@@ -3,7 +3,7 @@
 use crate::conn::Conn;
 use crate::context;
 use linerate_bypass::{Bytes, CloseReason, ConnId};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -119,8 +119,8 @@ impl TcpStream {
     /// # Errors
     /// The connection was reset or timed out.
     #[inline]
-    pub async fn read_bytes(&mut self) -> io::Result<Bytes> {
-        self.reader.read_bytes().await
+    pub fn read_bytes(&mut self) -> impl Future<Output = io::Result<Bytes>> {
+        self.reader.read_bytes()
     }
 
     /// Waits for received bytes and copies them into `buffer`. Returns their number; 0 is the end of the stream, or an
@@ -128,8 +128,9 @@ impl TcpStream {
     ///
     /// # Errors
     /// The connection was reset or timed out.
-    pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reader.read(buffer).await
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> impl Future<Output = io::Result<usize>> {
+        self.reader.read(buffer)
     }
 
     /// Waits for received bytes and lends a slice of them until [`consume`](Self::consume). An empty slice is the end
@@ -155,24 +156,26 @@ impl TcpStream {
     /// # Errors
     /// The connection has ended, or sending was shut down.
     #[inline]
-    pub async fn write_bytes(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.writer.write_bytes(bytes).await
+    pub fn write_bytes(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> {
+        self.writer.write_bytes(bytes)
     }
 
     /// Waits for send space, copies as much of `bytes` as fits, and returns the number of bytes sent.
     ///
     /// # Errors
     /// The connection has ended, or sending was shut down.
-    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes).await
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<usize>> {
+        self.writer.write(bytes)
     }
 
     /// Copies and sends all of `bytes`. If the future is dropped before it is complete, a part may have been sent.
     ///
     /// # Errors
     /// The connection has ended, or sending was shut down.
-    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes).await
+    #[inline]
+    pub fn write_all(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> {
+        self.writer.write_all(bytes)
     }
 
     /// Finishes sending: the peer sees the end of the stream after all bytes sent so far. Receiving goes on.
@@ -207,16 +210,17 @@ impl ReadHalf {
     /// # Errors
     /// The connection was reset or timed out.
     #[inline]
-    pub async fn read_bytes(&mut self) -> io::Result<Bytes> {
-        poll_fn(|cx| self.poll_read_bytes(cx)).await
+    pub fn read_bytes(&mut self) -> impl Future<Output = io::Result<Bytes>> {
+        poll_fn(|cx| self.poll_read_bytes(cx))
     }
 
     /// As [`TcpStream::read`].
     ///
     /// # Errors
     /// The connection was reset or timed out.
-    pub async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_read(cx, buffer)).await
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> impl Future<Output = io::Result<usize>> {
+        poll_fn(|cx| self.poll_read(cx, buffer))
     }
 
     /// As [`TcpStream::fill_buf`].
@@ -305,16 +309,17 @@ impl WriteHalf {
     /// # Errors
     /// The connection has ended, or sending was shut down.
     #[inline]
-    pub async fn write_bytes(&mut self, mut bytes: Bytes) -> io::Result<()> {
-        poll_fn(|cx| self.poll_write_bytes(cx, &mut bytes)).await
+    pub fn write_bytes(&mut self, mut bytes: Bytes) -> impl Future<Output = io::Result<()>> {
+        poll_fn(move |cx| self.poll_write_bytes(cx, &mut bytes))
     }
 
     /// As [`TcpStream::write`].
     ///
     /// # Errors
     /// The connection has ended, or sending was shut down.
-    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_write(cx, bytes)).await
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<usize>> {
+        poll_fn(|cx| self.poll_write(cx, bytes))
     }
 
     /// As [`TcpStream::write_all`].
