@@ -35,9 +35,12 @@ fn serves(wire: Wire, client: Client) {
 }
 
 tests! {
+    #[ignore = "over sockets by default: ./run test --all"]
     redis_cli_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisCli);
+    #[ignore = "over sockets by default: ./run test --all"]
     redis_benchmark_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisBenchmark);
     redis_py_works_over_af_xdp => serves(Wire::AfXdp, Client::RedisPy);
+    #[ignore = "over sockets by default: ./run test --all"]
     node_redis_works_over_af_xdp => serves(Wire::AfXdp, Client::NodeRedis);
     pymemcache_works_over_af_xdp => serves(Wire::AfXdp, Client::Pymemcache);
     redis_cli_works_over_tap => serves(Wire::Tap, Client::RedisCli);

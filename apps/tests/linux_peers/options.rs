@@ -203,6 +203,7 @@ fn server(wire: Wire, ecn: bool) {
 }
 
 tests! {
+    #[ignore = "with ECN by default: ./run test --all"]
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options => server(Wire::AfXdp, false);
     linux_server_exchanges_1_mb_over_af_xdp_with_any_options_with_ecn => server(Wire::AfXdp, true);
     #[ignore = "AF_XDP covers most of it: ./run test --all"]

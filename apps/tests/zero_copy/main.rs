@@ -25,7 +25,7 @@ const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 /// of the longest messages complete on a busy machine. No other host is on the link, so duplicate address detection is
 /// unnecessary.
 fn load_of(via: &str, size: usize, to: &str) -> String {
-    let duration = if size < 100_000 { "500ms" } else { "2s" };
+    let duration = if size < 100_000 { "200ms" } else { "2s" };
     let addresses = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad";
     format!(
         "echo load --via {via} {addresses} --idle backoff --duration {duration} --json --connect {to} --size {size}"
@@ -127,7 +127,8 @@ fn copies_nothing(serve_via: &str, load_via: &str) {
     let args = format!("--via {serve_via} --threading inline --idle backoff {addresses} --json");
     let server = serve("echo", &args);
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
-        for load in ["", "--connections 8 --depth 4", "--connections 8 --depth 4 --pacing"] {
+        for pacing in ["", "--pacing"] {
+            let load = format!("--connections 8 --depth 4 {pacing}");
             let output = run(&format!("-v {} --threading inline {load}", load_of(&load_via, size, to)));
             assert!(output.status.success(), "{size} bytes: {output:?}");
             assert!(output.stderr.contains("copied      0 bytes of payload"), "{size} bytes: {output:?}");
