@@ -23,6 +23,8 @@ use std::sync::Arc;
 const MEASURING_TICK: Duration = Duration::from_millis(20);
 /// Connections tried in one event for one that can send a due request.
 const SEND_ATTEMPTS: usize = 64;
+/// Connections that close at the same time. Their segments, and those of the server, fit in the queues of a port.
+const CLOSING_AT_ONCE: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
@@ -53,6 +55,10 @@ pub struct Load<T: Traffic> {
     next_new: usize,
     opening: usize,
     open: usize,
+    /// First slot whose connection has not been closed yet while draining.
+    next_close: usize,
+    /// Connections that were closed while draining and exist.
+    closing: usize,
     /// Slot of the connection whose timer drives this worker.
     timer_slot: Option<usize>,
     /// Slot that sent the most recent due request.
@@ -76,6 +82,8 @@ impl<T: Traffic> Load<T> {
             next_new: 0,
             opening: 0,
             open: 0,
+            next_close: 0,
+            closing: 0,
             timer_slot: None,
             last_sender: 0,
             prepared: false,
@@ -119,6 +127,10 @@ impl<T: Traffic> Load<T> {
             self.outcome.traffic.lost(stream);
         }
         self.open -= 1;
+        if matches!(self.phase, Phase::Draining) && slot < self.next_close {
+            self.closing -= 1;
+            self.close_more(net);
+        }
         if self.timer_slot == Some(slot) {
             let all = self.slots.len();
             // Search from this slot onwards: losing all connections one by one then costs one scan in total.
@@ -245,7 +257,7 @@ impl<T: Traffic> Load<T> {
         let was_idle = self.outcome.traffic.is_idle(stream);
         match take(&mut self.outcome.traffic, net, stream, now) {
             Ok(()) if now.sending => {}
-            Ok(()) if !was_idle && self.outcome.traffic.is_idle(stream) => net.close(conn),
+            Ok(()) if !was_idle && self.outcome.traffic.is_idle(stream) && slot < self.next_close => net.close(conn),
             Ok(()) => {}
             Err(Corrupt) => {
                 self.outcome.errors.corrupt += 1;
@@ -256,12 +268,21 @@ impl<T: Traffic> Load<T> {
 
     fn drain(&mut self, net: &mut impl Transport) {
         self.stop_measuring(net.now());
-        for (conn, stream) in self.slots.iter().flatten() {
-            if self.outcome.traffic.is_idle(stream) {
-                net.close(*conn);
-            }
-        }
+        self.close_more(net);
         self.finish_if_over(net);
+    }
+
+    /// Closes the next connections while draining. One that is not idle closes when it is.
+    fn close_more(&mut self, net: &mut impl Transport) {
+        while self.closing < CLOSING_AT_ONCE && self.next_close < self.slots.len() {
+            if let Some((conn, stream)) = &self.slots[self.next_close] {
+                self.closing += 1;
+                if self.outcome.traffic.is_idle(stream) {
+                    net.close(*conn);
+                }
+            }
+            self.next_close += 1;
+        }
     }
 
     fn stop_measuring(&mut self, now: Instant) {
@@ -407,6 +428,9 @@ impl<T: Traffic> Service for Load<T> {
             return;
         }
         if matches!(self.phase, Phase::Draining) {
+            if *slot >= self.next_close {
+                net.close(conn);
+            }
             self.remove(net, *slot);
             self.finish_if_over(net);
         } else {

@@ -84,6 +84,29 @@ fn load_measures_closes_and_ends_when_all_peers_closed() {
 }
 
 #[test]
+fn connections_that_close_at_once_are_limited() {
+    let (mut load, barrier, mut net) = measuring(CLOSING_AT_ONCE + 2);
+    let conns = net.alive();
+    net.pass(&mut load, SECOND);
+    let closed = |net: &FakeTransport<usize>| conns.iter().filter(|conn| net.is_closed(**conn)).count();
+    assert_eq!(closed(&net), CLOSING_AT_ONCE);
+    // The peer of a connection that has not been closed closes first.
+    let last = *conns.last().unwrap();
+    net.end(&mut load, last);
+    assert!(net.is_closed(last));
+    net.gone(&mut load, last, CloseReason::Finished);
+    assert_eq!(closed(&net), CLOSING_AT_ONCE + 1);
+    for (number, conn) in conns[..=CLOSING_AT_ONCE].iter().enumerate() {
+        assert!(net.is_closed(*conn) && !barrier.all_done(), "{number}");
+        echo(&mut load, &mut net, *conn);
+        net.end(&mut load, *conn);
+        net.gone(&mut load, *conn, CloseReason::Finished);
+    }
+    assert!(barrier.all_done());
+    assert_eq!(load.into_outcome().errors, Errors::default());
+}
+
+#[test]
 fn answers_while_warming_up_do_not_count() {
     let (mut load, barrier, mut net) = warming(1, 2 * SECOND);
     let conn = net.establish(&mut load);
