@@ -5,6 +5,7 @@ mod compare;
 mod connect_bench;
 mod counts;
 mod kills;
+mod loss;
 mod one_sided;
 mod pair;
 mod perftest;
@@ -35,4 +36,4 @@ pub const SUITES: &[Suite] =
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =
-    &[rxe::QUICK, counts::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, one_sided::MILLION];
+    &[rxe::QUICK, counts::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, loss::SUITE, one_sided::MILLION];
