@@ -104,9 +104,13 @@ fn lines(
 
 /// Returns the command with a kill of the program when the calling thread ends, however it ends.
 ///
-/// The program `setpriv` replaces itself by the program. Changing the user clears the setting (`PR_SET_PDEATHSIG`).
+/// The programs `setpriv` and `sh` replace themselves by the program. Changing the user clears the setting
+/// (`PR_SET_PDEATHSIG`). If this process ends before `setpriv` has set it, the program has another parent and does not
+/// start.
 pub fn ends_with_parent(command: &Command) -> Command {
-    wrapped("setpriv", &["--pdeathsig", "KILL", "--"], command)
+    const START: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+    let parent = std::process::id().to_string();
+    wrapped("setpriv", &["--pdeathsig", "KILL", "--", "sh", "-c", START, &parent], command)
 }
 
 /// Returns the command that runs `command` by a program that takes its words after `arguments`.
@@ -191,5 +195,16 @@ mod tests {
         assert_eq!(line, format!("{} value", child.id()));
         let Event::Ended(status) = events.recv().unwrap() else { panic!("a line") };
         assert_eq!(ExitStatus::from_raw(status).signal(), Some(9));
+    }
+
+    #[test]
+    fn program_does_not_start_after_the_end_of_its_parent() {
+        let mut command = Command::new("echo");
+        command.arg("started");
+        let mut command = ends_with_parent(&command);
+        let printed = |command: &mut Command| String::from_utf8(command.output().unwrap().stdout).unwrap();
+        // The parent of the program is this shell, as if this process had ended.
+        assert_eq!(printed(&mut wrapped("sh", &["-c", "\"$@\"; true", "sh"], &command)), "");
+        assert_eq!(printed(&mut command), "started\n");
     }
 }
