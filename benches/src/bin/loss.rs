@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// specification's go-back-N; all others are implementations in use.
 #[derive(Parser)]
 struct Args {
-    /// Percentages of lost frames
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0.01,0.03,0.1,0.3,1,2")]
+    /// Percentages of lost frames, from 0 to 50
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', value_parser = percentage, default_value = "0.01,0.03,0.1,0.3,1,2")]
     loss: Vec<f64>,
 
     /// Transports
@@ -27,7 +27,7 @@ struct Args {
     megabytes: u64,
 
     /// Delay of the link in each direction in microseconds
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 10)]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     delay: u64,
 
     /// Rate of the link in Gbit/s
@@ -41,6 +41,11 @@ struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn percentage(word: &str) -> Result<f64, String> {
+    let number: f64 = word.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=50.0).contains(&number) { Ok(number) } else { Err("not from 0 to 50".to_owned()) }
 }
 
 #[derive(Serialize)]
