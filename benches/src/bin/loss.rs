@@ -15,7 +15,13 @@ use std::process::ExitCode;
 #[derive(Parser)]
 struct Args {
     /// Percentages of lost frames, from 0 to 50
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', value_parser = percentage, default_value = "0.01,0.03,0.1,0.3,1,2")]
+    #[arg(
+        long,
+        value_name = "PERCENT,…",
+        value_delimiter = ',',
+        value_parser = percentage,
+        default_value = "0.01,0.03,0.1,0.3,1,2"
+    )]
     loss: Vec<f64>,
 
     /// Transports
@@ -27,7 +33,12 @@ struct Args {
     megabytes: u64,
 
     /// Delay of the link in each direction in microseconds
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(0..=1_000_000)
+    )]
     delay: u64,
 
     /// Rate of the link in Gbit/s

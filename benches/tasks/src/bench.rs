@@ -74,13 +74,14 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     } else {
         left_out.push("without sockperf: the kernel baseline has no reference");
     }
-    if !machine.has("dpdk-dev") {
+    let testpmd = if machine.has("dpdk-dev") { "" } else { "--no-testpmd" };
+    if !testpmd.is_empty() {
         left_out.push("without dpdk-testpmd: the link without a protocol is not measured");
-        against += " --no-testpmd";
+        against = format!("{against} {testpmd}");
     }
     parts.push(Part { name: "side-by-side", by: "./run bench side-by-side".to_owned(), source: Source::Demo });
     parts.push(program("virtio-vs-kernel", "virtio_vs_kernel", against.trim_start()));
-    parts.push(program("links", "links", if machine.has("dpdk-dev") { "" } else { "--no-testpmd" }));
+    parts.push(program("links", "links", testpmd));
     parts.push(program("kv-links", "kv", "links"));
     parts.push(program("http-rates", "http", "rates"));
     parts.push(program("sweeps", "sweeps", ""));
@@ -89,11 +90,7 @@ fn plan(machine: &Machine, all: bool) -> (Vec<Part>, Vec<&'static str>) {
     } else if !machine.has("ethtool") {
         left_out.push("left out: af_xdp, goodput and hostile need ethtool");
     } else {
-        parts.push(program(
-            "af-xdp",
-            "af_xdp",
-            if machine.has("dpdk-dev") { "--rounds 5" } else { "--rounds 5 --no-testpmd" },
-        ));
+        parts.push(program("af-xdp", "af_xdp", &format!("--rounds 5 {testpmd}")));
         parts.push(program("goodput", "goodput", ""));
         parts.push(program("hostile", "hostile", ""));
     }

@@ -25,8 +25,8 @@ fn run(lab: &Lab, report: &mut Report) {
     for loss in LOSS {
         let counts = report.case(&format!("{loss} % of the packets are lost"), || {
             let counts = count(lab, &pair, loss)?;
-            let is_well = loss != "0" || counts.lost == 0 && counts.resent().abs() < TOLERANCE;
-            if is_well { Ok(counts) } else { failed(format!("packets are sent again without loss: {counts:?}")) }
+            let is_valid = loss != "0" || counts.lost == 0 && counts.resent().abs() < TOLERANCE;
+            if is_valid { Ok(counts) } else { failed(format!("packets are sent again without loss: {counts:?}")) }
         });
         if let Some(counts) = counts {
             println!("   {:.5} packets sent again per packet delivered; {counts:?}", counts.resent());

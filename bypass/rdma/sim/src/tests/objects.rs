@@ -54,7 +54,7 @@ fn parent_domain_replaces_its_protection_domain_for_queue_pairs() {
 }
 
 #[test]
-fn driver_without_thread_domains_says_so() {
+fn thread_domain_is_refused_by_a_driver_without_them() {
     let mut setup = Setup::default();
     setup.devices[0].thread_domains = false;
     let (_fabric, a, _b) = connected(&setup);
