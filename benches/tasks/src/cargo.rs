@@ -16,6 +16,22 @@ pub fn cargo(arguments: &str) -> Command {
     command("cargo", arguments)
 }
 
+/// Creates a command of cargo that compiles packages of the workspace with the lints of Clippy, and denies warnings.
+///
+/// `cargo clippy` sets the same variables for `cargo check`, whose results serve no other command. With them one
+/// compilation serves for the lints and the tests.
+pub fn linted(arguments: &str) -> Command {
+    let mut command = cargo(arguments);
+    command.env("RUSTC_WORKSPACE_WRAPPER", CLIPPY).envs([DENY_WARNINGS]);
+    command
+}
+
+/// Compiler with the lints of Clippy.
+pub const CLIPPY: &str = "clippy-driver";
+
+/// Variable with arguments of [`CLIPPY`], as `cargo clippy` passes those after `--`.
+pub const DENY_WARNINGS: (&str, &str) = ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+
 /// Returns cargo's target directory.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)

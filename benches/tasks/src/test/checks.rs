@@ -1,11 +1,13 @@
 //! Checks of sources that no compiler performs.
 
-use crate::cargo::command;
+use crate::cargo::{CLIPPY, DENY_WARNINGS, command, target};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::process;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Parses every script by bash.
 pub fn scripts_parse(_: &Machine) -> Result<(), Error> {
@@ -15,6 +17,27 @@ pub fn scripts_parse(_: &Machine) -> Result<(), Error> {
         scripts.push(entry?.path());
     }
     scripts.iter().try_for_each(|script| process::run(command("bash", &format!("-n {}", script.display()))))
+}
+
+/// Checks that the compiler of the tests denies a warning of Clippy.
+pub fn lints_are_denied(_: &Machine) -> Result<(), Error> {
+    let mut compiler = Command::new(CLIPPY)
+        .envs([DENY_WARNINGS])
+        .args(["--crate-type=lib", "--emit=metadata", "--crate-name=denied", "--out-dir"])
+        .arg(target())
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut source) = compiler.stdin.take() {
+        source.write_all(b"pub fn one() -> u8 {\n    return 1;\n}\n")?;
+    }
+    let output = compiler.wait_with_output()?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && messages.contains("needless_return") {
+        return Ok(());
+    }
+    Err(Error::failed(format!("{CLIPPY} does not deny `needless_return`: {}: {messages}", output.status)))
 }
 
 /// Checks that every crate takes the workspace's lints, without which Clippy and the language permit more.

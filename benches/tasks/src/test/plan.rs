@@ -1,7 +1,7 @@
 //! Steps of `./run test`, given the capabilities of the machine.
 
 use super::{checks, fuzz, instrumented, packaged, published};
-use crate::cargo::{PORTABLE, cargo, command, everything, target};
+use crate::cargo::{PORTABLE, cargo, command, everything, linted, target};
 use crate::error::Error;
 use crate::lab::{self, Build};
 use crate::machine::Machine;
@@ -45,7 +45,8 @@ fn with<const N: usize>(environment: [(&str, &str); N], mut command: Command) ->
 
 /// Returns the steps. `all` adds those that take long.
 ///
-/// Clippy and rustdoc use the profile of the tests: build scripts and procedural macros are then built once.
+/// The tests are compiled by Clippy, and other commands use their profile: build scripts and procedural macros are then
+/// built once.
 pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     use Action::{Call, Run};
     let everything = everything(machine);
@@ -53,6 +54,7 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     let mut steps = vec![
         required("scripts parse", Call(checks::scripts_parse)),
         required("lints are inherited", Call(checks::lints_are_inherited)),
+        required("lints are denied", Call(checks::lints_are_denied)),
         required("README shows the example", Call(checks::readme_shows_the_example)),
         required("format", Run(cargo("fmt --all --check"))),
     ];
@@ -60,11 +62,10 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         steps.push(required("clippy of the portable part", Run(clippy(PORTABLE))));
     }
     // The lab takes programs along, which are built here with the features of all packages.
-    let build = cargo(&format!("build --profile test {everything} --lib --bins --examples --tests"));
+    let build = linted(&format!("build --profile test {everything} --lib --bins --examples --tests"));
     steps.extend([
-        required("clippy", Run(clippy(&everything))),
-        required("build of the tests", Run(build)),
-        step("tests", Run(cargo(&format!("test {everything} --no-fail-fast")))),
+        required("clippy and build of the tests", Run(build)),
+        step("tests", Run(linted(&format!("test {everything} --no-fail-fast")))),
     ]);
     if all {
         steps.extend(long_steps(machine, &everything));
@@ -98,9 +99,9 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("ports on Debian 13", packaged::debian_13(machine)),
         step(
             "slower tests of clients",
-            Run(cargo(&format!("test {everything} {clients} --no-fail-fast -- --ignored"))),
+            Run(linted(&format!("test {everything} {clients} --no-fail-fast -- --ignored"))),
         ),
-        step("dashboard", Run(cargo(&format!("test {everything} --test deploying -- --ignored")))),
+        step("dashboard", Run(linted(&format!("test {everything} --test deploying -- --ignored")))),
         step("published crates", published::packages(machine)),
         step("API since the last version", Call(published::api)),
         step("crate outside of the workspace", Run(cargo("test -p linerate --test outside -- --ignored"))),
@@ -108,7 +109,7 @@ fn long_steps(machine: &Machine, everything: &str) -> Vec<Step> {
         step("book", Run(cargo(&format!("test {book} --no-fail-fast")))),
         step(
             "tests with split threads",
-            with([("LINERATE_THREADING", "split")], cargo(&format!("test {everything} --no-fail-fast {split}"))),
+            with([("LINERATE_THREADING", "split")], linted(&format!("test {everything} --no-fail-fast {split}"))),
         ),
         step("more cases and seeds", with(cases, seeds("--no-fail-fast"))),
         step("kv over a bad link", with([("SOAK_SECONDS", "300")], seeds("--test lossy -- --nocapture"))),
@@ -150,10 +151,10 @@ mod tests {
         let expected = [
             "scripts parse",
             "lints are inherited",
+            "lints are denied",
             "README shows the example",
             "format",
-            "clippy",
-            "build of the tests",
+            "clippy and build of the tests",
             "tests",
             "lab, in short",
         ];
