@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Counts instructions per operation: the callgrind counts of two runs with different numbers of operations, subtracted
-# and divided. Only the functions below the server's turn are counted, not the synthetic client. Arguments are passed
+# and divided. Only the functions below the turn of the server (--mode load: the load) are counted. Arguments are passed
 # to the bench, which is `engine`, or `kv service` after the word kv, or `http hello` after the word http:
 #   benches/instructions.sh --flows 1000 --size 64
 #   benches/instructions.sh --mode stream --no-offload
 #   benches/instructions.sh --mode datagram
+#   benches/instructions.sh --mode load
 #   benches/instructions.sh kv --depth 16
 #   benches/instructions.sh http --over duplex
 # FEATURES=LIST builds with these features of linerate-benches.
@@ -45,7 +46,7 @@ case $bench in
     http) run=("$program" hello --requests) ;;
 esac
 case $mode in
-    echo) few=20000 many=40000 what=echo ;;
+    echo | load) few=20000 many=40000 what=echo ;;
     datagram) few=20000 many=40000 what=datagram ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;
@@ -55,11 +56,14 @@ case $mode in
     *) echo "instructions.sh: --mode $mode has no operations to count" >&2; exit 2 ;;
 esac
 
+turn=server_turn
+[ "$mode" != load ] || turn=load_turn
+
 # Prints the instructions counted for $1 operations, and writes the bench's report to $scratch/report.
 count() {
     local operations=$1
     shift
-    valgrind --tool=callgrind --toggle-collect='*server_turn*' --callgrind-out-file="$scratch/$operations" \
+    valgrind --tool=callgrind --toggle-collect="*$turn*" --callgrind-out-file="$scratch/$operations" \
         --dump-instr=yes --compress-pos=no --compress-strings=no \
         "${run[@]}" "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
         { cat "$scratch/log" >&2; exit 1; }

@@ -16,5 +16,6 @@ pub mod loss;
 pub mod paired;
 pub mod report;
 pub mod requirements;
+pub mod stolen;
 
 pub use linerate_compare::{priority, transfer};

@@ -2,6 +2,7 @@
 
 use crate::distance::{Cores, median};
 use crate::external::testpmd;
+use crate::stolen;
 use comfy_table::{CellAlignment, Table, presets};
 use linerate_harness::Error;
 use serde::Serialize;
@@ -92,6 +93,8 @@ pub struct Row {
     unit: &'static str,
     /// Median transfer time of a cache line between the cores in nanoseconds.
     transfer_ns: f64,
+    /// Mean share of the time in which the host used a core otherwise.
+    stolen: f64,
     /// Median figures.
     figures: [f64; 2],
     /// Median, lowest and highest ratio of the second figure of a round to the first.
@@ -101,8 +104,12 @@ pub struct Row {
     is_met: bool,
 }
 
-/// Distance of the cores, and both figures of a round.
-type Round = (f64, [f64; 2]);
+/// Results of a round.
+struct Round {
+    transfer_ns: f64,
+    stolen: f64,
+    figures: [f64; 2],
+}
 
 /// Measures each of `all` once per round. A pair is left out if the cores moved in every round.
 pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
@@ -110,7 +117,12 @@ pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
     for round in 0..args.rounds {
         for (paired, measured) in all.iter().zip(&mut measured) {
             eprintln!("round {}: {}, and {}", round + 1, paired.names[0], paired.names[1]);
-            measured.extend(args.cores.measure_stable(|| (paired.measure)(round % 2 == 1))?);
+            let one = || {
+                let (figures, stolen) = stolen::measure(args.cores, || (paired.measure)(round % 2 == 1));
+                Ok((stolen, figures?))
+            };
+            let round = args.cores.measure_stable(one)?;
+            measured.extend(round.map(|(transfer_ns, (stolen, figures))| Round { transfer_ns, stolen, figures }));
         }
     }
     let rows = all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect();
@@ -119,13 +131,14 @@ pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
 
 fn row(paired: &Paired<'_>, rounds: &[Round]) -> Option<Row> {
     let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
-    let ratios = || rounds.iter().map(|(_, [first, second])| second / first);
+    let ratios = || rounds.iter().map(|Round { figures: [first, second], .. }| second / first);
     let ratio = median(ratios())?;
     Some(Row {
         names: paired.names,
         unit: paired.unit,
-        transfer_ns: of(|(transfer, _)| *transfer)?,
-        figures: [of(|(_, figures)| figures[0])?, of(|(_, figures)| figures[1])?],
+        transfer_ns: of(|round| round.transfer_ns)?,
+        stolen: rounds.iter().map(|round| round.stolen).sum::<f64>() / rounds.len() as f64,
+        figures: [of(|round| round.figures[0])?, of(|round| round.figures[1])?],
         ratio: [ratio, ratios().fold(f64::MAX, f64::min), ratios().fold(0.0, f64::max)],
         required: paired.required,
         is_met: paired.required.is_none_or(|bound| bound.admits(ratio)),
@@ -150,6 +163,10 @@ impl fmt::Display for Bound {
     }
 }
 
+/// Explanation of columns of [`table`].
+pub const LEGEND: &str = "line: transfer time of a cache line between the cores; stolen: share of their time in which \
+                          the host ran something else";
+
 /// Returns the results as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
@@ -158,6 +175,7 @@ pub fn table(rows: &[Row]) -> Table {
         "second",
         "unit",
         "line ns",
+        "stolen %",
         "first",
         "second",
         "ratio",
@@ -165,8 +183,9 @@ pub fn table(rows: &[Row]) -> Table {
         "required",
         "",
     ]);
-    for Row { names: [first, second], unit, transfer_ns, figures, ratio: [ratio, low, high], required, is_met } in rows
-    {
+    for row in rows {
+        let Row { names: [first, second], unit, transfer_ns, stolen, figures, ratio, required, is_met } = row;
+        let [ratio, low, high] = ratio;
         let met = if *is_met { "met" } else { "not met" };
         let requirement = required.map(|required| [required.to_string(), met.to_owned()]);
         let decimals = if figures.iter().any(|figure| *figure < 1000.0) { 2 } else { 0 };
@@ -175,6 +194,7 @@ pub fn table(rows: &[Row]) -> Table {
             (*second).to_owned(),
             (*unit).to_owned(),
             format!("{transfer_ns:.0}"),
+            format!("{:.2}", 100.0 * stolen),
             format!("{:.decimals$}", figures[0]),
             format!("{:.decimals$}", figures[1]),
             format!("{ratio:.2}"),
@@ -182,7 +202,7 @@ pub fn table(rows: &[Row]) -> Table {
         ];
         table.add_row(cells.into_iter().chain(requirement.unwrap_or_default()));
     }
-    table.column_iter_mut().skip(3).take(4).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table.column_iter_mut().skip(3).take(5).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }
 
@@ -196,7 +216,11 @@ mod tests {
 
     #[test]
     fn ratio_is_the_median_of_the_rounds() {
-        let rounds = [(30.0, [10_000.0, 9_700.0]), (31.0, [5_000.0, 4_000.0]), (32.0, [1_000.0, 1_000.0])];
+        let rounds = [
+            Round { transfer_ns: 30.0, stolen: 0.0, figures: [10_000.0, 9_700.0] },
+            Round { transfer_ns: 31.0, stolen: 0.006, figures: [5_000.0, 4_000.0] },
+            Round { transfer_ns: 32.0, stolen: 0.0, figures: [1_000.0, 1_000.0] },
+        ];
         let found = row(&paired(Some(Bound::AtLeast(0.95))), &rounds).unwrap();
         assert_eq!((found.figures, found.ratio, found.is_met), ([5_000.0, 4_000.0], [0.97, 0.8, 1.0], true));
         assert!(!row(&paired(Some(Bound::AtMost(0.9))), &rounds).unwrap().is_met);
@@ -204,5 +228,6 @@ mod tests {
         assert_eq!(row(&paired(None), &[]), None);
         let table = table(&[found]).to_string();
         assert!(table.contains("|  0.97 | 0.80 to 1.00 | ≥ 0.95   | met |"), "{table}");
+        assert!(table.contains("|      31 |     0.20 |"), "{table}");
     }
 }

@@ -61,8 +61,8 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(
             f,
-            "medians of {rounds} rounds of {seconds} s; line: what a cache line took from one core to the other; the \
-             kernel's server and the one beside it share a core"
+            "medians of {rounds} rounds of {seconds} s; {}; the kernel's server and the one beside it share a core",
+            paired::LEGEND
         )
     }
 }

@@ -74,6 +74,9 @@ const fn echo(load: &'static str) -> Work {
     Work { load, ..MANY }
 }
 
+/// Service without a protocol stack.
+const RAW: &str = "raw";
+
 const ONE: Work = echo("--connections 1");
 
 const fn memif(work: Work) -> Work {
@@ -107,6 +110,13 @@ fn comparisons<'a>(pair: &'a Pair<'a>, can_bounce: bool) -> Vec<Paired<'a>> {
             [load.rtt_us.p50, load.rtt_us.p99]
         }),
         pair.at_half_rate(),
+        pair.compare(
+            ["frames of an echo's size, one in flight, RTT p50", "echo, one connection"],
+            "µs",
+            Bound::AtMost(1.3),
+            [Work { service: RAW, load: "--size 116", ..MANY }, ONE],
+            |load| load.rtt_us.p50,
+        ),
         rates(["virtio-user, 64 connections", "memif"], 1.2, [MANY, memif(MANY)]),
         pair.compare(
             ["virtio-user, one connection, RTT p50", "memif"],
@@ -233,20 +243,24 @@ impl Pair<'_> {
             Link::Virtio => [format!("vhost:{socket}"), format!("virtio-user:{socket}")],
             Link::Memif => [format!("memif:{socket},server"), format!("memif:{socket}")],
         };
-        let Work { service, serve, load, .. } = work;
         let command = |arguments: &str, core: usize| {
             let mut command = Command::new(&self.linerate);
-            command.args(arguments.split_whitespace()).args(["--cores", &core.to_string(), "--no-inspect"]);
+            command.args(arguments.split_whitespace()).args(["--cores", &core.to_string()]);
             Process::start(command)
         };
-        let listen = "--listen 10.0.0.2:7 --listen 10.0.0.2:8";
-        let server = format!("{service} serve --via {serve_via} --ip 10.0.0.2/24 {listen} {serve}");
-        let server = command(&server, self.cores.server)?;
+        let Work { service, serve, load, .. } = work;
+        let [server, client] = if service == RAW {
+            ["raw reflect".to_owned(), "raw load".to_owned()]
+        } else {
+            [
+                format!("{service} serve --no-inspect --ip 10.0.0.2/24 --listen 10.0.0.2:7 --listen 10.0.0.2:8"),
+                format!("{service} load --no-inspect --ip 10.0.0.1/24 --connect 10.0.0.2:7"),
+            ]
+        };
+        let server = command(&format!("{server} --via {serve_via} {serve}"), self.cores.server)?;
         let milliseconds = self.duration.as_millis();
-        let load = format!(
-            "{service} load --via {load_via} --ip 10.0.0.1/24 --connect 10.0.0.2:7 --warm-up 300ms --json \
-             --duration {milliseconds}ms {load} {more}"
-        );
+        let load =
+            format!("{client} --via {load_via} --warm-up 300ms --json --duration {milliseconds}ms {load} {more}");
         let load = command(&load, self.cores.load)?;
         let line = load.command().to_owned();
         let Ended { stdout: printed, .. } = load.end(self.duration + 2 * PATIENCE)?;
@@ -266,7 +280,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "one request of 64 bytes in flight on each connection over virtio-user, unless stated otherwise; medians \
-             of {rounds} rounds of {seconds} s; line: what a cache line took from one core to the other"
+             of {rounds} rounds of {seconds} s; {}",
+            paired::LEGEND
         )
     }
 }

@@ -1,7 +1,7 @@
 //! Cost of the stack alone: a server on the memory NIC whose turns are timed.
 //!
 //! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`],
-//! [`Datagram`], [`idle`].
+//! [`Datagram`], [`Load`], [`idle`].
 
 mod connect;
 mod cost;
@@ -9,6 +9,7 @@ mod datagram;
 mod echo;
 mod echo_services;
 pub mod idle;
+mod load;
 pub mod memory;
 mod pair;
 mod stream;
@@ -18,5 +19,6 @@ pub use cost::{Bench, Cost, measure};
 pub use datagram::Datagram;
 pub use echo::Echo;
 pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
+pub use load::Load;
 pub use pair::{Pair, PairConfig, PairOptions};
 pub use stream::Stream;

@@ -15,13 +15,14 @@ pub struct Operation {
 }
 
 /// All paths; with 1 000 connections, timestamps and checksum offload unless stated otherwise.
-pub const OPERATIONS: [Operation; 18] = [
+pub const OPERATIONS: [Operation; 19] = [
     rarely("64-byte echo", "--engine native").always(),
     rarely("64-byte echo, read and written by the service", "--engine native --service write"),
     rarely("64-byte echo by tasks", "--engine native --service async-forward"),
     rarely("64-byte echo by tasks, copied", "--engine native --service async-copy"),
     rarely("HTTP/1.1 request to hyper by tasks", "http --over tasks"),
     rarely("HTTP/1.1 request to hyper over streams in memory", "http --over duplex"),
+    rarely("64-byte echo, at the load", "--engine native --mode load"),
     rarely("connection, one request and close", "--engine native --mode connect").always(),
     rarely("64-byte datagram, echo", "--engine native --mode datagram"),
     rarely("16 KB message, TSO and LRO", "--engine native --mode stream"),

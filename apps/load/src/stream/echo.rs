@@ -1,6 +1,6 @@
 //! Echo load: requests that the server must return unchanged, in a closed or an open loop.
 
-use super::pattern::Position;
+use super::pattern::{LONG, Position};
 use crate::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
@@ -74,6 +74,16 @@ impl EchoLoad {
             pace.sent(due, now);
             stream.begun.push_back(due);
             stream.unsent = self.size - sent;
+        }
+    }
+
+    /// Counts the answer of the oldest request, which was received at `now`.
+    #[inline]
+    fn answer(&mut self, stream: &mut Stream, now: Instant, measuring: bool) {
+        let counts = |begun: &Instant| measuring && self.pace.as_ref().is_none_or(|pace| pace.counts(*begun));
+        if let Some(begun) = stream.begun.pop_front().filter(counts) {
+            self.requests += 1;
+            self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
         }
     }
 
@@ -156,13 +166,38 @@ impl Traffic for EchoLoad {
             stream.received += n;
             while stream.received >= self.size {
                 stream.received -= self.size;
-                let counts = |begun: &Instant| measuring && self.pace.as_ref().is_none_or(|pace| pace.counts(*begun));
-                if let Some(begun) = stream.begun.pop_front().filter(counts) {
-                    self.requests += 1;
-                    self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
+                self.answer(stream, now, measuring);
+            }
+        }
+    }
+
+    /// Sends the next request in place of an answer that was received whole, if no other request is outstanding.
+    fn exchange(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        stream: &mut Stream,
+        measuring: bool,
+    ) -> Result<(), Corrupt> {
+        let size = self.size;
+        let is_lone = self.depth == 1 && self.open.is_none() && size < LONG;
+        if is_lone && stream.unsent == 0 && stream.received == 0 && stream.begun.len() == 1 {
+            let answer = net.peek(conn);
+            if answer.len() == size {
+                if !stream.to_receive.matches(answer) {
+                    return Err(Corrupt);
+                }
+                let now = net.now();
+                self.answer(stream, now, measuring);
+                if net.respond(conn, size, size, |request| stream.to_send.fill(request)) {
+                    stream.begun.push_back(now);
+                    return Ok(());
                 }
             }
         }
+        self.receive(net, conn, stream, measuring)?;
+        self.send(net, conn, stream);
+        Ok(())
     }
 
     fn answered(&self) -> Option<u64> {
@@ -201,7 +236,19 @@ mod tests {
             self.net.drain(&mut Discard::default(), self.conn)
         }
 
+        /// Delivers `bytes`, and returns the bytes sent thereupon.
+        fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Corrupt> {
+            self.arrive(bytes);
+            self.load.exchange(&mut self.net, self.conn, &mut self.stream, true)?;
+            Ok(self.net.drain(&mut Discard::default(), self.conn))
+        }
+
         fn receive(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
+            self.arrive(bytes);
+            self.load.receive(&mut self.net, self.conn, &mut self.stream, true)
+        }
+
+        fn arrive(&mut self, bytes: &[u8]) {
             struct Put;
             impl linerate_bypass::Service for Put {
                 type Conn = ();
@@ -209,7 +256,6 @@ mod tests {
                 fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_bypass::Origin) {}
             }
             self.net.arrive(&mut Put, self.conn, bytes);
-            self.load.receive(&mut self.net, self.conn, &mut self.stream, true)
         }
     }
 
@@ -222,6 +268,38 @@ mod tests {
         assert_eq!((bench.send().len(), bench.load.requests()), (0, 0));
         bench.receive(&first[9..20]).unwrap();
         assert_eq!((bench.send().len(), bench.load.requests()), (20, 2));
+    }
+
+    #[test]
+    fn next_request_continues_the_stream_of_the_answered_one() {
+        let (mut whole, mut parts) = (Bench::new(10, 1, 1000), Bench::new(10, 1, 1000));
+        let mut request = whole.send();
+        assert_eq!(request, parts.send());
+        for answered in 1..=3 {
+            assert!(parts.exchange(&request[..4]).unwrap().is_empty());
+            let next = parts.exchange(&request[4..]).unwrap();
+            whole.net.now += Duration::from_micros(5);
+            request = whole.exchange(&request).unwrap();
+            assert_eq!((&request, request.len()), (&next, 10));
+            assert_eq!((whole.load.requests(), parts.load.requests()), (answered, answered));
+        }
+        assert!(whole.load.rtt_nanos().equivalent(whole.load.rtt_nanos().min(), 5000));
+        request[9] ^= 1;
+        assert_eq!(whole.exchange(&request), Err(Corrupt));
+    }
+
+    #[test]
+    fn next_request_waits_for_room() {
+        let mut bench = Bench::new(10, 1, 10);
+        let request = bench.send();
+        bench.net.write(bench.conn, &[0; 7]);
+        bench.arrive(&request);
+        bench.load.exchange(&mut bench.net, bench.conn, &mut bench.stream, true).unwrap();
+        let sent = bench.net.drain(&mut Discard::default(), bench.conn);
+        assert_eq!((bench.load.requests(), sent.len()), (1, 10));
+        let rest = bench.send();
+        assert_eq!(rest.len(), 7);
+        assert_eq!(bench.exchange(&[&sent[7..], &rest].concat()).unwrap().len(), 10);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use args::{Args, EchoBy, EngineName, Mode};
 use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{
-    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Stream, Write,
+    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Stream, Write,
 };
 use linerate_benches::engine::{Bench, idle, measure};
 use linerate_benches::priority::raise_priority;
@@ -63,6 +63,11 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
         }
         Mode::Datagram => {
             let mut bench = Datagram::<E>::new(first, size, options)?;
+            let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
+            Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
+        }
+        Mode::Load => {
+            let mut bench = Load::<E>::new(first, size, options)?;
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
         }

@@ -1,0 +1,143 @@
+//! Load of echoes, whose turns are timed in place of the server's.
+
+use super::pair::PATIENCE;
+use super::{Bench, PairOptions};
+use crate::client::BenchError;
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{MacAddr, Nic, Service};
+use linerate_load::services::Echo;
+use linerate_load::{Barrier, EchoLoad, Plan};
+use linerate_stack::{Config, Engine, Mailboxes, SmoltcpEngine, Worker};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Virtual time per turn of both ends.
+const TURN: Duration = Duration::from_micros(2);
+/// Measurement time of the load, which ends later than any run.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+type Side<S, E> = Box<Worker<MemoryNic, S, E>>;
+
+/// Echo load with one request in flight on each connection.
+///
+/// The server runs the smoltcp engine, which keeps no packets: the two ends of a link in memory share a packet, and a
+/// packet that the server still needed could not carry the next request.
+pub struct Load<E: Engine<MemoryNic>> {
+    load: Side<linerate_load::Load<EchoLoad>, E>,
+    server: Side<Echo, SmoltcpEngine>,
+    now: Instant,
+    /// Frames that the load has received when the current run is complete.
+    target: u64,
+}
+
+impl<E: Engine<MemoryNic>> Load<E> {
+    /// Opens `connections` connections, on which requests of `size` bytes are exchanged.
+    ///
+    /// # Errors
+    /// If a connection cannot be opened.
+    pub fn new(connections: usize, size: usize, options: PairOptions) -> Result<Self, BenchError> {
+        let usual = LinkConfig::default();
+        let link =
+            LinkConfig { pool: usual.pool + 2 * connections, checksum_offload: !options.software_checksum, ..usual };
+        let (near, far) = Link::pair(link);
+        let remote = SocketAddr::from(([10, 0, 0, 2], 7));
+        let host = |host: u8| Config {
+            addresses: vec![format!("10.0.0.{host}/8").parse().expect("an address with a prefix")],
+            mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
+            max_connections: connections,
+            seed: 1,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: options.fast_paths,
+            ..Config::default()
+        };
+        let server = worker(&Config { listen: vec![remote], ..host(2) }, far, Echo);
+        let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
+        let barrier = Arc::new(Barrier::new(1, connections));
+        let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
+        let load = worker(&host(1), near, load);
+        let mut bench = Load { load, server, now: Instant::ZERO, target: 0 };
+        bench.wait_until(connections, |_| barrier.opened() == connections)?;
+        barrier.prepare();
+        barrier.begin();
+        let received = bench.received();
+        // The load checks the barrier at intervals.
+        bench.wait_until(connections, |bench| bench.received() > received)?;
+        bench.target = bench.received();
+        // First-use allocations are done after one request on each connection.
+        bench.run(connections)?;
+        Ok(bench)
+    }
+
+    /// Runs both ends until `is_reached`. Fails if that takes longer than `connections` need to open.
+    fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
+        for _ in 0..PATIENCE * connections.max(1000) {
+            if is_reached(self) {
+                return Ok(());
+            }
+            self.turns();
+        }
+        Err(BenchError::Missing(connections))
+    }
+
+    /// Returns the number of frames that the load has received: one for each reply.
+    fn received(&mut self) -> u64 {
+        self.load.nic().stats().rx_frames
+    }
+
+    /// Runs a turn of each end, and returns the time that the load spent.
+    fn turns(&mut self) -> Duration {
+        self.now += TURN;
+        let began = std::time::Instant::now();
+        load_turn(&mut self.load, self.now);
+        let spent = began.elapsed();
+        self.server.turn(self.now);
+        spent
+    }
+}
+
+impl<E: Engine<MemoryNic>> Bench for Load<E> {
+    fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
+        self.target += echoes as u64;
+        let (mut spent, mut idle) = (Duration::ZERO, 0);
+        while let Some(missing) = self.target.checked_sub(self.received()).filter(|missing| *missing > 0) {
+            let before = self.received();
+            spent += self.turns();
+            idle = if self.received() > before { 0 } else { idle + 1 };
+            if idle > PATIENCE {
+                return Err(BenchError::Missing(missing as usize));
+            }
+        }
+        Ok(spent)
+    }
+}
+
+fn worker<E: Engine<MemoryNic>, S: Service>(config: &Config, nic: MemoryNic, service: S) -> Side<S, E> {
+    let mailboxes = Mailboxes::for_workers(1).remove(0);
+    Box::new(Worker::new(config, mailboxes, nic, |_| service, Instant::ZERO))
+}
+
+/// Separate function, so that a profiler can attribute the load's work.
+#[inline(never)]
+fn load_turn<E: Engine<MemoryNic>, S: Service>(load: &mut Worker<MemoryNic, S, E>, now: Instant) {
+    load.turn(now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::memory_nic::MemoryPacket;
+    use linerate_stack::NativeEngine;
+
+    #[test]
+    fn a_reply_is_one_frame() {
+        let mut bench = Load::<NativeEngine<MemoryPacket>>::new(40, 64, PairOptions::default()).unwrap();
+        let before = bench.load.summary();
+        bench.run(4000).unwrap();
+        let after = bench.load.summary();
+        let [received, sent] = [after.rx_frames - before.rx_frames, after.tx_frames - before.tx_frames];
+        assert!((4000..4040).contains(&received), "{received}");
+        assert!(received.abs_diff(sent) <= 40, "{received} and {sent}");
+    }
+}
