@@ -121,8 +121,8 @@ pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
                 let (figures, stolen) = stolen::measure(args.cores, || (paired.measure)(round % 2 == 1));
                 Ok((stolen, figures?))
             };
-            let round = args.cores.measure_stable(one)?;
-            measured.extend(round.map(|(transfer_ns, (stolen, figures))| Round { transfer_ns, stolen, figures }));
+            let stable = args.cores.measure_stable(one)?;
+            measured.extend(stable.map(|(transfer_ns, (stolen, figures))| Round { transfer_ns, stolen, figures }));
         }
     }
     let rows = all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect();

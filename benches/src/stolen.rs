@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// Duration of a unit of `/proc/stat` (`USER_HZ` of proc_stat(5), which is 100 on x86-64 and AArch64).
 const TICK: Duration = Duration::from_millis(10);
 
-/// Returns the result of `measure`, and the share of its time in which the host ran something else on both cores'
-/// processors, from 0 to 1. Without figures of the kernel the share is 0.
+/// Returns the result of `measure`, and the share of its time that the host took from the two cores, from 0 to 1. The
+/// share is 0 if the kernel does not report it.
 pub fn measure<T>(cores: Cores, measure: impl FnOnce() -> T) -> (T, f64) {
     let both = || total(&fs::read_to_string("/proc/stat").unwrap_or_default(), [cores.server, cores.load]);
     let (before, from) = (both(), Instant::now());

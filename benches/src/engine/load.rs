@@ -1,6 +1,6 @@
 //! Load of echoes, whose turns are timed in place of the server's.
 
-use super::pair::PATIENCE;
+use super::pair::{PATIENCE, TURN};
 use super::{Bench, PairOptions};
 use crate::client::BenchError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
@@ -13,8 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Virtual time per turn of both ends.
-const TURN: Duration = Duration::from_micros(2);
 /// Measurement time of the load, which ends later than any run.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 

@@ -20,7 +20,7 @@ const ENDPOINTS: Endpoints = Endpoints {
 /// Virtual time per turn, which drives the engine's timers, so that two runs are identical. It is about the real
 /// duration of a turn of 32 echoes, and so short that a million connections are all used within 100 ms: the next
 /// request acknowledges an echo, which must not be retransmitted before.
-const TURN: Duration = Duration::from_micros(2);
+pub(super) const TURN: Duration = Duration::from_micros(2);
 /// Turns without an answer after which the server counts as hanging.
 pub(super) const PATIENCE: usize = 8;
 

@@ -171,7 +171,8 @@ impl Traffic for EchoLoad {
         }
     }
 
-    /// Sends the next request in place of an answer that was received whole, if no other request is outstanding.
+    /// Sends the next request in place of an answer that was received whole, if no other request is outstanding. Long
+    /// requests are not copied, and follow the general path.
     fn exchange(
         &mut self,
         net: &mut impl Transport,
