@@ -29,6 +29,17 @@ impl Cores {
         measure_stable(|| self.distance(), measure)
     }
 
+    /// Returns the results of both `measures`, each of a time in which the cores kept their distance, and this distance,
+    /// which is the same for both. Begins with the one at index `first`, and repeats a measurement a few times if the
+    /// cores moved. Returns `None` if they keep moving.
+    pub fn measure_both<T: Copy>(
+        &self,
+        first: usize,
+        measures: [&dyn Fn() -> Result<T, Error>; 2],
+    ) -> Result<Option<(f64, [T; 2])>, Error> {
+        measure_both(|| self.distance(), first, measures)
+    }
+
     /// Returns the current transfer time of a cache line in nanoseconds.
     pub fn distance(&self) -> Result<f64, Error> {
         let measured = transfer::nanoseconds(self.server, self.load);
@@ -48,6 +59,33 @@ fn measure_stable<T>(
             return Ok(Some((before.max(after), measured)));
         }
         eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
+        before = after;
+    }
+    Ok(None)
+}
+
+fn measure_both<T: Copy>(
+    distance: impl Fn() -> Result<f64, Error>,
+    first: usize,
+    measures: [&dyn Fn() -> Result<T, Error>; 2],
+) -> Result<Option<(f64, [T; 2])>, Error> {
+    let mut latest = [None; 2];
+    let mut at = first;
+    let mut before = distance()?;
+    for _ in 0..2 * ATTEMPTS {
+        let measured = measures[at]()?;
+        let after = distance()?;
+        if is_comparable(before, after) {
+            latest[at] = Some((before.max(after), measured));
+            at = 1 - at;
+        } else {
+            eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
+        }
+        if let [Some((one, first)), Some((other, second))] = latest
+            && is_comparable(one, other)
+        {
+            return Ok(Some((one.max(other), [first, second])));
+        }
         before = after;
     }
     Ok(None)
@@ -111,6 +149,29 @@ mod tests {
         assert_eq!(measured(&[30.0, 31.0]), Some((31.0, 1)));
         assert_eq!(measured(&[30.0, 160.0, 161.0]), Some((161.0, 2)));
         assert_eq!(measured(&[30.0, 160.0]), None);
+    }
+
+    #[test]
+    fn both_are_measured_at_one_distance() {
+        let measured = |first, distances: &[f64]| {
+            let (distances, order) = (RefCell::new(distances.iter().copied().cycle()), RefCell::new(String::new()));
+            let note = |name| {
+                order.borrow_mut().push(name);
+                Ok(name)
+            };
+            let measures: [&dyn Fn() -> Result<char, Error>; 2] = [&|| note('a'), &|| note('b')];
+            let found = measure_both(|| Ok(distances.borrow_mut().next().unwrap()), first, measures).unwrap();
+            (found, order.into_inner())
+        };
+        assert_eq!(measured(0, &[30.0, 31.0, 32.0]), (Some((32.0, ['a', 'b'])), "ab".to_owned()));
+        assert_eq!(measured(1, &[30.0, 31.0, 32.0]), (Some((32.0, ['a', 'b'])), "ba".to_owned()));
+        // The cores move during the first and during the second, which is repeated.
+        assert_eq!(measured(0, &[30.0, 160.0, 161.0, 162.0]), (Some((162.0, ['a', 'b'])), "aab".to_owned()));
+        assert_eq!(measured(0, &[30.0, 31.0, 160.0, 32.0, 33.0]), (Some((33.0, ['a', 'b'])), "abbb".to_owned()));
+        // They stay where they moved to: the first is repeated, too.
+        let moved = [30.0, 31.0, 160.0, 161.0, 162.0];
+        assert_eq!(measured(0, &moved), (Some((162.0, ['a', 'b'])), "abba".to_owned()));
+        assert_eq!(measured(0, &[30.0, 160.0]), (None, "aaaaaaaa".to_owned()));
     }
 
     #[test]

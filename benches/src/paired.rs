@@ -1,6 +1,6 @@
 //! Ratios of two figures that are measured after each other, in rounds, with the cores at one distance.
 
-use crate::distance::{Cores, median};
+use crate::distance::{Cores, is_comparable, median};
 use crate::external::testpmd;
 use crate::stolen;
 use comfy_table::{CellAlignment, Table, presets};
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Options of programs that measure pairs.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct PairedArgs {
-    /// Number of rounds; the medians are printed
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// Number of rounds; the medians of those with the nearest cores are printed
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
     /// Duration of each load in seconds
@@ -81,16 +81,56 @@ pub struct Paired<'a> {
     pub unit: &'static str,
     /// Limit of the second figure's ratio to the first, if there is one.
     pub required: Option<Bound>,
-    /// Measures both figures, the second one first if the argument is true and the order is free, so that a steady
-    /// drift favours neither.
-    pub measure: Box<dyn Fn(bool) -> Result<[f64; 2], Error> + 'a>,
+    /// Measurement of the figures.
+    pub figures: Figures<'a>,
 }
 
-/// Result of [`Paired`].
+/// Measurement of two figures.
+pub enum Figures<'a> {
+    /// A measurement of each.
+    Apart([Measure<'a, f64>; 2]),
+    /// One measurement of both.
+    Together(Measure<'a, [f64; 2]>),
+}
+
+/// Measurement.
+pub type Measure<'a, T> = Box<dyn Fn() -> Result<T, Error> + 'a>;
+
+impl Figures<'_> {
+    /// Measures both at one distance of the cores, first the one at index `first` if they are apart. Returns `None` if
+    /// the cores keep moving.
+    fn measure(&self, cores: Cores, first: usize) -> Result<Option<Round>, Error> {
+        let round = match self {
+            Figures::Apart(each) => {
+                let [one, other] = each.each_ref().map(|measure| move || timed(cores, measure));
+                cores.measure_both(first, [&one, &other])?.map(|(transfer_ns, [one, other])| Round {
+                    transfer_ns,
+                    stolen: (one.1 + other.1) / 2.0,
+                    figures: [one.0, other.0],
+                })
+            }
+            Figures::Together(both) => {
+                let stable = cores.measure_stable(|| timed(cores, both))?;
+                stable.map(|(transfer_ns, (figures, stolen))| Round { transfer_ns, stolen, figures })
+            }
+        };
+        Ok(round)
+    }
+}
+
+/// Returns the result of `measure` and the stolen share of its time.
+fn timed<T>(cores: Cores, measure: &Measure<'_, T>) -> Result<(T, f64), Error> {
+    let (measured, stolen) = stolen::measure(cores, measure);
+    Ok((measured?, stolen))
+}
+
+/// Result of [`Paired`], of the rounds with the nearest cores.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     names: [&'static str; 2],
     unit: &'static str,
+    /// Number of these rounds.
+    rounds: usize,
     /// Median transfer time of a cache line between the cores in nanoseconds.
     transfer_ns: f64,
     /// Mean share of the time in which the host used a core otherwise.
@@ -111,18 +151,14 @@ struct Round {
     figures: [f64; 2],
 }
 
-/// Measures each of `all` once per round. A pair is left out if the cores moved in every round.
+/// Measures each of `all` once per round, in alternating order, so that a steady drift favours neither figure. A pair is
+/// left out if the cores moved in every round.
 pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
     let mut measured: Vec<Vec<Round>> = all.iter().map(|_| Vec::new()).collect();
     for round in 0..args.rounds {
         for (paired, measured) in all.iter().zip(&mut measured) {
             eprintln!("round {}: {}, and {}", round + 1, paired.names[0], paired.names[1]);
-            let one = || {
-                let (figures, stolen) = stolen::measure(args.cores, || (paired.measure)(round % 2 == 1));
-                Ok((stolen, figures?))
-            };
-            let stable = args.cores.measure_stable(one)?;
-            measured.extend(stable.map(|(transfer_ns, (stolen, figures))| Round { transfer_ns, stolen, figures }));
+            measured.extend(paired.figures.measure(args.cores, (round % 2) as usize)?);
         }
     }
     let rows = all.iter().zip(&measured).filter_map(|(paired, rounds)| row(paired, rounds)).collect();
@@ -130,12 +166,15 @@ pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
 }
 
 fn row(paired: &Paired<'_>, rounds: &[Round]) -> Option<Row> {
-    let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+    let nearest = rounds.iter().map(|round| round.transfer_ns).fold(f64::MAX, f64::min);
+    let rounds: Vec<&Round> = rounds.iter().filter(|round| is_comparable(nearest, round.transfer_ns)).collect();
+    let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(|round| figure(round)));
     let ratios = || rounds.iter().map(|Round { figures: [first, second], .. }| second / first);
     let ratio = median(ratios())?;
     Some(Row {
         names: paired.names,
         unit: paired.unit,
+        rounds: rounds.len(),
         transfer_ns: of(|round| round.transfer_ns)?,
         stolen: rounds.iter().map(|round| round.stolen).sum::<f64>() / rounds.len() as f64,
         figures: [of(|round| round.figures[0])?, of(|round| round.figures[1])?],
@@ -164,8 +203,9 @@ impl fmt::Display for Bound {
 }
 
 /// Explanation of columns of [`table`].
-pub const LEGEND: &str = "line: transfer time of a cache line between the cores; stolen: share of their time in which \
-                          the host ran something else";
+pub const LEGEND: &str = "rounds: those with the nearest cores, whose medians are printed; line: transfer time of a \
+                          cache line between the cores; stolen: share of their time in which the host ran something \
+                          else";
 
 /// Returns the results as a table.
 pub fn table(rows: &[Row]) -> Table {
@@ -174,6 +214,7 @@ pub fn table(rows: &[Row]) -> Table {
         "first",
         "second",
         "unit",
+        "rounds",
         "line ns",
         "stolen %",
         "first",
@@ -184,7 +225,7 @@ pub fn table(rows: &[Row]) -> Table {
         "",
     ]);
     for row in rows {
-        let Row { names: [first, second], unit, transfer_ns, stolen, figures, ratio, required, is_met } = row;
+        let Row { names: [first, second], unit, rounds, transfer_ns, stolen, figures, ratio, required, is_met } = row;
         let [ratio, low, high] = ratio;
         let met = if *is_met { "met" } else { "not met" };
         let requirement = required.map(|required| [required.to_string(), met.to_owned()]);
@@ -193,6 +234,7 @@ pub fn table(rows: &[Row]) -> Table {
             (*first).to_owned(),
             (*second).to_owned(),
             (*unit).to_owned(),
+            rounds.to_string(),
             format!("{transfer_ns:.0}"),
             format!("{:.2}", 100.0 * stolen),
             format!("{:.decimals$}", figures[0]),
@@ -202,7 +244,7 @@ pub fn table(rows: &[Row]) -> Table {
         ];
         table.add_row(cells.into_iter().chain(requirement.unwrap_or_default()));
     }
-    table.column_iter_mut().skip(3).take(5).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table.column_iter_mut().skip(3).take(6).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }
 
@@ -211,23 +253,27 @@ mod tests {
     use super::*;
 
     fn paired(required: Option<Bound>) -> Paired<'static> {
-        Paired { names: ["one", "other"], unit: "requests/s", required, measure: Box::new(|_| Ok([1.0, 1.0])) }
+        let figures = Figures::Together(Box::new(|| Ok([1.0, 1.0])));
+        Paired { names: ["one", "other"], unit: "requests/s", required, figures }
     }
 
     #[test]
-    fn ratio_is_the_median_of_the_rounds() {
+    fn ratio_is_the_median_of_the_rounds_with_the_nearest_cores() {
         let rounds = [
             Round { transfer_ns: 30.0, stolen: 0.0, figures: [10_000.0, 9_700.0] },
             Round { transfer_ns: 31.0, stolen: 0.006, figures: [5_000.0, 4_000.0] },
             Round { transfer_ns: 32.0, stolen: 0.0, figures: [1_000.0, 1_000.0] },
+            Round { transfer_ns: 150.0, stolen: 0.0, figures: [1_000.0, 500.0] },
+            Round { transfer_ns: 160.0, stolen: 0.0, figures: [1_000.0, 500.0] },
         ];
         let found = row(&paired(Some(Bound::AtLeast(0.95))), &rounds).unwrap();
-        assert_eq!((found.figures, found.ratio, found.is_met), ([5_000.0, 4_000.0], [0.97, 0.8, 1.0], true));
+        assert_eq!((found.rounds, found.figures, found.ratio), (3, [5_000.0, 4_000.0], [0.97, 0.8, 1.0]));
+        assert!(found.is_met);
         assert!(!row(&paired(Some(Bound::AtMost(0.9))), &rounds).unwrap().is_met);
         assert!(row(&paired(None), &rounds).unwrap().is_met);
         assert_eq!(row(&paired(None), &[]), None);
         let table = table(&[found]).to_string();
         assert!(table.contains("|  0.97 | 0.80 to 1.00 | ≥ 0.95   | met |"), "{table}");
-        assert!(table.contains("|      31 |     0.20 |"), "{table}");
+        assert!(table.contains("|      3 |      31 |     0.20 |"), "{table}");
     }
 }

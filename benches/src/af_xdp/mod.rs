@@ -5,7 +5,7 @@ mod pass_program;
 
 use crate::distance::Cores;
 use crate::external::testpmd;
-use crate::paired::{Bound, Paired};
+use crate::paired::{Bound, Figures, Measure, Paired};
 use linerate_harness::Error;
 use linerate_harness::namespace::Host;
 use linerate_harness::process::{PATIENCE, Process};
@@ -95,21 +95,13 @@ impl Comparison {
                 (["frames that testpmd bounces", "echo, `af_xdp:lr1`"], "frames/s, requests/s", half)
             }
         };
-        Paired { names, unit, required, measure: Box::new(move |is_reversed| self.measure(setting, is_reversed)) }
+        let rate = |is_second| -> Measure<'_, f64> { Box::new(move || self.rate(setting, is_second)) };
+        Paired { names, unit, required, figures: Figures::Apart([rate(false), rate(true)]) }
     }
 
-    /// Measures both rates, the second one first if `is_reversed`.
-    fn measure(self, setting: &Setting, is_reversed: bool) -> Result<[f64; 2], Error> {
-        let mut rates = [0.0; 2];
-        let order = if is_reversed { [1, 0] } else { [0, 1] };
-        for at in order {
-            setting.await_hugepages()?;
-            rates[at] = self.rate(setting, at == 1)?;
-        }
-        Ok(rates)
-    }
-
+    /// Measures the first or second rate.
     fn rate(self, setting: &Setting, is_second: bool) -> Result<f64, Error> {
+        setting.await_hugepages()?;
         match self {
             Comparison::Echo => setting.over_af_xdp("echo", "", "", is_second),
             Comparison::Kv => {

@@ -61,7 +61,7 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(
             f,
-            "medians of {rounds} rounds of {seconds} s; {}; the kernel's server and the one beside it share a core",
+            "{rounds} rounds, and loads of {seconds} s; {}; the kernel's server and the one beside it share a core",
             paired::LEGEND
         )
     }

@@ -4,7 +4,7 @@
 use clap::Parser;
 use linerate_benches::distance::Cores;
 use linerate_benches::external::{linerate, testpmd};
-use linerate_benches::paired::{self, Bound, Paired, PairedArgs};
+use linerate_benches::paired::{self, Bound, Figures, Measure, Paired, PairedArgs};
 use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_harness::process::{Ended, PATIENCE, Process};
@@ -96,9 +96,7 @@ fn comparisons<'a>(pair: &'a Pair<'a>, can_bounce: bool) -> Vec<Paired<'a>> {
             names: ["frames that testpmd bounces", "echo, 64 connections"],
             unit: "frames/s, requests/s",
             required: Some(Bound::AtLeast(0.5)),
-            measure: Box::new(move |is_reversed| {
-                in_order(is_reversed, || pair.bounces(), || Ok(pair.run(MANY, "")?.rate))
-            }),
+            figures: Figures::Apart([Box::new(|| pair.bounces()), Box::new(|| Ok(pair.run(MANY, "")?.rate))]),
         });
     }
     all.extend([
@@ -151,20 +149,6 @@ fn comparisons<'a>(pair: &'a Pair<'a>, can_bounce: bool) -> Vec<Paired<'a>> {
     all
 }
 
-/// Returns the results of `first` and `second`, the second measured first if `is_reversed`.
-fn in_order(
-    is_reversed: bool,
-    first: impl Fn() -> Result<f64, Error>,
-    second: impl Fn() -> Result<f64, Error>,
-) -> Result<[f64; 2], Error> {
-    if is_reversed {
-        let second = second()?;
-        Ok([first()?, second])
-    } else {
-        Ok([first()?, second()?])
-    }
-}
-
 /// Fields used from the reports of loads.
 #[derive(Deserialize)]
 struct Loaded {
@@ -197,12 +181,11 @@ impl Pair<'_> {
         names: [&'static str; 2],
         unit: &'static str,
         required: Bound,
-        [first, second]: [Work; 2],
+        works: [Work; 2],
         figure: fn(&Loaded) -> f64,
     ) -> Paired<'_> {
-        let of = move |work| Ok(figure(&self.run(work, "")?));
-        let measure = move |is_reversed| in_order(is_reversed, || of(first), || of(second));
-        Paired { names, unit, required: Some(required), measure: Box::new(measure) }
+        let of = |work| -> Measure<'_, f64> { Box::new(move || Ok(figure(&self.run(work, "")?))) };
+        Paired { names, unit, required: Some(required), figures: Figures::Apart(works.map(of)) }
     }
 
     /// Compares two times of one load.
@@ -214,19 +197,19 @@ impl Pair<'_> {
         more: &'static str,
         figures: fn(&Loaded) -> [f64; 2],
     ) -> Paired<'_> {
-        let measure = move |_| Ok(figures(&self.run(work, more)?));
-        Paired { names, unit: "µs", required: Some(Bound::AtMost(most)), measure: Box::new(measure) }
+        let figures = Figures::Together(Box::new(move || Ok(figures(&self.run(work, more)?))));
+        Paired { names, unit: "µs", required: Some(Bound::AtMost(most)), figures }
     }
 
     /// Compares times at half of the rate of 64 connections.
     fn at_half_rate(&self) -> Paired<'_> {
-        let measure = |_| {
+        let measure = || {
             let half = self.run(MANY, "")?.rate / 2.0;
             let Rtt { p50, p999, .. } = self.run(MANY, &format!("--rate {half:.0}"))?.rtt_us;
             Ok([p50, p999])
         };
         let names = ["64 connections at half of their rate, RTT p50", "p99.9"];
-        Paired { names, unit: "µs", required: Some(Bound::AtMost(5.0)), measure: Box::new(measure) }
+        Paired { names, unit: "µs", required: Some(Bound::AtMost(5.0)), figures: Figures::Together(Box::new(measure)) }
     }
 
     fn bounces(&self) -> Result<f64, Error> {
@@ -279,8 +262,8 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", paired::table(rows))?;
         write!(
             f,
-            "one request of 64 bytes in flight on each connection over virtio-user, unless stated otherwise; medians \
-             of {rounds} rounds of {seconds} s; {}",
+            "one request of 64 bytes in flight on each connection over virtio-user, unless stated otherwise; \
+             {rounds} rounds, and loads of {seconds} s; {}",
             paired::LEGEND
         )
     }

@@ -173,7 +173,9 @@ impl Flight {
     }
 
     /// Records that the request of `stamp`, returned by [`next`](Self::next), was sent.
-    #[inline]
+    // Inlined, because a stamp that is passed in memory is loaded whole right after its fields were stored one by one:
+    // the load waits for all earlier stores.
+    #[inline(always)]
     pub fn sent(&mut self, stamp: Stamp, now: Instant) {
         self.free.pop();
         self.sequence += 1;
