@@ -59,10 +59,15 @@ impl EchoLoad {
 
     /// Sends due requests, up to this connection's share and room.
     fn send_due(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut Stream) {
+        let room = self.depth - stream.begun.len();
+        // While requests are overdue, each turn of the worker tries connections that have no room.
+        if room == 0 && stream.unsent == 0 {
+            return;
+        }
         stream.unsent -= stream.to_send.send(net, conn, stream.unsent);
         let Some(pace) = &mut self.pace else { return };
         let now = net.now();
-        for _ in 0..pace.share(now).min(self.depth - stream.begun.len()) {
+        for _ in 0..pace.share(now).min(room) {
             if stream.unsent > 0 || pace.next() > now {
                 return;
             }
@@ -74,6 +79,16 @@ impl EchoLoad {
             pace.sent(due, now);
             stream.begun.push_back(due);
             stream.unsent = self.size - sent;
+        }
+    }
+
+    /// Returns the begin or due time of the request that follows the only outstanding one of a connection at `now`, if
+    /// there is one.
+    #[inline]
+    fn begin_of_next(&self, now: Instant) -> Option<Instant> {
+        match &self.pace {
+            None => (self.depth == 1 && self.open.is_none()).then_some(now),
+            Some(pace) => Some(pace.next()).filter(|due| *due <= now),
         }
     }
 
@@ -171,8 +186,8 @@ impl Traffic for EchoLoad {
         }
     }
 
-    /// Sends the next request in place of an answer that was received whole, if no other request is outstanding. Long
-    /// requests are not copied, and follow the general path.
+    /// Sends the next request in place of an answer that was received whole, if no other request is outstanding on the
+    /// connection, and the next is due. Long requests are not copied, and follow the general path.
     fn exchange(
         &mut self,
         net: &mut impl Transport,
@@ -181,8 +196,12 @@ impl Traffic for EchoLoad {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let size = self.size;
-        let is_lone = self.depth == 1 && self.open.is_none() && size < LONG;
-        if is_lone && stream.unsent == 0 && stream.received == 0 && stream.begun.len() == 1 {
+        if size < LONG
+            && stream.unsent == 0
+            && stream.received == 0
+            && stream.begun.len() == 1
+            && let Some(begin) = self.begin_of_next(net.now())
+        {
             let answer = net.peek(conn);
             if answer.len() == size {
                 if !stream.to_receive.matches(answer) {
@@ -191,7 +210,11 @@ impl Traffic for EchoLoad {
                 let now = net.now();
                 self.answer(stream, now, measuring);
                 if net.respond(conn, size, size, |request| stream.to_send.fill(request)) {
-                    stream.begun.push_back(now);
+                    if let Some(pace) = &mut self.pace {
+                        let due = pace.take();
+                        pace.sent(due, now);
+                    }
+                    stream.begun.push_back(begin);
                     return Ok(());
                 }
             }
@@ -213,6 +236,7 @@ impl Traffic for EchoLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Arrivals;
     use crate::services::Discard;
     use crate::testing::FakeTransport;
     use linerate_bypass::time::Duration;
@@ -331,6 +355,39 @@ mod tests {
         let rtt = bench.load.rtt_nanos();
         let near = |nanos: u64, micros: u64| rtt.equivalent(nanos, micros * 1000);
         assert!(near(rtt.min(), 300) && near(rtt.max(), 700), "{} {}", rtt.min(), rtt.max());
+    }
+
+    #[test]
+    fn answer_is_followed_by_a_request_that_is_due() {
+        for depth in [1, 2] {
+            let mut bench = Bench::new(10, depth, 1000);
+            let open = Some(OpenLoop { rate: 10_000.0, arrivals: Arrivals::Even });
+            bench.load = EchoLoad::new(10, depth, open);
+            let from = bench.net.now;
+            bench.load.begin(from, 1, 1);
+            bench.load.measure(from);
+            let first = bench.send();
+            assert_eq!(first.len(), 10);
+            bench.net.now = from + Duration::from_micros(60);
+            assert!(bench.exchange(&first).unwrap().is_empty(), "no request is due");
+            bench.net.now = from + Duration::from_micros(100);
+            let second = bench.send();
+            // One request was due at 200 µs when the answer arrives.
+            bench.net.now = from + Duration::from_micros(250);
+            let third = bench.exchange(&second).unwrap();
+            assert_eq!((second.len(), third.len()), (10, 10));
+            bench.net.now = from + Duration::from_micros(290);
+            assert!(bench.exchange(&third).unwrap().is_empty());
+            // The round trips are 60, 150 and 90 µs, each from the due time.
+            let rtt = bench.load.rtt_nanos();
+            assert_eq!(bench.load.requests(), 3);
+            for (nanos, micros) in [(rtt.min(), 60), (rtt.value_at_quantile(0.5), 90), (rtt.max(), 150)] {
+                assert!(rtt.equivalent(nanos, micros * 1000), "{nanos} {micros}");
+            }
+            bench.load.end(from + Duration::from_micros(300));
+            let late = bench.load.pace().unwrap().late_nanos();
+            assert!(late.equivalent(late.max(), 50_000), "{}", late.max());
+        }
     }
 
     #[test]
