@@ -151,8 +151,8 @@ struct Round {
     figures: [f64; 2],
 }
 
-/// Measures each of `all` once per round, in alternating order, so that a steady drift favours neither figure. A pair is
-/// left out if the cores moved in every round.
+/// Measures each of `all` once per round, in alternating order, so that a steady drift favours neither figure. A pair
+/// is left out if the cores moved in every round.
 pub fn measure(all: &[Paired<'_>], args: &PairedArgs) -> Result<Report, Error> {
     let mut measured: Vec<Vec<Round>> = all.iter().map(|_| Vec::new()).collect();
     for round in 0..args.rounds {
