@@ -29,9 +29,9 @@ impl Cores {
         measure_stable(|| self.distance(), measure)
     }
 
-    /// Returns the results of both `measures`, each of a time in which the cores kept their distance, and this distance,
-    /// which is the same. Begins with the one at index `first`, and repeats a measurement a few times if the cores moved.
-    /// Returns `None` if they keep moving.
+    /// Returns the results of both `measures`, each of a time in which the cores kept their distance, and the distance,
+    /// which is the same. Begins with the one at index `first`, and repeats a measurement a few times if the cores
+    /// moved. Returns `None` if they keep moving.
     pub fn measure_both<T: Copy>(
         &self,
         first: usize,
