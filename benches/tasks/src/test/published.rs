@@ -4,7 +4,6 @@ use super::plan::Action;
 use crate::cargo::{cargo, command, target};
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::output::note;
 use crate::process;
 use std::process::Command;
 
@@ -38,8 +37,7 @@ pub fn packages(machine: &Machine) -> Action {
 pub fn api(_: &Machine) -> Result<(), Error> {
     let tag = Command::new("git").args(["describe", "--tags", "--abbrev=0", "--match", "v*"]).output()?;
     let Some(tag) = tag.status.success().then(|| String::from_utf8_lossy(&tag.stdout).trim().to_owned()) else {
-        note("there is no tagged version to compare with");
-        return Ok(());
+        return Err(Error::skipped("there is no tagged version to compare with"));
     };
     let tools = target().join("tools");
     let root = tools.display();
