@@ -81,7 +81,7 @@ pub struct Adapter<C: Provider, M> {
 pub struct WorkerParts<C: Provider, M> {
     /// Worker number, counted from 0.
     pub worker: usize,
-    /// Limits.
+    /// Configuration, reduced to the limits of the device.
     pub config: Config,
     /// Verbs objects and memory.
     pub parts: Parts<C>,
@@ -115,7 +115,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
                 .map_err(|error| OpenError::Exchange { device: provider.name().to_owned(), error })?,
         };
         let own = config.max_connections * usize::from(config.buffers);
-        // In UD mode, services may hold all buffers while as many are posted.
+        // In UD mode, services may hold all buffers while the same number is posted.
         let (buffers, copies) = match (config.mode, config.srq) {
             (Mode::Send, None) => (own, 1),
             (Mode::Send, Some(srq)) => (srq as usize, 1),

@@ -8,19 +8,19 @@ use crate::session::DatagramHeader;
 use crate::verbs::{MAX_SGES, QpConfig};
 use std::time::Duration;
 
-/// Maximum UD send requests of a worker, and its minimum receive buffers.
+/// Maximum UD send requests of a worker, and its receive buffers unless the maximum number of connections needs more.
 const DATAGRAMS: u32 = 4096;
 /// Fewest UD send requests that are chosen to fit a cache.
 const LEAST_DATAGRAMS: u32 = 512;
-/// Unit of the local ACK timeout in nanoseconds (IBA 9.9.2.4.1), and the largest power of two of it.
+/// Unit of the local ACK timeout in nanoseconds, and maximum exponent of the timeout (IBA 9.9.2.4.1).
 const ACK_UNIT: u128 = 4096;
 const MAX_TIMEOUT: u8 = 31;
 /// Maximum completion queues of a worker, which polls all of them.
 const QUEUES: u32 = 64;
 /// Fewest requests of a connection that are chosen to fit a cache.
 const LEAST_SENDS: u16 = 16;
-/// Bytes of queue entries of mlx5 devices, on which those of others are modelled: a completion; a receive request; a
-/// send request in units, with its control segment, and its data segments or the header of its inline data.
+/// Sizes in bytes of queue entries of mlx5 devices, assumed for all devices: completion, receive request, unit of a
+/// send request, and its control segment, data segment and header of inline data.
 const CQE: usize = 64;
 const RECV_WQE: usize = 16;
 const WQE_UNIT: usize = 64;
@@ -49,9 +49,9 @@ pub struct Config {
     pub signal_every: usize,
     /// Maximum requests per post call.
     pub list: usize,
-    /// Bytes of the last-level cache for the queues of a worker. The first completion queue is then for as many
-    /// connections as fit with their queues, and each further one for as many as all before together. Without it, a
-    /// worker has as few completion queues as the device permits.
+    /// Bytes of the last-level cache for the queues of a worker. The first completion queue serves the number of
+    /// connections whose queues fit the cache, and each further one the sum of all previous ones. With `None`, a worker
+    /// has as few completion queues as the device permits.
     pub cache: Option<usize>,
     /// Minimum size in bytes of slices that the peer reads by rendezvous, if it can.
     pub offer_from: usize,
@@ -63,8 +63,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Queue pairs that one worker creates in advance.
     pub pool: usize,
-    /// Idle time of a reused queue pair between two connections of the connection manager, which would otherwise take
-    /// an early request for the old connection (IBA 12.9.8.4, time-wait).
+    /// Idle time of a reused queue pair between two connections of the connection manager, which would otherwise
+    /// attribute an early request to the old connection (IBA 12.9.8.4, time-wait).
     pub reuse_after: Duration,
     /// Idle workers sleep until they are woken instead of polling.
     pub rests: bool,
@@ -73,7 +73,7 @@ pub struct Config {
     /// Port of all connections. By default, connections use the port of their local address, prepared queue pairs and
     /// datagrams port 1.
     pub port: Option<u8>,
-    /// Index of the local GID of all connections. By default, connections use that of their local address.
+    /// Index of the local GID of all connections. By default, connections use the GID of their local address.
     pub gid_index: Option<u8>,
     /// Method of establishing connections; the same at both ends.
     pub connect: Connect,
@@ -91,7 +91,7 @@ pub struct Config {
     pub rnr_retries: u8,
 }
 
-/// Method of delivering messages to an end of a connection. The two ends may differ.
+/// Method of delivering messages; the same at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The peer sends messages into posted buffers.
@@ -215,8 +215,8 @@ impl Config {
         Retry { timeout, retries: self.retries, rnr_retries: self.rnr_retries, ..Retry::DEFAULT }
     }
 
-    /// Returns the time after which a peer that does not answer is lost: that of all attempts. Devices may take up to
-    /// four times as long (IBA 9.7.6.1.3). The connections of a port that is down end after the same time.
+    /// Returns the time after which a peer that does not answer is lost: the time of all attempts. Devices may take up
+    /// to four times as long (IBA 9.7.6.1.3). The connections of a port that is down end after the same time.
     pub(crate) fn retry_time(&self) -> Duration {
         let Retry { timeout, retries, .. } = self.retry();
         Duration::from_nanos((ACK_UNIT << timeout) as u64) * (u32::from(retries) + 1)
@@ -232,13 +232,13 @@ impl Config {
         match limits.transport {
             TransportKind::InfiniBand | TransportKind::Iwarp => {}
             TransportKind::Usnic => return Err(Unsupported::Transport("Cisco usNIC")),
-            TransportKind::Unspecified => return Err(Unsupported::Transport("unspecified, as that of Amazon EFA")),
+            TransportKind::Unspecified => return Err(Unsupported::Transport("unspecified, as with Amazon EFA")),
             TransportKind::Other => return Err(Unsupported::Transport("unknown")),
         }
         if let Some(port) = self.port.filter(|port| !(1..=limits.ports).contains(port)) {
             return Err(Unsupported::NoPort { port, ports: limits.ports });
         }
-        no_more_than("requests under way", sends, limits.qp_wrs)?;
+        no_more_than("outstanding requests", sends, limits.qp_wrs)?;
         if self.mode == Mode::Ud {
             if limits.transport == TransportKind::Iwarp {
                 return Err(Unsupported::NoDatagrams);
@@ -249,7 +249,7 @@ impl Config {
             if self.srq.is_some() || self.pool > 0 {
                 return Err(Unsupported::DatagramsAlone);
             }
-            // READs need an RC connection that supports them.
+            // UD queue pairs support no READs.
             config.offer_from = usize::MAX;
             let most = DATAGRAMS.max(u32::from(LEAST_BUFFERS) * self.max_connections as u32).min(limits.qp_wrs);
             config.share(most);
@@ -260,7 +260,7 @@ impl Config {
         match self.srq {
             None => no_more_than("buffers of a connection", buffers, limits.qp_wrs)?,
             Some(srq) => {
-                // All of them may complete in one queue, together with all requests.
+                // All shared buffers may complete in one queue, together with the requests of a connection.
                 no_more_than("shared buffers", srq, limits.srq_wrs.min(limits.cqes.saturating_sub(sends)))?;
                 config.share(srq);
             }
@@ -298,7 +298,7 @@ impl Config {
         self.max_connections + leaving
     }
 
-    /// Returns true if queue pairs are reused. Those that share buffers are not.
+    /// Returns true if queue pairs are reused. Queue pairs with shared buffers are not.
     pub(crate) fn reuses(&self) -> bool {
         self.pool > 0 && self.srq.is_none()
     }
@@ -311,7 +311,8 @@ impl Config {
         }
     }
 
-    /// Returns the UD send requests and receive buffers of a worker: as many as all connections may use.
+    /// Returns the numbers of UD send requests and receive buffers of a worker: enough for all connections, within the
+    /// limits of the cache and the device.
     pub(crate) fn datagrams(&self, limits: &DeviceLimits) -> (u32, u32) {
         let connections = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         let of = |each: u16| connections.saturating_mul(each.into()).min(limits.qp_wrs);
@@ -370,9 +371,9 @@ impl Config {
         usize::from(sends) * (self.wqe() + CQE) + receives * (RECV_WQE + CQE)
     }
 
-    /// Lets the queues of a worker fit `cache` bytes as far as possible. With `sends`, the requests of a connection are
-    /// halved until those of all connections fit, but remain twice its receive buffers: with the peer's credits as many
-    /// messages can be in flight as it has buffers, and as many await a completion.
+    /// Adapts the queues of a worker to `cache` bytes. With `sends`, halves the send requests of a connection until the
+    /// queues of all connections fit, but not below twice its receive buffers: the peer's credits permit one message in
+    /// flight per buffer, and the same number of messages can await a completion.
     pub fn fit(&mut self, cache: usize, sends: bool) {
         self.cache = Some(cache);
         let least = LEAST_SENDS.max(self.buffers.saturating_mul(2));
@@ -466,7 +467,7 @@ mod tests {
         assert_eq!(cqs(Some(0), 5, None), [1, 1, 2, 1]);
         assert_eq!(cqs(Some(4096 * 80 + 10 * 128 * 320), 64, Some(4096)), [10, 10, 20, 40]);
         assert_eq!(cqs(Some(100), 4, Some(4096)), [1, 1, 2, 1]);
-        // A device with few or short queues decides.
+        // The limits of a device with few or short queues take precedence.
         let few = DeviceLimits { cqs: 2, ..limits.clone() };
         let config = Config { cache: Some(0), ..Config::default() };
         assert_eq!(config.within(&few).unwrap().qps_of_cqs(&few), [1024]);
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_fit_the_cache_but_exceed_what_credits_permit() {
+    fn requests_fit_the_cache_but_exceed_the_credits() {
         let fit = |config: Config, cache, sends| {
             let mut config = config;
             config.fit(cache, sends);

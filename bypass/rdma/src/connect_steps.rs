@@ -38,8 +38,8 @@ impl<F: FnMut() -> Duration> Watch<F> {
     }
 }
 
-/// Measures `rounds` times the steps that bring a queue pair to RTS, with another queue pair of the same device as
-/// the peer and buffers in `arena`; and once the steps that a process needs. `clock` returns the time.
+/// Measures the steps that bring a queue pair to RTS, `rounds` times, and the steps that a process performs only once.
+/// The peer is another queue pair of the same device. The buffers are in `arena`. `clock` returns the time.
 ///
 /// # Errors
 /// Errors of the device.

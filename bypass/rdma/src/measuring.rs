@@ -13,9 +13,10 @@ pub const HEADER: usize = DatagramHeader::LEN;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Selective retransmission, as in `--rdma-mode ud`: the receiver keeps messages that overtake a lost one, and the
-    /// sender repeats the lost one.
+    /// sender retransmits only the lost one.
     Selective,
-    /// Go-back-N: the receiver drops them, and the sender repeats all after a time-out.
+    /// Go-back-N: the receiver drops messages that overtake a lost one, and the sender retransmits all of them after a
+    /// time-out.
     GoBackN,
 }
 

@@ -14,8 +14,8 @@ pub struct Queues<C: Provider> {
 }
 
 impl<C: Provider> Queues<C> {
-    /// Creates the queues of worker number `worker` with memory of `mr`, of which `buffers` is a part. Completions
-    /// signal `channel`, if the worker sleeps.
+    /// Creates the queues of worker number `worker`. `buffers` is a part of the memory of `mr`. Completions signal
+    /// `channel`, if the worker sleeps.
     pub(crate) fn new(
         config: &Config,
         limits: &DeviceLimits,

@@ -33,11 +33,11 @@ impl Rendezvous {
         match self {
             Rendezvous::Windows => "offered through memory windows of type 2, and read by the peer",
             Rendezvous::RegisteredWindows => {
-                "offered through memory windows on registrations for each, and read by the peer: rxe lets a peer read all of what a \
-                 window is bound to"
+                "offered through memory windows on registrations for each, and read by the peer: rxe permits reads of \
+                 the whole region that a window is bound to"
             }
             Rendezvous::None => {
-                "sent in messages: over iWARP, and without memory windows of type 2, nothing is offered"
+                "sent in messages: rendezvous needs memory windows of type 2, and is not used over iWARP"
             }
         }
     }

@@ -35,9 +35,9 @@ pub struct IdleWait<C: Provider> {
     pub(crate) waits: u64,
 }
 
-/// Sleep of a worker that cannot be woken.
+/// Sleep after a failed wait.
 const SHORT: Duration = Duration::from_millis(1);
-/// Interval of checks whether the worker is stopped, which does not wake it.
+/// Maximum sleep of an idle worker, which a stop does not wake.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
 impl<C: Provider> IdleWait<C> {

@@ -34,7 +34,7 @@ pub enum ConnectorEvent<C: Provider> {
     Mw(Mw<C>),
     /// Queue pair of an ended connection, to be drained for reuse.
     Drain(Qp<C, Errored>),
-    /// Queues that replace those of the worker, one of which has failed. All connections of the worker have ended.
+    /// Queues that replace the queues of the worker, one of which has failed. All connections of the worker have ended.
     Rebuilt(Box<Queues<C>>),
     /// Renewed address of the peer of the session with this number.
     Readdressed(u64, Ah<C>),
@@ -57,7 +57,7 @@ pub enum ConnectorRequest<C: Provider> {
     },
     /// Ended connection of this worker.
     Retire(usize, ConnCore<C>),
-    /// Queue pair of this worker that was drained, or that could not be.
+    /// Queue pair of this worker that was drained, or whose draining failed.
     Drained(usize, Qp<C, Errored>),
     /// All completions of the queue pair with this number were polled, as requested from this worker.
     Polled(usize, u32),
@@ -88,7 +88,7 @@ pub struct WorkerChannels<C: Provider, M> {
     pub events: Receiver<ConnectorEvent<C>>,
     /// Requests to the connector.
     pub commands: Sender<ConnectorRequest<C>>,
-    /// Present if the worker may sleep. Its completion queue and the mailboxes above are created with it.
+    /// Present if the worker may sleep. The completion queues and the mailboxes above must be created with it.
     pub rest: Option<IdleWait<C>>,
 }
 
@@ -245,7 +245,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
     fn send_requests(&mut self) {
         let worker = self.host.net.worker;
         self.unsent.extend(self.host.net.failure.take().map(ConnectorRequest::DeviceFailed));
-        // Ended connections first: the number of queue pairs is limited by that of connections.
+        // Ended connections first: the number of queue pairs is limited by the number of connections.
         self.unsent.extend(self.host.net.retired.drain(..).map(|link| ConnectorRequest::Retire(worker, link)));
         self.unsent.extend(self.host.net.drained.drain(..).map(|qp| ConnectorRequest::Drained(worker, qp)));
         self.unsent.extend(self.host.net.polled_for.drain(..).map(|qp| ConnectorRequest::Polled(worker, qp)));

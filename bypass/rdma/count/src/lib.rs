@@ -10,8 +10,8 @@
 //! {"requests":5000,"posts":5000,"bytes":327680000,"buffers":0,"requests_completed":50,"buffers_completed":0,"failed":0,"unseen":0}
 //! ```
 //!
-//! - `requests`: requests posted to send queues, by `posts` calls (`ibv_post_send`). Of a failed call, only accepted
-//!   requests.
+//! - `requests`: requests posted to send queues, by `posts` calls (`ibv_post_send`). Of a failed call, only the
+//!   accepted requests are counted.
 //! - `bytes`: bytes that these requests send, write or read, counted when posted.
 //! - `buffers`: buffers posted to receive queues, shared or not.
 //! - `requests_completed`, `buffers_completed`: polled completions (`ibv_poll_cq`). Unsignalled requests have none.
@@ -21,7 +21,7 @@
 //!   `--use_old_post_send`. Completions read with `ibv_start_poll` are neither counted nor detected.
 //!
 //! A program that never allocates a protection domain prints no line. It does not matter whether a program links
-//! libibverbs or opens it at run time: the interposed function is the one that drivers call to allocate a domain.
+//! libibverbs or opens it at run time: drivers call the interposed function to allocate a domain.
 
 mod abi;
 
@@ -43,7 +43,7 @@ type Poll = unsafe extern "C" fn(*mut c_void, c_int, *mut Completion) -> c_int;
 
 /// Counters.
 static COUNTS: Counts = Counts::new();
-/// The driver's own functions. Once set, they stay.
+/// Original functions of the driver, set once.
 static DRIVER: Driver = Driver::none();
 
 /// Counts since the start of the program.
@@ -230,7 +230,8 @@ unsafe extern "C" fn poll(queue: *mut c_void, most: c_int, into: *mut Completion
     found
 }
 
-/// Returns libibverbs' own function of this name, which may be visible only in the scope that opened it.
+/// Returns libibverbs' own function of this name. `RTLD_NEXT` may not find it if the program opened libibverbs with
+/// `dlopen`.
 fn next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is terminated; the lookup runs no code.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

@@ -12,7 +12,7 @@ pub enum TransportKind {
     Iwarp,
     /// Cisco usNIC, which has datagrams only.
     Usnic,
-    /// One that rdma-core gives no name, such as Amazon's SRD of EFA.
+    /// Transport without a name in rdma-core, such as the SRD transport of Amazon EFA.
     Unspecified,
     /// Any other transport.
     Other,
@@ -164,7 +164,7 @@ pub struct Gid {
     pub port: u8,
     /// Index in the port's GID table.
     pub index: u8,
-    /// The 16 bytes.
+    /// Bytes of the GID.
     pub raw: [u8; 16],
     /// Type.
     pub kind: GidKind,

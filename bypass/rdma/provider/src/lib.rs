@@ -53,10 +53,10 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).
     fn async_event(&self) -> io::Result<Option<AsyncEvent>>;
 
-    /// `ibv_alloc_pd`.
+    /// Allocates a protection domain (`ibv_alloc_pd`).
     fn alloc_pd(&self) -> io::Result<Handle>;
 
-    /// `ibv_dealloc_pd`.
+    /// Deallocates a protection domain or parent domain (`ibv_dealloc_pd`).
     ///
     /// # Safety
     /// The protection domain is live and is not used again.
@@ -65,7 +65,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Allocates a thread domain, if the driver has them (`ibv_alloc_td`).
     fn alloc_td(&self) -> io::Result<Handle>;
 
-    /// `ibv_dealloc_td`.
+    /// Deallocates a thread domain (`ibv_dealloc_td`).
     ///
     /// # Safety
     /// The thread domain is live and is not used again.
@@ -74,8 +74,8 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Allocates a parent domain of a protection domain and a thread domain (`ibv_alloc_parent_domain`). It takes the
     /// place of the protection domain in other calls, and is deallocated by [`dealloc_pd`](Self::dealloc_pd).
     ///
-    /// Drivers omit locks for queue pairs that are created there: the caller uses each of them by one thread at a time,
-    /// and sends by those of one thread domain from one thread at a time.
+    /// Drivers omit locks for queue pairs that are created there: the caller uses each such queue pair from one thread
+    /// at a time, and sends on all queue pairs of one thread domain from one thread at a time.
     ///
     /// # Safety
     /// Both domains are live, and `pd` is not a parent domain.
@@ -88,7 +88,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// the peer may access the memory at any time.
     unsafe fn reg_mr(&self, pd: Handle, start: *mut u8, len: usize, access: Access) -> io::Result<(Handle, Keys)>;
 
-    /// `ibv_dereg_mr`.
+    /// Deregisters a memory region (`ibv_dereg_mr`).
     ///
     /// # Safety
     /// The region is live and is not used again; no outstanding request names it.
@@ -100,7 +100,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The protection domain is live.
     unsafe fn alloc_mw(&self, pd: Handle) -> io::Result<(Handle, u32)>;
 
-    /// `ibv_dealloc_mw`.
+    /// Deallocates a memory window (`ibv_dealloc_mw`).
     ///
     /// # Safety
     /// The window is live and is not used again.
@@ -112,7 +112,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The protection domain is live.
     unsafe fn create_ah(&self, pd: Handle, path: &AhAttr) -> io::Result<Handle>;
 
-    /// `ibv_destroy_ah`.
+    /// Destroys an address handle (`ibv_destroy_ah`).
     ///
     /// # Safety
     /// The address handle is live and is not used again.
@@ -122,7 +122,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// pending (`ibv_create_comp_channel`).
     fn create_comp_channel(&self) -> io::Result<(Handle, RawFd)>;
 
-    /// `ibv_destroy_comp_channel`.
+    /// Destroys a completion channel (`ibv_destroy_comp_channel`).
     ///
     /// # Safety
     /// The channel is live and is not used again.
@@ -144,7 +144,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Returns the number of completion vectors: interrupts that completion queues can be spread over.
     fn comp_vectors(&self) -> u32;
 
-    /// `ibv_destroy_cq`.
+    /// Destroys a completion queue (`ibv_destroy_cq`).
     ///
     /// # Safety
     /// The completion queue is live and is not used again.
@@ -163,19 +163,19 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The completion queue is live and is polled by one thread at a time.
     unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize>;
 
-    /// `ibv_create_srq`.
+    /// Creates a shared receive queue (`ibv_create_srq`).
     ///
     /// # Safety
     /// The protection domain is live.
     unsafe fn create_srq(&self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle>;
 
-    /// `ibv_destroy_srq`.
+    /// Destroys a shared receive queue (`ibv_destroy_srq`).
     ///
     /// # Safety
     /// The shared receive queue is live and is not used again.
     unsafe fn destroy_srq(&self, srq: Handle) -> io::Result<()>;
 
-    /// `ibv_post_srq_recv`. An empty list has no effect.
+    /// Posts buffers to a shared receive queue (`ibv_post_srq_recv`). An empty list has no effect.
     ///
     /// # Safety
     /// The shared receive queue is live. The buffers lie in live regions of its protection domain and are used by
@@ -196,7 +196,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// As for [`create_qp`](Self::create_qp).
     unsafe fn create_ud_qp(&self, pd: Handle, attr: &QpInitAttr) -> io::Result<(Handle, u32, QpCap)>;
 
-    /// `ibv_destroy_qp`.
+    /// Destroys a queue pair (`ibv_destroy_qp`).
     ///
     /// # Safety
     /// The queue pair is live and is not used again.
@@ -209,14 +209,14 @@ pub unsafe trait Provider: Send + Sync + 'static {
     unsafe fn modify_qp(&self, qp: Handle, transition: &Transition) -> io::Result<()>;
 
     /// Changes the state of a queue pair with the attributes of the connection `id` (`rdma_init_qp_attr`, then
-    /// `ibv_modify_qp`), except for `options`. The kernel's connection manager has no setting for some of them:
-    /// RNR timers of 655 ms, and time-outs of seconds.
+    /// `ibv_modify_qp`), except for `options`. The kernel's connection manager has no setting for some options, and
+    /// uses an RNR timer of 655 ms and time-outs of seconds.
     ///
     /// # Safety
     /// The queue pair and the identifier are live.
     unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()>;
 
-    /// `ibv_query_qp`.
+    /// Returns the attributes of a queue pair (`ibv_query_qp`).
     ///
     /// # Safety
     /// The queue pair is live.
@@ -228,10 +228,10 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// # Safety
     /// The queue pair is live. The scatter/gather elements lie in live regions of its protection domain (except inline
     /// data). Their memory is not written (for a READ, not used) until this request or a later one completes, or the
-    /// queue pair is destroyed. The address handle of a datagram is of this device and stays live as long.
+    /// queue pair is destroyed. The address handle of a datagram is of this device and stays live until then.
     unsafe fn post_send(&self, qp: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError>;
 
-    /// `ibv_post_recv`. An empty list has no effect.
+    /// Posts buffers to a receive queue (`ibv_post_recv`). An empty list has no effect.
     ///
     /// # Safety
     /// As for [`post_srq_recv`](Self::post_srq_recv).
@@ -241,7 +241,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// an event is pending (`rdma_create_event_channel`).
     fn cm_create_event_channel(&self) -> io::Result<(Handle, RawFd)>;
 
-    /// `rdma_destroy_event_channel`.
+    /// Destroys an event channel (`rdma_destroy_event_channel`).
     ///
     /// # Safety
     /// The channel is live, has no identifiers, and is not used again.
@@ -259,7 +259,7 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// The channel is live.
     unsafe fn cm_create_id(&self, channel: Handle) -> io::Result<Handle>;
 
-    /// `rdma_destroy_id`. Pending events of the identifier are discarded.
+    /// Destroys an identifier (`rdma_destroy_id`). Pending events of the identifier are discarded.
     ///
     /// # Safety
     /// The identifier is live and is not used again.

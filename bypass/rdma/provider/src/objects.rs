@@ -2,7 +2,7 @@
 
 use super::device::{Gid, Mtu};
 
-/// Object of a provider.
+/// Handle of an object of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub usize);
 
@@ -28,8 +28,8 @@ pub struct Access {
     pub remote_atomic: bool,
     /// Memory windows may be bound.
     pub bind: bool,
-    /// The device may write in any order, as far as completions are concerned: no program polls the memory
-    /// (`IBV_ACCESS_RELAXED_ORDERING`). Devices and kernels without it ignore it.
+    /// The device may reorder its writes; a completion still follows all writes of its request. Programs must not poll
+    /// the memory (`IBV_ACCESS_RELAXED_ORDERING`). The flag has no effect on devices and kernels without support.
     pub relaxed: bool,
 }
 

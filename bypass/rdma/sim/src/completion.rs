@@ -62,11 +62,11 @@ impl<T> Waker<T> {
 /// Queue slot that becomes free when a completion is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueueSlot {
-    /// Places of the send request with this number and of all earlier ones.
+    /// Slots of the send request with this number and of all earlier requests.
     Send(Handle, u64),
-    /// QueueSlot of one receive buffer.
+    /// Slot of one receive buffer.
     Receive(Handle),
-    /// QueueSlot of one shared receive buffer, used by a queue pair.
+    /// Slot of one shared receive buffer, used by a queue pair.
     Shared(Handle, Handle),
 }
 
@@ -136,8 +136,8 @@ impl World {
         Ok(count)
     }
 
-    /// Frees the slot of a polled completion. Only polling frees places, because a provider has no other information
-    /// on the device's progress.
+    /// Frees the slot of a polled completion. Only polling frees slots, because a provider has no other information on
+    /// the device's progress.
     fn free(&mut self, slot: QueueSlot) {
         match slot {
             QueueSlot::Send(qp, sequence) => {
@@ -192,7 +192,7 @@ impl World {
         self.complete(cq, completion, slot);
     }
 
-    /// Lets a failing queue pair hold a shared buffer for a message in progress, if the device is of that kind.
+    /// Lets a failing queue pair hold a shared buffer for a message in progress, if `holds_shared` is set.
     pub fn hold_shared(&mut self, qp: Handle) {
         if self.devices[self.qps.device(qp)].config.holds_shared
             && let Some(srq) = self.qps[qp].config.srq

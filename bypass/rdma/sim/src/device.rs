@@ -20,7 +20,7 @@ pub struct DeviceConfig {
     /// Addresses of further ports, from port 2 on.
     pub more_addresses: Vec<IpAddr>,
     /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses
-    /// above are those of IPoIB interfaces.
+    /// above belong to IPoIB interfaces.
     pub link: LinkLayer,
     /// Limits.
     pub limits: DeviceLimits,
@@ -30,14 +30,14 @@ pub struct DeviceConfig {
     pub message: u32,
     /// MTU.
     pub mtu: Mtu,
-    /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; others
-    /// keep them.
+    /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; Soft-RoCE
+    /// keeps them.
     pub keeps_completions: bool,
     /// A failing queue pair holds a shared buffer for a message in progress. The buffer is flushed before the
-    /// last-WQE-reached event. If the queue pair is destroyed or reset before, the buffer is lost without a
-    /// completion and its place is free.
+    /// last-WQE-reached event. If the queue pair is destroyed or reset before, the buffer is lost without a completion
+    /// and its slot is free.
     pub holds_shared: bool,
-    /// Announced type 2 memory windows can be allocated. Some drivers announce those of the device but lack the call.
+    /// Announced type 2 memory windows can be allocated. Some drivers announce windows but lack the call.
     pub allocates_windows: bool,
     /// The driver has thread domains and parent domains.
     pub thread_domains: bool,
@@ -45,7 +45,7 @@ pub struct DeviceConfig {
     pub recycles_numbers: bool,
     /// A failing device flushes the requests of its queue pairs. Removed hardware does not.
     pub flushes_on_fatal: bool,
-    /// A reset queue pair keeps its posted buffers as empty ones, as that of Soft-RoCE does.
+    /// A reset queue pair keeps its posted buffers as empty ones, as with Soft-RoCE.
     pub keeps_reset_buffers: bool,
     /// Number of completion vectors.
     pub comp_vectors: u32,
@@ -235,7 +235,7 @@ impl Device {
         Some(self.addresses().position(|own| own == address)? as u8 + 1)
     }
 
-    /// Returns the port that reaches an address: that of the same /24, or port 1.
+    /// Returns the port that reaches an address: the port in the same /24, or port 1.
     pub fn port_to(&self, remote: IpAddr) -> u8 {
         let is_near = |own: IpAddr| raw_gid(own)[..15] == raw_gid(remote)[..15];
         self.addresses().position(is_near).map_or(1, |index| index as u8 + 1)

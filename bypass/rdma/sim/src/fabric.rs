@@ -76,7 +76,7 @@ impl Fabric {
         Fabric(Arc::new(Mutex::new(World::new(config))))
     }
 
-    /// Adds a device, opened by a process of its own. The address may be that of a vanished device.
+    /// Adds a device, opened by a process of its own. The address may have belonged to a vanished device.
     pub fn device(&self, name: &str, config: DeviceConfig) -> Arc<SimDevice> {
         let mut world = self.world();
         let first_index = world.random.u32(1..0x10_0000);

@@ -48,7 +48,7 @@ pub(super) struct CallFault {
     errno: i32,
 }
 
-/// Faults of datagrams in flight. By default each arrives, and those of one queue pair in order.
+/// Faults of datagrams in flight. By default, all datagrams arrive, and the datagrams of one queue pair in order.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramFaults {
     /// Percentage of lost datagrams, chosen with the fabric's seed.
@@ -104,7 +104,7 @@ impl Fabric {
         }
     }
 
-    /// Kills the process of a device: its objects are gone, and every call fails, except that destroying succeeds.
+    /// Kills the process of a device: its objects are gone, and every call fails, except calls that destroy objects.
     /// With `is_announced` its kernel ends the connections, and peers receive [`CmEventKind::Disconnected`]; otherwise
     /// the whole machine is gone, and their requests end with [`WcStatus::RetryExceeded`].
     pub fn vanish(&self, sim: &SimDevice, is_announced: bool) {
@@ -175,9 +175,8 @@ impl Fabric {
     }
 
     /// Makes a device fail or removes it: its queue pairs enter `Error`, without completions unless it
-    /// [flushes](super::DeviceConfig::flushes_on_fatal); its identifiers receive
-    /// [`CmEventKind::Removed`], and every call fails with `EIO`, except that objects can be destroyed, and
-    /// completions and events taken.
+    /// [flushes](super::DeviceConfig::flushes_on_fatal); its identifiers receive [`CmEventKind::Removed`]; and every
+    /// call fails with `EIO`, except calls that destroy objects or take completions and events.
     pub fn fatal(&self, sim: &SimDevice) {
         let mut world = self.world();
         let device = sim.index;
@@ -240,8 +239,8 @@ impl World {
         failed.map_or(Ok(()), |number| Err(errno(number)))
     }
 
-    /// Returns the scheduled failure of the request being executed. If the failure is a refusal
-    /// by the peer, the peer fails as well.
+    /// Returns the scheduled failure of the request being executed. If the failure is a refusal by the peer, the peer
+    /// fails as well.
     pub fn due_fault(&mut self, qp: Handle) -> Option<WcStatus> {
         let faults = &mut self.qps[qp].faults;
         let due = faults.iter().position(|&(after, _)| after == 0);

@@ -75,7 +75,7 @@ pub(super) struct Shared {
     pub capacity: u32,
     pub sges: u32,
     pub buffers: VecDeque<Buffer>,
-    /// Used places: posted buffers and unpolled completions.
+    /// Used slots: posted buffers and unpolled completions.
     pub held: u32,
 }
 

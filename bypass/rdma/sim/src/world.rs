@@ -83,7 +83,7 @@ impl<T> IndexMut<Handle> for Table<T> {
     }
 }
 
-/// Issued handles, and those of destroyed objects.
+/// Last issued handle, and the handles of destroyed objects.
 pub(super) struct Handles {
     next: usize,
     gone: BTreeSet<usize>,
@@ -136,7 +136,7 @@ pub(super) struct World {
     pub qps: Table<Pair>,
     pub cm_channels: Table<CmChannel>,
     pub cm_ids: Table<CmId>,
-    /// Queue pairs by number. Numbers are used once per fabric, so that a wrong one is detected.
+    /// Queue pairs by number. By default, a number is used once per fabric, so that a stale number is detected.
     pub numbers: BTreeMap<u32, Handle>,
     pub next_number: u32,
     /// Queue pairs and identifiers that may have events.

@@ -102,7 +102,7 @@ impl<C: Provider> ConnTransport<C> {
         }
     }
 
-    /// Returns true if requests are outstanding that generate no completion.
+    /// Returns true if outstanding requests may generate no completion.
     pub fn is_silent(&self) -> bool {
         match self {
             ConnTransport::Rc(qp) => qp.is_silent(),

@@ -1,8 +1,8 @@
 //! Flow control by credits: one credit for each buffer that the peer has posted.
 //!
 //! The last credit is reserved for a message that carries only credits. An end with credits to return can therefore
-//! always send them, unless it has just used its last credit for that; then the other end has credits. So the two
-//! ends never wait for each other.
+//! always send them, unless it has just used its last credit for a credit message; then the other end has credits. Thus
+//! the two ends never wait for each other.
 
 /// Minimum buffers of an end: one is reserved for credit messages, and two used ones trigger a credit message.
 pub(crate) const LEAST_BUFFERS: u16 = 3;

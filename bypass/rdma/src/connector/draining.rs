@@ -71,8 +71,8 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Continues draining after a time-out: without an event, the worker is requested to poll; without its reply, the
-    /// worker has ended. Returns true if there were any.
+    /// Continues draining after a time-out: without a last-WQE-reached event, requests the worker to poll; without a
+    /// reply of the worker, which has ended, destroys the queue pair. Returns true if there was a time-out.
     pub(super) fn leave_late(&mut self, now: Instant) -> bool {
         let mut any = false;
         for worker in 0..self.pools.len() {

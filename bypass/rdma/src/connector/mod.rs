@@ -46,7 +46,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Interval of checks for time-outs and the end of all workers.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A worker, as the connector knows it.
+/// Queues and event mailbox of a worker, for the connector.
 pub struct WorkerHandle<C: Provider> {
     /// Completion queues of the worker's connections.
     pub cqs: Vec<CqHandle<C>>,
@@ -118,7 +118,7 @@ impl<C: Provider> AsFd for Listeners<C> {
 
 /// The device has failed or was removed, and all its connections have ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("RDMA device {device} has failed: {why}; `dmesg` may say more. Start again once `linerate rdma info` shows it")]
+#[error("RDMA device {device} has failed: {why}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
 pub struct DeviceFailed {
     /// Device name.
     pub device: String,
@@ -188,8 +188,7 @@ enum Step<C: Provider> {
 }
 
 impl<C: Provider> Connector<C> {
-    /// Creates a connector for `workers` with memory of `mr`, of which `buffers` is a part. `commands` signals
-    /// `bell`.
+    /// Creates a connector for `workers`. `buffers` is a part of the memory of `mr`. `commands` signals `bell`.
     pub fn new(
         config: &Config,
         listeners: Listeners<C>,
@@ -304,7 +303,7 @@ impl<C: Provider> Connector<C> {
     /// Waits for an event or a request.
     fn rest(&mut self) {
         if self.commands.about_to_sleep() {
-            // Retries and the end of the workers signal nothing.
+            // Retries and the end of the workers generate no event.
             let longest = if self.unsent.is_empty() { CHECK_INTERVAL } else { MOMENT };
             let rings = [self.listeners.as_fd(), self.mr.pd().async_fd(), self.bell.as_fd()];
             if let Err(error) = wait_readable(rings, longest) {
@@ -377,7 +376,7 @@ impl<C: Provider> Connector<C> {
         Ok(())
     }
 
-    /// Sends events to the workers, each in order. Those for which a worker has no room wait.
+    /// Sends events to the workers, in order for each worker. Events that find a full mailbox stay in `unsent`.
     fn send_events(&mut self) {
         let mut full = Vec::new();
         for (worker, event) in std::mem::take(&mut self.unsent) {

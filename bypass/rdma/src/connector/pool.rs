@@ -9,7 +9,7 @@ use linerate_bypass::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 
-/// Prepared queue pairs of one worker, for the first port. Connections by another port create theirs.
+/// Prepared queue pairs of one worker, for the first port. Connections by another port create their own.
 ///
 /// The queue pair of an ended connection is reused if the pool has room: its worker [drains](Connector::recycle)
 /// it, it [rests](Connector::rest_drained) until no packets of the old connection are left, and it is
@@ -165,7 +165,7 @@ impl<C: Provider> Connector<C> {
         }
         let Pool { ready, resting, .. } = &self.pools[worker];
         let is_most = self.qps(worker) - resting.len() >= self.config.max_connections;
-        // Completion queues have spare room for queue pairs being destroyed, unless all are at once.
+        // Completion queues have spare room for queue pairs being destroyed, but not if all are destroyed at once.
         let has_room = !resting.is_empty() || self.workers[worker].cqs.iter().any(CqHandle::has_room);
         ready.is_empty() && (is_most || !has_room)
     }

@@ -15,9 +15,9 @@ pub(super) const READY: u8 = b'r';
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QpInfo {
     pub greeting: EndParams,
-    /// Queue pair number; for a session, that of the UD queue pair.
+    /// Queue pair number; for a session, the number of the UD queue pair.
     pub qp: u32,
-    /// Session, as this end numbers it.
+    /// Session attributes of this end, if the connection is a session.
     pub session: Option<SessionInfo>,
     /// Packet sequence number of the first packet sent.
     pub psn: u32,

@@ -9,25 +9,25 @@ use linerate_bypass::ConnectError;
 use linerate_bypass::time::Instant;
 
 impl<C: Provider> Connector<C> {
-    /// Gives the worker with a failed completion queue or shared receive queue new queues. All its connections end,
-    /// because their queue pairs cannot change queues.
+    /// Replaces the queues of the worker whose completion queue or shared receive queue `queue` has failed. All
+    /// connections of the worker end, because their queue pairs cannot change queues.
     pub(super) fn queue_failed(&mut self, queue: Handle, now: Instant) {
         let is_it = |worker: &super::WorkerHandle<C>| {
             worker.cqs.iter().any(|cq| cq.handle() == queue)
                 || worker.srq.as_ref().is_some_and(|srq| srq.handle() == queue)
         };
-        // Otherwise a queue that was replaced.
+        // An unknown queue was already replaced.
         let Some(worker) = self.workers.iter().position(is_it) else { return };
         let device = self.mr.pd().provider().name().to_owned();
         tracing::error!("{device}: a queue of worker {worker} has failed: its connections end, and it gets new queues");
         self.give_up_connecting(worker, now);
-        // All its queue pairs use the old queues. The worker returns those that it drains.
+        // All queue pairs of the pool use the old queues. The worker returns the queue pairs that it drains.
         let Pool { ready, resting, leaving, .. } = &mut self.pools[worker];
         ready.clear();
         resting.clear();
         leaving.clear();
         let handle = &mut self.workers[worker];
-        // Nothing is connected meanwhile, nor if this fails.
+        // Without queues, the worker gets no new connections. It stays without them if the replacement fails.
         (handle.cqs, handle.srq, handle.datagrams) = (Vec::new(), None, None);
         let made = Queues::new(&self.config, &self.limits, &self.mr, &self.buffers, handle.channel.as_ref(), worker);
         match made {

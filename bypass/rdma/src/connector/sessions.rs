@@ -14,10 +14,10 @@ const KEPT: usize = 1024;
 /// Age from which an address handle serves no new session: it contains the MAC address that the peer had when it was
 /// created.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// Age below which an address handle is not renewed again: all sessions with a peer that has moved request it.
+/// Age below which an address handle is not renewed again: all sessions with a peer that has moved request a renewal.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// UD queue pair of a worker, as peers need to know it.
+/// Handle, number and Q_Key of the UD queue pair of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct UdQpHandle {
     /// Handle of the provider.

@@ -91,7 +91,7 @@ impl<C: Provider> Net<C> {
         };
         let Some(id) = self.of_number(header.session) else {
             match self.expected.get_mut(&header.session) {
-                // The peer sends no more than a window before it receives an answer.
+                // Without an acknowledgement, the peer sends at most one window.
                 Some(early) if early.len() < WINDOW as usize => early.push(Early::Datagram(received)),
                 _ => self.summary.drop_for(STRANGE, 1),
             }

@@ -94,10 +94,10 @@ pub(crate) struct Net<C: Provider> {
     by_number: HashMap<u64, ConnId, foldhash::fast::FixedState>,
     /// Completions and datagrams of connections being established, by number.
     expected: HashMap<u64, Vec<Early>, foldhash::fast::FixedState>,
-    /// Queue pairs of ended connections being drained, by number; and those that are drained.
+    /// Queue pairs of ended connections: being drained, by number, and drained.
     draining: HashMap<u32, Draining<C>, foldhash::fast::FixedState>,
     pub drained: Vec<Qp<C, Errored>>,
-    /// Queue pairs whose remaining completions are being polled, and those for which that is done.
+    /// Queue pairs whose remaining completions are being polled, and numbers of the finished ones.
     polling: Polling,
     pub polled_for: Vec<u32>,
     /// Timers of session retransmissions and acknowledgements.
@@ -278,7 +278,7 @@ impl<C: Provider> Net<C> {
     }
 
     /// Ends the lost connections whose data, sent before the loss, has been processed: when all queues are empty, or
-    /// after as many polls as a full queue takes, because other connections may keep the queues busy for ever.
+    /// after the polls that empty a full queue, because other connections may keep the queues busy for ever.
     #[cold]
     fn end_all_lost(&mut self) {
         let is_drained = self.is_drained;
@@ -296,7 +296,7 @@ impl<C: Provider> Net<C> {
         for id in self.table.slots.conn_ids() {
             self.end(id, CloseReason::Reset);
         }
-        // Nothing of the old queues completes any more.
+        // Requests on the old queues no longer complete.
         self.expected.clear();
         self.lost.clear();
         self.polled.clear();
@@ -330,8 +330,8 @@ impl<C: Provider> Net<C> {
         }
     }
 
-    /// Requests a channel event at the next completion. The connector wakes the worker for a connection whose queue was
-    /// unused.
+    /// Requests a channel event at the next completion of each queue in use. The connector wakes the worker for the
+    /// first connection of an unused queue.
     pub fn arm(&mut self) {
         if !self.is_over
             && let Err(error) = self.cqs.iter_mut().filter(|cq| !cq.is_unused()).try_for_each(Cq::notify)

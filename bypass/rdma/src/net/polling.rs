@@ -30,7 +30,7 @@ impl<C: Provider> Net<C> {
         self.polling.0.push((number, self.polls_until_empty()));
     }
 
-    /// Returns the number of polls that empty a full queue of what it holds now.
+    /// Returns the number of polls that take all present entries of a full queue.
     pub(super) fn polls_until_empty(&self) -> u32 {
         let entries = self.cqs.iter().map(Cq::entries).max().unwrap_or(0);
         entries.div_ceil(BURST as u32).max(1)

@@ -171,7 +171,7 @@ impl<C: Provider> Net<C> {
             }
         }
         if !conn.tx.is_empty() {
-            // Otherwise nothing of what follows is a reason to wait.
+            // Without unsent data, missing credits or a full queue delay nothing.
             let verbs = &mut self.summary.verbs;
             if conn.link.credits.sendable() == 0 {
                 verbs.credit_stalls += 1;

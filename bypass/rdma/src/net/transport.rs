@@ -102,7 +102,7 @@ impl<C: Provider> Transport for Net<C> {
         self.remote(conn, operation, token)
     }
 
-    /// Always refuses: connections over verbs carry streams only.
+    /// Returns the datagram unsent: connections over verbs carry streams only.
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram> {
         Err(datagram)
     }

@@ -20,7 +20,7 @@ pub(super) fn made<T>(object: *mut T) -> io::Result<Handle> {
     if object.is_null() { Err(io::Error::last_os_error()) } else { Ok(Handle(object.expose_provenance())) }
 }
 
-/// Returns the object of a handle. The creator of the handle knows that it is a `T`.
+/// Returns the object of a handle. The caller ensures that the object is a `T`.
 pub(super) fn object<T>(handle: Handle) -> *mut T {
     std::ptr::with_exposed_provenance_mut(handle.0)
 }

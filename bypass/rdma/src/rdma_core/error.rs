@@ -7,7 +7,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// libibverbs or librdmacm is missing.
-    #[error("rdma-core was not found, which RDMA devices need: apt-get install ibverbs-providers librdmacm1")]
+    #[error("rdma-core was not found: apt-get install ibverbs-providers librdmacm1")]
     NoLibraries,
     /// The kernel has no RDMA support loaded.
     #[error("the kernel offers no RDMA: {}", modprobe("ib_uverbs rdma_ucm", loads_modules()))]
@@ -93,8 +93,8 @@ pub(super) fn explained(error: io::Error, len: usize) -> io::Error {
         Some(limit) if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::new(
             io::ErrorKind::OutOfMemory,
             format!(
-                "{error}: a region of {} counts as locked memory, of which {} are allowed, and by some drivers to \
-                 root, too: ulimit -l unlimited",
+                "{error}: a region of {} counts towards the limit of locked memory, {}, which some drivers also \
+                 apply to root: ulimit -l unlimited",
                 kilobytes(len as u64),
                 kilobytes(limit)
             ),
@@ -103,17 +103,17 @@ pub(super) fn explained(error: io::Error, len: usize) -> io::Error {
     }
 }
 
-/// Returns whether the kernel can load modules.
+/// Returns true if the kernel can load modules.
 pub(super) fn loads_modules() -> bool {
     std::path::Path::new("/proc/modules").exists()
 }
 
-/// Returns the command that loads `modules`, and one for a device in software, or the alternative for a kernel without
+/// Returns the commands that load `modules` and create a software device, or the alternative for a kernel without
 /// loadable modules.
 fn modprobe(modules: &str, loads_modules: bool) -> String {
     if loads_modules {
         format!(
-            "modprobe {modules}, and for one in software over eth0: modprobe rdma_rxe && \
+            "modprobe {modules}, and for a software device over eth0: modprobe rdma_rxe && \
              rdma link add rxe0 type rxe netdev eth0"
         )
     } else {

@@ -29,7 +29,8 @@ impl RdmaCore {
     }
 }
 
-/// Returns the largest size that `attempt` grants: it refuses larger ones. A failure with size 0 is another error.
+/// Returns the largest size that `attempt` grants. `attempt` refuses larger sizes; its failure at size 0 has another
+/// cause and is returned.
 fn largest(attempt: impl Fn(u32) -> io::Result<u32>) -> io::Result<u32> {
     let (mut most, mut refused) = (attempt(0)?.min(MOST), MOST + 1);
     while most + 1 < refused {

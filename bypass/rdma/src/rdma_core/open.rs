@@ -41,7 +41,7 @@ impl RdmaCore {
     /// [`Error::NoLibraries`], [`Error::NoKernel`], and other failures to list them.
     pub fn devices() -> Result<Vec<String>, Error> {
         let list = List::new().map_err(|error| Error::of("*", error))?;
-        // SAFETY: the devices are those of the list.
+        // SAFETY: the devices belong to the list, which is live.
         Ok(list.devices().iter().map(|&device| unsafe { name_of(device) }).collect())
     }
 
@@ -54,7 +54,7 @@ impl RdmaCore {
         let error = |error| Error::of(name, error);
         // Unlike librdmacm, libibverbs reports the cause of an empty list.
         let list = List::new().map_err(error)?;
-        // SAFETY: the devices are those of the list.
+        // SAFETY: the devices belong to the list, which is live.
         let there: Vec<String> = list.devices().iter().map(|&device| unsafe { name_of(device) }).collect();
         let Some(index) = there.iter().position(|one| one == name) else {
             return Err(absent(name, there));

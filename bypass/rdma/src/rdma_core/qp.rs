@@ -33,7 +33,7 @@ pub(super) unsafe fn create(
     Ok((handle, number, values::given(&attributes.cap)))
 }
 
-/// Returns the attributes of a transition, and the mask of those given (IBA table 96).
+/// Returns the attributes of a transition and their mask (IBA table 96).
 pub(super) fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
     // SAFETY: numbers and a byte array, for which zero is valid.
     let mut to: sys::ibv_qp_attr = unsafe { zeroed() };
@@ -101,7 +101,8 @@ pub(super) fn attributes(transition: &Transition) -> (sys::ibv_qp_attr, given) {
     (to, which | given::IBV_QP_STATE)
 }
 
-/// Ethernet has no LIDs. With a LID, the GRH is omitted, which saves 40 bytes per packet.
+/// Converts an address vector. Without a LID, as on Ethernet, packets need a GRH. With a LID, the GRH is omitted, which
+/// saves 40 bytes per packet.
 pub(super) fn address(path: &AhAttr) -> sys::ibv_ah_attr {
     sys::ibv_ah_attr {
         grh: sys::ibv_global_route {

@@ -14,7 +14,7 @@ const LEAST: u32 = 2;
 pub(super) struct Congestion {
     /// Maximum messages in flight.
     window: u32,
-    /// Window below which it grows by one for each acknowledged message.
+    /// Slow-start threshold. Below it, the window grows by one for each acknowledged message.
     threshold: u32,
     /// Messages acknowledged since the last growth in congestion avoidance.
     acked: u32,
@@ -71,7 +71,7 @@ impl Congestion {
         self.recover.take_if(|recover| !super::is_before(first, *recover));
     }
 
-    /// Records the loss of a message, when `next` is the number of the first message that was not yet sent.
+    /// Records the loss of a message. `next` is the number of the first message that was not yet sent.
     pub fn lost(&mut self, next: u32) {
         if self.recover.is_none() {
             self.threshold = (self.window / 2).max(LEAST);
@@ -79,7 +79,7 @@ impl Congestion {
         }
     }
 
-    /// Records a time-out; `is_first` if nothing was acknowledged since the one before (RFC 5681 §3.1).
+    /// Records a time-out; `is_first` if it is the first one since the last acknowledgement (RFC 5681 §3.1).
     pub fn timed_out(&mut self, is_first: bool) {
         if is_first {
             self.threshold = (self.window / 2).max(LEAST);
@@ -90,7 +90,7 @@ impl Congestion {
 
 #[cfg(test)]
 impl Congestion {
-    /// Returns the maximum window, for comparison.
+    /// Creates a congestion window of the maximum size, for comparison.
     pub fn fixed() -> Self {
         Congestion { window: WINDOW, ..Congestion::default() }
     }

@@ -7,7 +7,7 @@ use crate::connection::wire::Malformed;
 pub(crate) struct DatagramHeader {
     /// Session number of the receiver.
     pub session: u64,
-    /// Number of the message, or of the next one if there is none.
+    /// Number of the message, or of the next message if the datagram carries none.
     pub number: u32,
     /// A message follows.
     pub has_message: bool,

@@ -1,10 +1,10 @@
 //! Reliable, ordered sessions over unreliable datagrams: one end, without a device.
 //!
-//! Each end numbers its messages, keeps them until they are acknowledged, and retransmits lost ones. Received
-//! messages are delivered once and in order, so that no request is executed twice. The design follows Kalia, Kaminsky
-//! and Andersen, "FaSST" (OSDI 2016) and "Datacenter RPCs can be General and Fast" (eRPC, NSDI 2019): single-packet
-//! datagrams on UD queue pairs. Losses are detected by time-out, as there, and by later messages that were
-//! acknowledged (RFC 9002 §6.1.1).
+//! Each end numbers its messages, keeps them until they are acknowledged, and retransmits lost ones. Received messages
+//! are delivered once and in order, so that no request is executed twice. The design follows Kalia, Kaminsky and
+//! Andersen, "FaSST" (OSDI 2016) and "Datacenter RPCs can be General and Fast" (eRPC, NSDI 2019): single-packet
+//! datagrams on UD queue pairs. Losses are detected by time-out, as in these papers, and by the acknowledgement of
+//! later messages (RFC 9002 §6.1.1).
 
 mod congestion;
 mod header;
@@ -21,7 +21,7 @@ use linerate_bypass::inspect::TcpInfo;
 use linerate_bypass::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Maximum unacknowledged messages of an end, and maximum out-of-order messages kept: those that a header can
+/// Maximum unacknowledged messages of an end, and maximum out-of-order messages kept: the number that a header can
 /// acknowledge.
 pub(crate) const WINDOW: u32 = 32;
 /// Later acknowledged messages after which a message counts as lost (RFC 9002 §6.1.1).
@@ -60,7 +60,7 @@ impl Sent {
 pub(crate) struct Session {
     /// Session number of the peer.
     theirs: u64,
-    /// Maximum received messages that are not taken or out of order.
+    /// Maximum received messages that are not yet taken, including out-of-order ones.
     window: usize,
     /// Unacknowledged messages, in order, and the number of the first.
     sent: VecDeque<Sent>,
@@ -71,7 +71,7 @@ pub(crate) struct Session {
     congestion: Congestion,
     /// Messages received in order and not yet taken.
     ready: VecDeque<Bytes>,
-    /// Number of the first missing message, and the messages received after it; entry 0 is the missing one.
+    /// Number of the first missing message, and the messages received after it; entry 0 is the missing message.
     expected: u32,
     early: VecDeque<Option<Bytes>>,
     /// Time of the first unacknowledged message received.
@@ -89,7 +89,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a session that the peer calls `theirs`, with a receive window of `window` untaken messages.
+    /// Creates a session that the peer numbers `theirs`, with a receive window of `window` untaken messages.
     pub fn new(theirs: u64, window: u16) -> Self {
         Session {
             theirs,
@@ -211,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Counts the messages as lost whose time-out has expired.
+    /// Marks the messages with an expired time-out as lost.
     fn expire(&mut self, now: Instant) {
         let wait = self.wait();
         let mut is_late = false;
@@ -226,8 +226,7 @@ impl Session {
         }
     }
 
-    /// Processes a datagram with its message, if any. Messages that can be [taken](Self::take) afterwards are in
-    /// order.
+    /// Processes a datagram with its message, if any. [`take`](Self::take) then returns the messages that are in order.
     pub fn receive(&mut self, header: &DatagramHeader, message: Bytes, now: Instant) -> Result<(), Malformed> {
         self.acknowledged(header, now)?;
         if !header.has_message {

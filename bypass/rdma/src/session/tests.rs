@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// Sends all due datagrams and returns the message numbers; those that `arrive` selects reach the other end.
+/// Sends all due datagrams and returns the message numbers. The messages that `arrive` selects reach the other end.
 fn exchange(qp: &mut Pair, arrive: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut numbers = Vec::new();
     qp.send(0, || 1);
@@ -230,8 +230,8 @@ fn sender_probes_zero_window_and_receiver_reopens_it() {
     assert_eq!(exchange(&mut qp, |_| true), [32]);
 }
 
-/// Lets four sessions share a link with room for 40 messages that takes 10 µs for each, for 30 ms. Returns the number
-/// of messages that each has delivered, and the number of those sent again.
+/// Runs four sessions over a shared link for 30 ms. The link queues up to 40 messages and forwards one every 10 µs.
+/// Returns the number of delivered messages of each session, and the number of retransmissions of all sessions.
 fn share_link(has_fixed_window: bool) -> ([u32; 4], u64) {
     const ROOM: usize = 40;
     const STEP: Duration = Duration::from_micros(10);

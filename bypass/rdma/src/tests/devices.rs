@@ -1,4 +1,4 @@
-//! Devices that announce more than they can do, or that lack what others have.
+//! Devices that announce unavailable features, and devices without optional features.
 
 use super::rig::{Peer, Rig, Setup};
 use super::setup::connecting::ADDRESS;
@@ -84,7 +84,7 @@ fn workers_have_separate_thread_domains_and_continue_without_one() {
     fabric.fail_call(&device, Call::AllocThread, 1, libc::ENOMEM);
     fabric.fail_call(&device, Call::AllocParent, 1, libc::ENOMEM);
     let started = Adapter::<_, ()>::open(&device, &config, &[], 5).unwrap().start().unwrap();
-    // One worker has no thread domain, and that of another is given back.
+    // Two of five workers have no parent domain. The thread domain of one of them is deallocated.
     assert_eq!((fabric.live().tds, fabric.live().pds), (3, 4));
     drop(started);
     assert_eq!(fabric.live(), Live::default());
@@ -143,7 +143,7 @@ fn reads_over_iwarp_return_the_bytes_of_the_peer() {
         let expected: Vec<u8> = (at..at + u64::from(len)).map(|at| (at % 251) as u8).collect();
         assert_eq!(**bytes, expected);
     }
-    // Nothing but the sink may be written.
+    // Peers can write only the sink.
     assert_eq!(rig.fabric.writable(&rig.ends[0].device).len(), 1);
 }
 
@@ -151,5 +151,5 @@ fn reads_over_iwarp_return_the_bytes_of_the_peer() {
 fn device_of_another_transport_is_refused_by_name() {
     let (_fabric, device) = device(|device| device.limits.transport = TransportKind::Unspecified);
     let error = open(&device, &Config::default()).err().unwrap().to_string();
-    assert!(error.starts_with("model: its transport is unspecified, as that of Amazon EFA"), "{error}");
+    assert!(error.starts_with("model: its transport is unspecified, as with Amazon EFA"), "{error}");
 }

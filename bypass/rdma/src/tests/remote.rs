@@ -75,7 +75,7 @@ fn compare_swap_succeeds_once() {
     }
 }
 
-/// Starts a denied operation while other connections count. `wrong` is prepared on the server's end.
+/// Executes the operation that `wrong` returns, which the server denies, while other connections execute additions.
 #[track_caller]
 fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<SimDevice>) -> (OneSidedOp, T)) {
     let setup = setup(seed);
@@ -134,7 +134,7 @@ fn counters_cannot_be_read() {
 }
 
 #[test]
-fn published_memory_cannot_be_counted_with() {
+fn published_memory_denies_atomic_operations() {
     for seed in 0..4 {
         denied(seed, |rig, _| {
             let memory = Arc::new(Published::new(4096, false).unwrap());

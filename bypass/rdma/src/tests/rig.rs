@@ -284,7 +284,7 @@ impl<S: Hosted> End<S> {
 }
 
 impl<S: Hosted> Rig<S> {
-    /// Creates two ends, of which the first connects.
+    /// Creates two unconnected ends with the configuration of `setup`.
     pub fn new(setup: &Setup, peers: [S; 2]) -> Self {
         Rig::with(setup, &[setup.config.clone(), setup.config.clone()], peers)
     }
@@ -371,7 +371,7 @@ impl<S: Hosted> Rig<S> {
         panic!("holds {:?} instead of {before:?}", self.ends[which].holds(&self.fabric));
     }
 
-    /// Adds connectors, of which that of the second end listens on `address`. Returns the actual address.
+    /// Adds connectors to both ends. The second one listens on `address`. Returns the actual address.
     pub fn listens(&mut self, address: SocketAddr) -> SocketAddr {
         self.ends[0].connects(&[]);
         self.ends[1].connects(&[address])[0]

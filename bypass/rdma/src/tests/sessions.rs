@@ -32,7 +32,7 @@ fn setup(seed: u64) -> Setup {
     Setup { seed, network: [127, 0, 0], config, offers: false, inline: 64 * (seed as u32 % 2), ..defaults }
 }
 
-/// Creates two ends, of which the second listens on the returned address.
+/// Creates two ends. The second one listens on the returned address.
 fn rig(setup: &Setup) -> (Rig, SocketAddr) {
     let mut rig = Rig::new(setup, [Peer::sends(&PARTS), Peer::echoes()]);
     rig.tick = TICK;

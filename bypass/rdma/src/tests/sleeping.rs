@@ -32,7 +32,7 @@ enum Order {
     Close,
 }
 
-/// Executes orders on its connection and reports events, or echoes.
+/// Service that executes orders on its connection and reports events, or echoes.
 struct Pinger {
     remote: Option<SocketAddr>,
     conn: Option<ConnId>,

@@ -4,8 +4,8 @@ use super::{Error, Pd, destroyed};
 use crate::provider::{AhAttr, Handle, Provider};
 use std::sync::Arc;
 
-/// Address handle, usable by any UD queue pair of the protection domain (`ibv_create_ah(3)`). It is destroyed with
-/// the last clone; outstanding requests hold one.
+/// Address handle, usable by any UD queue pair of the protection domain (`ibv_create_ah(3)`). It is destroyed with the
+/// last clone; outstanding requests hold clones.
 pub struct Ah<C: Provider>(Arc<Inner<C>>);
 
 struct Inner<C: Provider> {

@@ -12,7 +12,7 @@ pub struct Cq<C: Provider> {
     inner: CqHandle<C>,
     entries: u32,
     polled: Vec<WorkCompletion>,
-    /// Number of queue pairs ever created for the queue, when a poll without any of them left found nothing.
+    /// Number of queue pairs created until the last poll, if that poll found neither queue pairs nor completions.
     unused: Option<usize>,
 }
 
@@ -169,9 +169,9 @@ impl<C: Provider> Cq<C> {
         Cq::of_worker(provider, (entries, usize::MAX), channel, 0, None)
     }
 
-    /// Creates a queue like [`new`](Self::new) for the completions of at most `most` queue pairs. Its events interrupt
-    /// the processor that the device has for `worker`: workers take turns. The queue pairs are created in `parent`, if
-    /// any, and must be used by one thread.
+    /// Creates a queue like [`new`](Self::new) for the completions of at most `most` queue pairs. The completion
+    /// vectors of the device are assigned to workers in turn. The queue pairs are created in `parent`, if any, and must
+    /// be used by one thread.
     pub fn of_worker(
         provider: &Arc<C>,
         (entries, most): (u32, usize),
@@ -200,7 +200,8 @@ impl<C: Provider> Cq<C> {
         self.entries
     }
 
-    /// Returns true if the queue needs no poll: no queue pair completes there, and it was empty when polled since.
+    /// Returns true if the queue needs no poll: no queue pair completes there, and a poll after the destruction of the
+    /// last one found the queue empty.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.unused == Some(self.inner.0.created.load(Ordering::Acquire))

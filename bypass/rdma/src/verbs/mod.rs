@@ -64,8 +64,8 @@ fn remedy(error: &io::Error) -> &'static str {
         Some(libc::ENOMEM) => {
             "; memory may have to be locked: `ulimit -l unlimited`, or LimitMEMLOCK=infinity in a unit"
         }
-        Some(libc::EACCES | libc::EPERM) => "; run it as root, or as who may open /dev/infiniband/uverbs*",
-        Some(libc::EIO) => "; the device is out of order: `dmesg` may say why",
+        Some(libc::EACCES | libc::EPERM) => "; run it as root, or as a user that may open /dev/infiniband/uverbs*",
+        Some(libc::EIO) => "; the device has failed: see `dmesg`",
         _ => "",
     }
 }

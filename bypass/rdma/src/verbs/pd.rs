@@ -123,11 +123,11 @@ pub(super) struct Registration<C: Provider, K = Kept> {
 }
 
 impl<C: Provider, K> Registration<C, K> {
-    /// Registers `range`. `operation` is the operation, for errors.
+    /// Registers `range`. `operation` describes the call in errors.
     ///
     /// # Safety
-    /// The memory stays mapped as long as `kept` exists. The program accesses it in no way that conflicts with the
-    /// accesses of devices that `access` permits and requests ask for.
+    /// The memory stays mapped as long as `kept` exists. The program's accesses do not conflict with the accesses of
+    /// devices that `access` permits and requests perform.
     pub unsafe fn new(
         pd: &Pd<C>,
         range: Range<usize>,
@@ -171,7 +171,7 @@ impl<C: Provider> Mr<C> {
     /// Registers all memory of `arenas`. Peers can access it only through a [`Mw`].
     ///
     /// With a `sink`, READs are stored there and copied out: over iWARP, a READ response arrives as a write of the
-    /// peer, and its R_Key, which the peer sees, opens the whole region for writes at any time.
+    /// peer, and the READ announces an R_Key that opens the whole region for writes at any time.
     pub fn new(pd: &Pd<C>, arenas: &[Arena], sink: Option<Arena>) -> Result<Self, Error> {
         let access = Access { local_write: true, bind: true, relaxed: true, ..Access::default() };
         let part = |arena: &Arena| {

@@ -79,7 +79,7 @@ enum Held<C: Provider> {
     Nothing,
     Pieces(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
     Read(ArenaMut),
-    /// The response is stored in the sink, and copied to the other block.
+    /// READ with the response in a sink block, to be copied to the arena block.
     ReadBySink(SinkBlock, ArenaMut),
     Atomic(ArenaMut),
     BoundMw(BoundMw<C>),
@@ -201,7 +201,7 @@ impl<C: Provider> SendQueue<C> {
         self.held.len()
     }
 
-    /// Returns true if the last requests may never be known to have completed unless another one follows.
+    /// Returns true if the last requests may be unsignalled: only the completion of a later request then confirms them.
     pub fn is_silent(&self) -> bool {
         self.unsignalled > 0
     }
@@ -340,7 +340,7 @@ impl<C: Provider> SendQueue<C> {
         self.held.iter().any(|held| matches!(held, Held::BoundMw(_)))
     }
 
-    /// Drops those windows. The queue pair is in the error state, so that their requests have no effect.
+    /// Drops the windows of outstanding requests. In the error state of the queue pair, these requests have no effect.
     pub fn drop_windows(&mut self) {
         self.held.iter_mut().filter(|held| matches!(held, Held::BoundMw(_))).for_each(|held| *held = Held::Nothing);
     }

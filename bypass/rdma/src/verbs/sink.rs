@@ -51,7 +51,7 @@ impl SinkBlock {
 /// Copies memory that a peer may be writing to `into`: any bytes are acceptable.
 ///
 /// # Safety
-/// `start` is a multiple of eight. As many bytes as `into` has are mapped there, to which no reference exists.
+/// `start` is a multiple of eight. `into.len()` bytes are mapped there, and no reference to them exists.
 pub(super) unsafe fn load(start: usize, into: &mut [u8]) {
     let (words, bytes) = into.as_chunks_mut::<8>();
     let after = start + words.len() * 8;

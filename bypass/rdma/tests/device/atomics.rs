@@ -15,7 +15,7 @@ struct Numbers<'a> {
 impl<'a> Numbers<'a> {
     fn new(rig: &'a Rig) -> Option<Self> {
         if !rig.native.limits().unwrap().atomics.any() {
-            eprintln!("skipped: {} does no atomic operations", rig.native.name());
+            eprintln!("skipped: {} supports no atomic operations", rig.native.name());
             return None;
         }
         let numbers: Box<[AtomicU64; 4]> = Box::default();

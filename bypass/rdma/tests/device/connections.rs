@@ -151,7 +151,7 @@ fn connection_is_established_used_and_ended() {
     unsafe {
         rig.native.cm_disconnect(dialled).unwrap();
         manager.events([(accepted, CmEventKind::Disconnected)]);
-        // The reply.
+        // Replies to the disconnect request.
         rig.native.cm_disconnect(accepted).unwrap();
         manager.events([(dialled, CmEventKind::Disconnected)]);
         rig.modify_qp(client, &Transition::Error);

@@ -159,7 +159,7 @@ fn srq_is_shared() {
     assert_eq!(rig.bytes(4096..4224), [1; 128]);
 }
 
-/// Only with `LINERATE_RDMA_LINK`, the interface below the device, which is taken down and up.
+/// Runs only with `LINERATE_RDMA_LINK`, the network interface of the device, which the test takes down and up.
 #[test]
 fn port_state_changes_are_reported() {
     let Some(rig) = Rig::open() else { return };

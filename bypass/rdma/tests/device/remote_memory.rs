@@ -138,7 +138,7 @@ fn window_ends_at_its_bound() {
     mw.write(one, 2, 8192);
     let found = statuses(&rig, 1);
     if rig.native.emulated_by() == Some("rxe") && found == [WcStatus::Success] {
-        eprintln!("rxe ends a window where its region ends, not where it was bound to (seen with Linux 6.1)");
+        eprintln!("rxe enforces the bounds of the region, not of the window (seen with Linux 6.1)");
         return;
     }
     assert_eq!(found, [WcStatus::RemoteAccess]);

@@ -184,7 +184,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The order of destruction may be wrong then.
+            // After a panic, dependents may still exist.
             return;
         }
         // SAFETY: each object is live and destroyed once, after its dependents.
@@ -214,7 +214,7 @@ pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = poll() {
             return value;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {opcode}");
+        assert!(Instant::now() < deadline, "timed out waiting for {opcode}");
         std::thread::yield_now();
     }
 }

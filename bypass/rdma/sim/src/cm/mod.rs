@@ -162,7 +162,7 @@ impl World {
         Ok(self.new_id(device, channel))
     }
 
-    /// Notifies the peer. Requests that a listener received but did not take are rejected.
+    /// Destroys an identifier and notifies its peer. Requests that a listener received but did not take are rejected.
     pub fn cm_destroy_id(&mut self, device: usize, id: Handle) -> io::Result<()> {
         self.handles.check(&self.cm_ids, device, id)?;
         let untaken: Vec<_> =
@@ -296,7 +296,7 @@ impl World {
         Ok(())
     }
 
-    /// An iWARP device takes the queue pair over when connecting, so it must exist.
+    /// Checks that the queue pair of an iWARP connection is in INIT: the device takes it over when connecting.
     fn check_iwarp_pair(&self, device: usize, number: u32) -> io::Result<()> {
         let is_init = || {
             let qp = self.numbers.get(&number).filter(|&&qp| self.qps.device(qp) == device);
@@ -341,7 +341,7 @@ impl World {
         Ok(())
     }
 
-    /// Queue pairs keep their state, except over iWARP, where they end with the connection.
+    /// Ends a connection. Its queue pairs keep their state, except over iWARP, where they end with the connection.
     pub fn cm_disconnect(&mut self, device: usize, id: Handle) -> io::Result<()> {
         self.enter_id(device, Call::CmDisconnect, id)?;
         match self.cm_ids[id].state {
@@ -365,8 +365,8 @@ impl World {
     }
 
     /// Moves a queue pair with the attributes of its connection (`rdma_init_qp_attr`, with the kernel's
-    /// `cma_ib_init_qp_attr` and `cm_init_qp_*_attr`). Before a connect request, `Init` grants the peer nothing;
-    /// `Init` again afterwards grants writes, and reads if it may initiate READs.
+    /// `cma_ib_init_qp_attr` and `cm_init_qp_*_attr`). Before a connect request, `Init` grants the peer nothing; `Init`
+    /// again afterwards grants writes, and reads if the peer may initiate READs.
     pub fn modify_qp_by_cm(
         &mut self,
         device: usize,

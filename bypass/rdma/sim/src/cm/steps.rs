@@ -115,7 +115,7 @@ impl World {
         let found = self.cm_ids[id].remote.filter(|&remote| self.device_at(remote).is_some());
         let port = found.map(|remote| self.devices[device].port_to(remote.ip()));
         let Some(port) = port.filter(|&port| self.devices[device].carries(port)) else {
-            // As without an ARP reply.
+            // Same result as for a missing ARP reply.
             self.cm_ids[id].state = CmState::Failed;
             return self.deliver_event(id, CmEventKind::AddressFailed, -libc::ETIMEDOUT, PrivateData::default());
         };

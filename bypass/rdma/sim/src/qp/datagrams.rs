@@ -116,7 +116,7 @@ impl World {
         WcStatus::Success
     }
 
-    /// Returns the datagrams that may arrive next, with their times. Those of one queue pair stay in order unless
+    /// Returns the datagrams that may arrive next, with their times. Datagrams of one queue pair stay in order unless
     /// faults reorder them.
     pub fn next_datagrams(&self) -> Vec<(usize, u64)> {
         let is_next = |index: usize| {
@@ -150,8 +150,8 @@ impl World {
         }
     }
 
-    /// Stores a datagram in the next buffer. Without a fitting buffer it is dropped; the buffer stays posted, unless
-    /// it is of a shared queue (class E, and Soft-RoCE).
+    /// Stores a datagram in the next buffer. A datagram without a fitting buffer is dropped. A buffer that is too short
+    /// stays posted, unless it is of a shared queue (class E, and Soft-RoCE).
     fn receive_datagram(&mut self, peer: Handle, datagram: &Datagram) {
         let needed = GRH_LEN + datagram.bytes.len();
         let fits = |sges: &[Sge]| sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>() >= needed as u64;

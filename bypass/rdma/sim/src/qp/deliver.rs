@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// The first message reports the connection as established, possibly before the connection manager does (IBA
+    /// Reports the connection as established at the first message, possibly before the connection manager does (IBA
     /// 10.3.1.3).
     fn note_first_message(&mut self, peer: Handle) {
         let device = self.qps.device(peer);
@@ -219,8 +219,8 @@ impl World {
         Some((buffer, QueueSlot::Shared(handle, peer)))
     }
 
-    /// Delivers a SEND, or with `written` the immediate data of a WRITE, either of which needs a buffer. Without one
-    /// the sender must retry; over iWARP the connection ends.
+    /// Delivers a SEND, or with `written` the immediate data of a WRITE. Both need a buffer. Without a buffer, the
+    /// sender must retry; over iWARP, the connection ends.
     fn receive(&mut self, peer: Handle, bytes: &[u8], written: Option<u32>) -> Outcome {
         let pd = self.qps[peer].pd;
         let Some((buffer, slot)) = self.take_buffer(peer) else { return self.no_buffer(peer) };

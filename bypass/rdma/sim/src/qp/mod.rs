@@ -127,13 +127,13 @@ pub(super) struct Pair {
     /// Requests without a completion. The first `launched` were executed and wait for their responses.
     pub sends: VecDeque<Request>,
     pub launched: usize,
-    /// Posted requests, and those whose slots are free again: the difference occupies the send queue.
+    /// Numbers of posted requests and of requests whose slots are free again. The difference occupies the send queue.
     pub posted: u64,
     pub retired: u64,
     pub receives: VecDeque<Buffer>,
     /// Used slots of the receive queue: posted buffers and unpolled completions.
     pub receives_held: u32,
-    /// A request failed: none after it is executed.
+    /// A request failed. Later requests are not executed.
     pub is_stopped: bool,
     /// Time-out of the oldest request.
     pub deadline: Option<u64>,
@@ -498,7 +498,7 @@ impl World {
         self.devices[self.qps.device(peer)].has_gid(self.qps[peer].port, receiving.gid).then_some(peer)
     }
 
-    /// Returns the GID index that connections of a port use: for RoCE, that of version 2.
+    /// Returns the GID index that connections of a port use: for RoCE, the GID of version 2.
     pub fn source_of(&self, device: usize, port: u8) -> u8 {
         let device = &self.devices[device];
         let raw = device.gid(port);

@@ -87,7 +87,7 @@ pub fn server() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], 7471))
 }
 
-/// Sends a request from `a` to `b`; the second identifier is that of `b`.
+/// Sends a request from `a` to `b`; the second identifier belongs to `b`.
 fn requested(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
     let id = a.resolved(fabric, server());
@@ -193,7 +193,7 @@ fn qp_before_request_grants_nothing() {
 }
 
 #[test]
-fn retries_are_those_of_the_transition() {
+fn retries_follow_the_transition() {
     let (fabric, a, b) = parties(&Setup::default());
     b.listen(7471);
     let id = a.resolved(&fabric, server());

@@ -78,7 +78,7 @@ impl<C: Provider> Connector<C> {
             Stage::Answered(transport, theirs) => match handshake.next() {
                 Ok(Some([READY])) => return Ok(Step::Ready(transport, theirs)),
                 progress => {
-                    // Owned by the handshake, in case it is given up.
+                    // The handshake keeps the queue pair, so that `give_up` can drain it.
                     handshake.stage = Stage::Answered(transport, theirs);
                     if progress?.is_some() {
                         return Err(ExchangeError::Malformed);
@@ -164,7 +164,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Creates the state of the established connection, and watches the TCP connection for its end. Returns also the
+    /// Creates the state of the established connection, and watches the TCP connection for its end. Also returns the
     /// local port and GID.
     pub(super) fn settle(
         &mut self,
@@ -175,7 +175,7 @@ impl<C: Provider> Connector<C> {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
         if let ConnTransport::Ud(_) = transport {
-            // No device detects a dead peer that is silent.
+            // The device does not detect a dead peer of a UD queue pair.
             sockopt::set_tcp_keepidle(&handshake.stream, self.config.probe_after.max(ASK_EVERY))?;
             sockopt::set_tcp_keepintvl(&handshake.stream, ASK_EVERY)?;
             sockopt::set_tcp_keepcnt(&handshake.stream, ASK_TIMES)?;

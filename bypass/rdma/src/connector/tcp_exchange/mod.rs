@@ -47,7 +47,7 @@ pub enum ExchangeError {
     #[error("iWARP connections need rdma_cm: remove --rdma-connect")]
     Iwarp,
     /// RoCE needs an address of the device's port.
-    #[error("{0} is no address of this device: use one that linerate rdma info shows, or a route by it")]
+    #[error("{0} is no address of this device: use an address from linerate rdma info, or a route through the device")]
     NotOfDevice(IpAddr),
     /// The address is at another port, or has another GID.
     #[error("{0} is not at the chosen port and GID index: linerate rdma info shows both")]
@@ -70,7 +70,7 @@ pub enum ExchangeError {
     #[error("no random number: {0}")]
     NoRandomness(getrandom::Error),
     /// The peer announced an address other than its own.
-    #[error("the peer's queue pair has another address than the peer")]
+    #[error("the GID of the peer's queue pair does not match the peer's IP address")]
     Elsewhere,
     /// The worker has the maximum number of connections.
     #[error("the worker has no room for another connection")]
@@ -331,7 +331,7 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// The transport is kept until the worker releases it.
+    /// Notifies the worker of a lost connection. The TCP connection is kept until the worker releases the transport.
     fn peer_is_gone(&mut self, number: u64) {
         let Some(exchange) = self.exchange() else { return };
         let Some(stream) = exchange.made.get(&number) else { return };

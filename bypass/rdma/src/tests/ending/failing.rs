@@ -29,7 +29,7 @@ fn setup(seed: u64) -> Setup {
     Setup { seed, config, narrow: seed.is_multiple_of(2), device, ..defaults }
 }
 
-/// Reuses queue pair numbers at once, and flushes nothing when it fails.
+/// Configures a device that reuses queue pair numbers at once, and flushes nothing when it fails.
 fn unkind(device: &mut DeviceConfig) {
     (device.holds_shared, device.recycles_numbers, device.flushes_on_fatal) = (true, true, false);
 }

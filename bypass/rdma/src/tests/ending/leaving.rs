@@ -16,18 +16,18 @@ fn setup(seed: u64, device: fn(&mut DeviceConfig)) -> Setup {
     Setup { seed, config, device, ..defaults }
 }
 
-/// Behaviour of hardware.
+/// Configures the behaviour of hardware.
 fn hardware(device: &mut DeviceConfig) {
     device.holds_shared = true;
 }
 
-/// Behaviour of Soft-RoCE of Linux 6.1.
+/// Configures the behaviour of Soft-RoCE of Linux 6.1.
 fn soft(device: &mut DeviceConfig) {
     (device.keeps_completions, device.reports_last_wqe) = (true, false);
 }
 
-/// Opens one connection after another: the first `killed` end with a queue pair error at a random time, further ones
-/// until `through` have finished. All objects are then as before. Returns the total time.
+/// Opens one connection after another. Causes `killed` queue pair errors at random times, then waits until `through`
+/// connections have finished and all their objects are destroyed. Returns the total time.
 fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
     let peer = rig.ends[0].worker.service_mut();
@@ -37,7 +37,7 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
         for _ in 0..rig.random.usize(..800) {
             rig.step();
         }
-        // The latest queue pairs are those in use.
+        // The queue pairs in use have the highest numbers.
         let qp = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
         qp.into_iter().for_each(|qp| rig.fabric.pair_fatal(qp));
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
@@ -73,7 +73,7 @@ fn ended_connections_return_shared_buffers() {
 fn missing_last_wqe_event_delays_nothing() {
     for seed in 0..4 {
         let mut setup = setup(seed, soft);
-        // Queue pairs that wait for the event take the place of others in the completion queue.
+        // Queue pairs that wait for the event occupy room in the completion queue.
         setup.config.max_connections = 64;
         let mut rig = rig(&setup, &PARTS, true);
         rig.tick = 10_000;
@@ -92,7 +92,7 @@ fn qp_of_ended_worker_is_destroyed() {
     rig.run_until(|ends| ends[0].worker.service().ended.len() == 1);
     let mut now = rig.now;
     for _ in 0..100 {
-        // The worker is not run any longer.
+        // The worker no longer runs.
         now += 200_000_000;
         rig.fabric.run();
         rig.ends[0].connector.as_mut().unwrap().turn(Instant::from_nanos(now)).unwrap();

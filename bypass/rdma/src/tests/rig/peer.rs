@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 /// Behaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Sends its data and closes after receiving as much.
+    /// Sends its data and closes after receiving the echo.
     Sends,
     /// Echoes.
     Echoes,
@@ -24,7 +24,7 @@ pub enum Role {
 pub struct Peer {
     pub role: Role,
     pub arena: Arena,
-    /// Length of each call's data, and whether it is a slice.
+    /// Length of the data of each send call, with a flag for a slice.
     pub parts: VecDeque<(usize, bool)>,
     pub sent: usize,
     pub received: usize,
@@ -85,7 +85,7 @@ impl Peer {
         Peer { role: Role::Requests, ops: ops.into_iter().collect(), ..Peer::echoes() }
     }
 
-    /// Starts the next operation on a connection. Its token is the number of remaining ones.
+    /// Starts the next operation on a connection. Its token is the number of remaining operations.
     fn start_next(&mut self, net: &mut impl Transport, conn: ConnId) {
         match self.ops.pop_front() {
             Some(op) => {

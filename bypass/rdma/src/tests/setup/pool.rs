@@ -10,8 +10,7 @@ use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connects and closes `rounds` times with pools of `pool` queue pairs. Returns the number of queue pairs created for
-/// it.
+/// Connects and closes `rounds` times with pools of `pool` queue pairs. Returns the number of queue pairs created.
 fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool: usize) -> usize {
     let defaults = Setup::default();
     let config = Config { connect, mode, pool, max_connections: 8, ..defaults.config };

@@ -78,8 +78,8 @@ fn gid_event_keeps_infiniband_connections() {
     }
 }
 
-/// Chooses everything. Only rdma_cm can connect by port 2 here: the kernel connects from one address of the loopback
-/// interface.
+/// Creates two ends with path options and, for rdma_cm, port 2. The TCP exchange uses port 1, because the kernel
+/// connects from one address of the loopback interface. Also returns the listening address.
 fn choosing(connect: Connect, mode: Mode) -> (Rig, SocketAddr) {
     let defaults = Setup::default();
     let path = PathOptions { traffic_class: 104, service_level: 3, pkey_index: 1 };

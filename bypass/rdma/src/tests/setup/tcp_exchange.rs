@@ -15,7 +15,7 @@ fn setup(seed: u64, config: Config) -> Setup {
     Setup { seed, network: [127, 0, 0], config, ..Setup::default() }
 }
 
-/// Creates two ends, of which the second listens on the returned address.
+/// Creates two ends. The second one listens on the returned address.
 fn rig(setup: &Setup, parts: &[(usize, bool)]) -> (Rig, SocketAddr) {
     let mut rig = Rig::new(setup, [Peer::sends(parts), Peer::echoes()]);
     let address = rig.listens("127.0.0.2:0".parse().unwrap());
@@ -52,7 +52,7 @@ fn exchange_opens_and_closes_without_leftovers() {
 }
 
 #[test]
-fn addresses_are_those_of_tcp_connection() {
+fn addresses_match_the_tcp_connection() {
     let (mut rig, address) = rig(&setup(1, defaults()), &[(100, false)]);
     rig.connect_to(address);
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().addresses.is_some()));
@@ -149,7 +149,7 @@ fn excess_clients_wait_and_are_served() {
     let mut strangers = Vec::new();
     for _ in 0..MAX_PENDING + 50 {
         strangers.push(TcpStream::connect(address).unwrap());
-        // The kernel keeps no more than 128 of them.
+        // The kernel may keep no more than 128 waiting clients.
         (0..10).for_each(|_| rig.step());
     }
     rig.run_until(|_| strangers.iter().all(is_closed));

@@ -194,7 +194,7 @@ impl<C: Provider> Qp<C, New> {
 impl<C: Provider> Qp<C, Init> {
     /// Repeats `init_by_cm`: the connection manager knows the peer's rights only once a connection is requested.
     pub fn reinit_by_cm(self, id: &CmId<C>, options: &QpOptions) -> Result<Qp<C, Init>, Error> {
-        self.modify_qp_by_cm(id, QpState::Init, options, "tell a queue pair what its peer may do")
+        self.modify_qp_by_cm(id, QpState::Init, options, "set the access rights of a queue pair's peer")
     }
 
     /// Moves the queue pair to RTR.

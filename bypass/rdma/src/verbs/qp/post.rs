@@ -14,7 +14,7 @@ impl<C: Provider> Qp<C, Rts> {
         self.core.sends.room()
     }
 
-    /// Returns true if the last requests may never be known to have completed unless another one follows.
+    /// Returns true if the last requests may be unsignalled: only the completion of a later request then confirms them.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.core.sends.is_silent()

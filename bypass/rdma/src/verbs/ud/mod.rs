@@ -197,7 +197,7 @@ impl<C: Provider> UdQp<C> {
         if self.state == State::Ready { self.sends.room() } else { 0 }
     }
 
-    /// Returns true if the last requests may never be known to have completed unless another one follows.
+    /// Returns true if the last requests may be unsignalled: only the completion of a later request then confirms them.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.sends.is_silent()

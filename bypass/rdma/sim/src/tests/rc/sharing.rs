@@ -73,7 +73,7 @@ fn held_buffer_is_flushed_before_last_wqe_or_lost() {
         call!(b.sim.destroy_qp(b.qp)).unwrap();
         fabric.run();
         assert_eq!((b.ends(), b.events()), (vec![], vec![]));
-        // Its place is free in either case.
+        // The slot of the buffer is free in either case.
         call!(b.sim.post_srq_recv(srq, &[RecvWr { id: 2, sges: &[] }])).unwrap();
         assert_eq!(fabric.srq_wrs(&b.sim), 2);
     }

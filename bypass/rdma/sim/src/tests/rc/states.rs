@@ -147,7 +147,7 @@ fn reset_discards_requests_and_completions() {
         a.request(id, Operation::Send, &[], SILENT);
     }
     let more = SendWr { id: 8, sges: &[], operation: Operation::Send, flags: SILENT };
-    assert_eq!(refused(a.post(&[more])), (0, libc::ENOMEM), "all places, and no more");
+    assert_eq!(refused(a.post(&[more])), (0, libc::ENOMEM), "all slots, and no more");
 }
 
 fn join_again(a: &End, b: &End) {
