@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Instructions of each operation on a packet, as callgrind counts them, in bursts of 32: on the memory NIC and, with
-# DPDK installed, on a net_ring port, and on one of whose frames copies are kept. The operations are those of
-# examples/packet_costs.rs.
+# Prints the instructions per packet of each operation of examples/packet_costs.rs, counted by callgrind in bursts of
+# 32: on the memory NIC and, with DPDK installed, on a net_ring port without and with a capture of its frames.
 # bypass/packet-costs.sh [memory|ring|captured]...
 set -euo pipefail
 
@@ -17,7 +16,8 @@ else
     features=()
     [ $# -gt 0 ] || set -- memory
 fi
-# For the baseline processor: valgrind does not know the newest instructions, and the count is the same everywhere.
+# Builds for the baseline CPU: valgrind does not know the newest instructions, and the counts then do not depend on the
+# host.
 RUSTFLAGS='' cargo build --quiet --release -p linerate-bypass "${features[@]}" --example packet_costs
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -27,7 +27,8 @@ for nic in "$@"; do
         "${CARGO_TARGET_DIR:-target}/release/examples/packet_costs" "$nic" 1000 > "$scratch/log" 2>&1 ||
         { cat "$scratch/log" >&2; exit 1; }
     echo "instructions per packet, $nic:"
-    # Each call's inclusive cost is on the line after the one that counts it. A name is given once, then by its number.
+    # The line after a "calls=" line contains the inclusive cost of the calls. A function's first line contains its
+    # number and name, later lines the number only.
     awk '
         /^c?fn=/ {
             id = $1; sub(/^c?fn=/, "", id)

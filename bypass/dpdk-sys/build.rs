@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const NO_DPDK: &str = "DPDK 22.11 or later was not found (pkg-config libdpdk): apt-get install libdpdk-dev pkg-config";
-const NO_CLANG: &str = "libclang was not found, which generates the bindings of DPDK: apt-get install libclang-dev";
+const NO_CLANG: &str = "libclang, which generates the bindings of DPDK, was not found: apt-get install libclang-dev";
 
 /// DPDK functions that are called directly: simple arguments, unchanged from 22.11 to 24.11.
 const FUNCTIONS: &[&str] = &[

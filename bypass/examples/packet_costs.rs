@@ -1,4 +1,4 @@
-//! Cost of each packet operation per burst, counted by callgrind: run `bypass/packet-costs.sh`.
+//! Cost of each packet operation in instructions per packet, counted by callgrind: run `bypass/packet-costs.sh`.
 //!
 //! Each operation is a function of its own, called once per burst. Its instructions per packet are those that the
 //! profile attributes to the function, calls included, divided by 32 times the number of bursts.
@@ -224,7 +224,7 @@ fn run<N: Nic>(to: &mut N, from: &mut impl FnMut(&mut N, &mut Vec<N::Packet>), b
     assert_eq!(to.stats().copied_bytes, 0);
 }
 
-/// Opens a DPDK port whose ring connects to itself, and captures its frames if `captured`.
+/// Measures the operations on a DPDK port whose ring connects to itself, with a capture of its frames if `captured`.
 #[cfg(feature = "dpdk")]
 fn ring(bursts: usize, captured: bool) {
     use linerate_bypass::capture::capture;

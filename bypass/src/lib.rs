@@ -6,10 +6,8 @@
 //! | [`Nic`], [`Packet`] | queue pairs of ports, and frames; [`memory_nic`] is a port without a device, for tests |
 //! | [`Arena`], [`Bytes`] | memory shared by devices and applications, and slices of it |
 //! | [`mailbox`] | queue between threads |
-//! | [`Published`], [`RemoteCounters`] | memory that peers read, and counters that they change, by one-sided operations |
+//! | [`Published`], [`RemoteCounters`] | one-sided access: memory that peers read, counters that peers change |
 //! | [`inspect`] | queries to a running worker |
-//! - [`Service`] and [`Transport`]: an application, and the worker that carries its bytes. [`inspect`]: a look into a
-//!   worker.
 
 pub mod arena;
 mod bytes;

@@ -71,7 +71,7 @@ pub enum Error {
         got: u64,
         /// Size of the pool if all pages had been reserved.
         total: u64,
-        /// Caches were dropped and memory was compacted before.
+        /// True if caches were dropped and memory was compacted.
         compacted: bool,
     },
     /// A file of the kernel could not be read or written.

@@ -87,7 +87,8 @@ fn look_into(mut mount: Mount) -> Mount {
     mount
 }
 
-/// Adds the files of a directory. One that cannot be read is skipped: it belongs to another user, or has been removed.
+/// Adds the files of a directory. A directory that cannot be read is skipped: it belongs to another user, or has been
+/// removed.
 fn collect(directory: &Path, size: PageSize, files: &mut Vec<HeldFile>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {

@@ -40,7 +40,7 @@ pub struct NodePool {
 }
 
 impl Pool {
-    /// Returns the pages that are neither used nor committed: those that can be mapped or released.
+    /// Returns the number of pages that are neither used nor committed, and can be mapped or released.
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.committed)
     }
@@ -56,7 +56,7 @@ impl Pool {
             .ok_or_else(|| Error::UnknownNode { wanted, nodes: self.nodes.iter().map(|node| node.node).collect() })
     }
 
-    /// Returns the requested number of pages, on one node or on all, which is the number that can be set.
+    /// Returns the number of pages without surplus, on one node or on all, which is the number that can be set.
     pub(crate) fn persistent(&self, node: Option<u32>) -> Result<u64, Error> {
         let (reserved, surplus) = match node {
             None => (self.reserved, self.surplus),

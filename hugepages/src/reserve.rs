@@ -19,8 +19,8 @@ pub struct Reservation {
     pub pages: u64,
     /// NUMA node; `None` lets the kernel distribute the pages.
     pub node: Option<u32>,
-    /// If the kernel reserves too few pages: drop the page cache, compact memory, and retry. This takes time, and
-    /// delays the next file accesses of all processes.
+    /// True to drop the page cache, compact memory, and retry if the kernel reserves too few pages. This takes time,
+    /// and delays the next file accesses of all processes.
     pub compact: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Reserved {
     pub node: Option<u32>,
     /// Requested pages.
     pub requested: u64,
-    /// Reserved pages, at most as many.
+    /// Reserved pages, at most `requested`.
     pub got: u64,
     /// Pages in the pool now, on this node or on all, surplus included.
     pub reserved: u64,
@@ -58,8 +58,8 @@ impl Reserved {
 }
 
 impl Host {
-    /// Adds pages to a pool. Returns how many the kernel has reserved: without contiguous memory it reserves fewer,
-    /// without an error.
+    /// Adds pages to a pool. Returns the number of pages that the kernel has reserved, without an error if it lacks
+    /// contiguous memory for some of the pages.
     ///
     /// # Errors
     /// [`Error::UnknownSize`], [`Error::UnknownNode`], [`Error::TooMany`], [`Error::NotEnoughMemory`], without an
@@ -69,10 +69,11 @@ impl Host {
         self.reserve_with_progress(reservation, &mut |_| ())
     }
 
-    /// As [`reserve`](Self::reserve). `progress` receives the number of pages reserved so far.
+    /// Adds pages to a pool as [`reserve`](Self::reserve) does. `progress` receives the number of pages reserved so
+    /// far.
     ///
     /// # Errors
-    /// Those of [`reserve`](Self::reserve).
+    /// As [`reserve`](Self::reserve).
     pub fn reserve_with_progress(
         &self,
         reservation: &Reservation,
@@ -96,7 +97,8 @@ impl Host {
     ) -> Result<Reserved, Error> {
         let Reservation { size, pages, node, .. } = *reservation;
         let before = self.pool(size)?.persistent(node)?;
-        // The kernel counts in an unsigned long, and takes a number whose bytes overflow for a request of all memory.
+        // The kernel counts in an unsigned long. It treats a number of pages whose bytes overflow as a request for all
+        // memory.
         let target = before.checked_add(pages).filter(|target| target.checked_mul(size.bytes()).is_some());
         let target = target.ok_or(Error::TooMany(pages))?;
         // A reservation of all memory would leave none for the host.

@@ -51,7 +51,7 @@ static int asks_for_help(int argc, char **argv)
 	return 0;
 }
 
-/* Logs the lines that start with the program's name, as getopt's do. The others are logged already. */
+/* Logs the lines that start with the program's name, which are getopt's. DPDK logs the other lines itself. */
 static void log_lines_of(const char *program, char *text)
 {
 	size_t len = strlen(program);
@@ -94,7 +94,7 @@ int lr_eal_init(int argc, char **argv)
 
 static int xdp_print(int level, const char *format, va_list arguments)
 {
-		/* libbpf's levels are warning, info and debug. DPDK's driver fails with a warning of libbpf. */
+	/* libbpf's levels are warning, info and debug. DPDK's driver fails with a warning of libbpf. */
 	static const uint32_t levels[] = { RTE_LOG_ERR, RTE_LOG_INFO, RTE_LOG_DEBUG };
 	char text[512];
 	int size = vsnprintf(text, sizeof(text), format, arguments);
@@ -198,7 +198,7 @@ static __rte_noinline void free_slowly(struct rte_mbuf *head)
 	rte_pktmbuf_free(head);
 }
 
-/* Whether the mbuf is as its pool expects it: one segment, in its own buffer, with the last reference. */
+/* Returns whether the mbuf can return to its pool as it is: one segment, in its own buffer, with the last reference. */
 static inline int is_plain(const struct rte_mbuf *mbuf)
 {
 	return mbuf->next == NULL && mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 && RTE_MBUF_DIRECT(mbuf);
@@ -327,7 +327,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 		in_burst = 0;
 		siglongjmp(burst_start, 1);
 	}
-		/* The fault is not in a guarded burst: the previous handler applies. */
+	/* The fault is not in a guarded burst: the previous handler applies. */
 	if (handler_before.sa_flags & SA_SIGINFO)
 		handler_before.sa_sigaction(signal, info, context);
 	else
@@ -349,7 +349,7 @@ uint16_t lr_guarded_burst(int tx, uint16_t port, uint16_t queue, struct rte_mbuf
 {
 	uint16_t done;
 
-		/* The handler does not mask the signal, so no mask has to be saved here. */
+	/* The handler does not mask the signal, so no mask has to be saved here. */
 	if (sigsetjmp(burst_start, 0) != 0) {
 		*left = 1;
 		return 0;
@@ -372,7 +372,7 @@ void lr_tx_reclaim(uint16_t port, uint16_t queue)
 {
 	struct rte_mbuf *none = NULL;
 
-		/* An empty burst makes AF_XDP read its completion ring, for which there is no clean-up function. */
+	/* The AF_XDP driver has no clean-up function, but reads its completion ring on an empty burst. */
 	if (rte_eth_tx_done_cleanup(port, queue, 0) == -ENOTSUP)
 		rte_eth_tx_burst(port, queue, &none, 0);
 }
@@ -432,7 +432,7 @@ int lr_port_configure(uint16_t port, const struct lr_port_conf *conf)
 
 int lr_port_start(uint16_t port)
 {
-		/* The log type of the driver if it is loaded, and otherwise a new one that nothing uses. */
+	/* The log type of the driver if the driver is loaded, and otherwise a new, unused type. */
 	int type = rte_log_register("pmd.net.virtio.init");
 	int level = type < 0 ? -1 : rte_log_get_level((uint32_t)type);
 	uint32_t global = rte_log_get_global_level();
@@ -469,7 +469,7 @@ int lr_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int s
 	if (ret != 0)
 		return ret;
 	conf = dev.default_txconf;
-		/* Fast free assumes that mbufs are not shared, which they may be here. */
+	/* Fast free assumes that mbufs are not shared, which they may be in this crate. */
 	conf.offloads &= ~(uint64_t)RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
 	/* virtio frees sent mbufs when fewer descriptors than this threshold are free. By default it is 32, so a ring
 	 * holds hundreds of chains that were sent long ago and that the pool lacks. With this value it frees them at
@@ -516,7 +516,8 @@ int lr_port_link_up(uint16_t port)
 	return ret != 0 ? ret : link.link_status == RTE_ETH_LINK_UP;
 }
 
-/* Library of the loaded DPDK, by its ABI version: that of the next year's releases from November on. */
+/* File name of a DPDK library. It ends with the ABI version, which each November release (22.11, 23.11) sets to the
+ * last two digits of the next year. */
 #define LIBRARY_(name, version) "lib" name ".so." RTE_STR(version)
 #if RTE_VER_YEAR == 22 && RTE_VER_MONTH == 11
 #define LIBRARY(name) LIBRARY_(name, 23)
@@ -528,7 +529,7 @@ int lr_port_link_up(uint16_t port)
 #define LIBRARY(name) LIBRARY_(name, 25)
 #endif
 
-/* Function of a library that EAL, or a driver loaded by EAL, has loaded; NULL without it. */
+/* Returns a function of a library that EAL or one of its drivers has loaded, or NULL if there is none. */
 static void *function(const char *library, const char *name)
 {
 	void *loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
@@ -541,7 +542,7 @@ static void *function(const char *library, const char *name)
 
 static atomic_int vhost_takes_large[RTE_MAX_ETHPORTS];
 
-/* Called by the thread that connects and removes guests, so the guest exists meanwhile. */
+/* Called by the thread that connects and removes guests, so the guest exists during the call. */
 static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *argument, void *returned)
 {
 	/* VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, MRG_RXBUF */
@@ -567,7 +568,7 @@ int lr_vhost_watch(uint16_t port)
 {
 	int ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
 
-		/* A guest may have connected before. */
+	/* A guest may have connected before the registration. */
 	if (ret == 0)
 		vhost_link_changed(port, RTE_ETH_EVENT_INTR_LSC, NULL, NULL);
 	return ret;

@@ -1,5 +1,5 @@
-/* DPDK for Rust: ordinary functions, and a shim for what is inline, a macro, or different between releases (22.11 to
- * 24.11). */
+/* DPDK for Rust: ordinary functions, and a shim for functions and structures that are inline, macros, or different
+ * between releases (22.11 to 24.11). */
 #ifndef LR_SHIM_H
 #define LR_SHIM_H
 
@@ -38,7 +38,7 @@ enum {
 	LR_MEMPOOL_CACHE_MAX = RTE_MEMPOOL_CACHE_MAX_SIZE,
 	LR_MAX_LCORE = RTE_MAX_LCORE,
 	LR_MAX_PORTS = RTE_MAX_ETHPORTS,
-		/* Bits of the word at LR_MBUF_TX_OFFLOAD. */
+	/* Bits of the word at LR_MBUF_TX_OFFLOAD. */
 	LR_TX_L2_LEN_SHIFT = RTE_MBUF_L2_LEN_OFS,
 	LR_TX_L3_LEN_SHIFT = RTE_MBUF_L3_LEN_OFS,
 	LR_TX_L4_LEN_SHIFT = RTE_MBUF_L4_LEN_OFS,
@@ -93,52 +93,53 @@ typedef void (*lr_log_sink)(uint32_t level, const char *text, size_t len);
 int lr_log_to(lr_log_sink sink);
 enum { LR_LOG_ERR = RTE_LOG_ERR, LR_LOG_WARNING = RTE_LOG_WARNING, LR_LOG_NOTICE = RTE_LOG_NOTICE };
 
-/* The same for libbpf and libxdp, which the AF_XDP driver loads and which would print to standard error. */
+/* Redirects the log of libbpf and libxdp from standard error to the sink. The AF_XDP driver loads both libraries. */
 void lr_log_xdp_to_sink(void);
 
-/* rte_eal_init without its output. For an invalid argument it prints the usage on standard output, which belongs to the
- * program, and getopt prints the error on standard error: that is logged as an error instead. For --help it prints the
- * usage and exits. No other thread may use C's standard streams meanwhile. */
+/* Calls rte_eal_init without its output. For an invalid argument EAL prints the usage to standard output, which is
+ * discarded, and getopt prints the error to standard error, which is logged as an error instead. For --help EAL prints
+ * the usage and exits. No other thread may use C's standard streams during the call. */
 int lr_eal_init(int argc, char **argv);
 
-/* rte_errno of this thread. */
+/* Returns rte_errno of this thread. */
 int lr_errno(void);
-/* Whether this thread is registered with EAL, and so has a cache in every pool. */
+/* Returns whether this thread is registered with EAL, and so has a cache in every pool. */
 int lr_thread_is_registered(void);
 
 /* Creates a pool of n mbufs, or returns NULL with rte_errno set. Without iova_contiguous the memory is one chunk. */
 struct rte_mempool *lr_pool_create(const char *name, unsigned int n, unsigned int cache, uint16_t priv_size,
 				   uint16_t data_room, int socket, int iova_contiguous);
-/* Number of memory chunks of the pool. */
+/* Returns the number of memory chunks of the pool. */
 uint32_t lr_pool_chunks(const struct rte_mempool *pool);
 
 struct rte_mbuf *lr_alloc(struct rte_mempool *pool);
 void lr_free(struct rte_mbuf *head);
 void lr_free_segment(struct rte_mbuf *segment);
-/* Reference count of the buffer that contains the segment's data. */
+/* Returns the reference count of the buffer that contains the segment's data. */
 uint16_t lr_references(struct rte_mbuf *segment);
 /* Attaches clone, fresh from a pool, to the direct or indirect segment. */
 void lr_attach(struct rte_mbuf *clone, struct rte_mbuf *segment);
 /* Attaches the external buffer to mbuf, fresh from a pool; release is called once with its address and opaque. */
 void lr_attach_external(struct rte_mbuf *mbuf, void *address, uint64_t iova, uint16_t len, void *shinfo,
 			void (*release)(void *address, void *opaque), void *opaque);
-/* Registers a dynamic flag and two 16-bit dynamic fields: returns the mask of the flag and the offsets of the fields, which
- * are 0 at first. -1 if DPDK has none left. */
+/* Registers a dynamic flag and two 16-bit dynamic fields, which are 0 at first. Stores the mask of the flag and the
+ * offsets of the fields. Returns 0, or -1 if DPDK has no flag or field left. */
 int lr_reserve_own(uint64_t *flag, uint32_t *end, uint32_t *holders);
-/* Private area of an mbuf from a pool. */
+/* Returns the private area of an mbuf from a pool. */
 void *lr_private(struct rte_mbuf *mbuf);
-/* Device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) if it is not contiguous for a device. */
+/* Returns the device address of memory that EAL allocated, or UINT64_MAX (LR_BAD_IOVA) if the memory is not contiguous
+ * for a device. */
 uint64_t lr_iova(const void *address, size_t len);
 
-/* Whether the address lies in EAL's memory. Takes no lock. */
+/* Returns whether the address lies in EAL's memory. Takes no lock. */
 int lr_is_eal_memory(const void *address);
 
 uint16_t lr_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 uint16_t lr_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
-/* Installs the handler by which lr_guarded_burst leaves a burst that accesses unmapped memory. 0 on success. */
+/* Installs the handler by which lr_guarded_burst leaves a burst that accesses unmapped memory. Returns 0 on success. */
 int lr_guard_bursts(void);
-/* Receives or sends a burst of a driver whose memory may be unmapped meanwhile. *left is set if the burst was left: the
- * packets that the driver had in hand, received or sent, are lost then. */
+/* Receives or sends a burst of a driver whose memory may be unmapped during the burst. If this interrupts the burst,
+ * sets *left, and the packets that the driver was receiving or sending are lost. */
 uint16_t lr_guarded_burst(int tx, uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, int *left);
 uint16_t lr_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n);
 /* Frees sent mbufs that the queue still holds, as far as the driver can. */
@@ -149,7 +150,7 @@ struct lr_port_info {
 	uint64_t tx_offloads;
 	uint64_t rss_types;
 	uint32_t max_rx_pktlen;
-		/* Longest frame made by merging; 0 if the device does not report it. */
+	/* Longest frame made by merging; 0 if the device does not report it. */
 	uint32_t max_lro;
 	uint32_t min_rx_bufsize;
 	uint16_t max_rx_queues;
@@ -160,7 +161,7 @@ struct lr_port_info {
 	uint16_t hash_key_size;
 	uint16_t rx_desc_default;
 	uint16_t tx_desc_default;
-		/* Maximum segments of a frame, with and without segmentation offload; 0 for any number. */
+	/* Maximum segments of a frame, with and without segmentation offload; 0 for any number. */
 	uint16_t tx_segments_max;
 	uint16_t tx_mtu_segments_max;
 	int16_t numa_node;
@@ -189,13 +190,14 @@ int lr_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int s
 /* Programs the redirection table: entry i selects queue (i % 128) % queues. */
 int lr_port_spread(uint16_t port, uint16_t reta_size, uint16_t queues);
 int lr_port_set_mac(uint16_t port, const uint8_t mac[6]);
-/* 1, 0, or a negative errno. */
+/* Returns 1 if the link is up, 0 if it is down, or a negative errno. */
 int lr_port_link_up(uint16_t port);
 
 /* Starts to record the features that a guest of the started vhost port negotiates. */
 int lr_vhost_watch(uint16_t port);
 void lr_vhost_unwatch(uint16_t port);
-/* Whether the guest of a watched port accepts frames longer than its MTU: merged TCP segments over IPv4 and IPv6. */
+/* Returns whether the guest of a watched port accepts frames longer than its MTU: merged TCP segments over IPv4 and
+ * IPv6. */
 int lr_vhost_takes_large(uint16_t port);
 
 struct lr_port_stats {

@@ -45,8 +45,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const UNIT: usize = 16;
 /// Maximum size of an arena: a [`BuddyArena`] has 32-bit numbers for its smallest blocks.
 const MAX_BYTES: usize = 1 << 40;
-/// Part of an arena in which blocks are carved, which have 32-bit numbers; one number means none. The part behind it
-/// serves chunks.
+/// Size of the part of an arena in which blocks are carved: blocks have 32-bit numbers, one of which means none. The
+/// part behind it serves chunks.
 const MAX_CARVED: usize = (u32::MAX as usize) * UNIT;
 /// Alignment of the bytes of blocks of 500 bytes or more, which lets devices write whole cache lines.
 const LINE: usize = 64;

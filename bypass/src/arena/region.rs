@@ -101,7 +101,7 @@ impl fmt::Display for Backing {
         f.write_str(match self {
             Backing::Hugepages => "2 MB hugepages",
             Backing::Pages => "ordinary pages",
-            Backing::Region => "memory of its user",
+            Backing::Region => "caller-provided memory",
         })
     }
 }

@@ -146,7 +146,7 @@ fn chunks_lie_behind_the_memory_for_blocks_of_a_large_arena() {
     for (chunks, end) in [(0, MAX_CARVED), (1 << 19, MAX_CARVED), ((1 << 20) - 1, CHUNK), (1 << 20, 0)] {
         assert_eq!(arena.shared.front_end(chunks), end, "{chunks}");
     }
-    // The number of the last block of a BuddyArena that has all chunks, plus one.
+    // The number of the last block of a `BuddyArena` that has all chunks, plus one, has 32 bits.
     assert!((len / BuddyArena::SMALLEST) as u64 <= u32::MAX.into());
     pages.drain(..).for_each(|page| buddy_arena.free_page(page));
 }

@@ -174,7 +174,7 @@ impl Buffer {
         self.split_to(n)
     }
 
-    /// Restores the full length if all parts have been dropped. Returns whether it did.
+    /// Restores the full length if all parts have been dropped. Returns whether they have.
     pub fn reset(&mut self) -> bool {
         let unshared = self.header().refs.is_sole();
         if unshared {

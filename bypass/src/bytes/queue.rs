@@ -4,11 +4,11 @@ use crate::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Maximum of slices in one vectored write.
+/// Maximum number of slices in one vectored write.
 pub const VECTOR: usize = 64;
 
-/// Number of slices that a queue may hold whatever their size. Beyond it, slices should average [`WORTHWHILE`] bytes,
-/// because a slice keeps its whole buffer.
+/// Number of slices that a queue may hold regardless of their size. Beyond it, slices should average [`WORTHWHILE`]
+/// bytes, because a slice keeps its whole buffer.
 const SLICES: usize = 64;
 const WORTHWHILE: usize = 4096;
 
@@ -100,7 +100,7 @@ impl BytesQueue {
         (n, len)
     }
 
-    /// Returns whether the slices are so many and short that they keep too much memory.
+    /// Returns whether the slices keep too much memory because they are many and short.
     pub fn is_scattered(&self) -> bool {
         self.slices.len() > SLICES + self.len / WORTHWHILE
     }

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Maximum of slots that a worker visits for one query: about 10 µs.
+/// Maximum number of slots that a worker visits for one query: about 10 µs.
 pub const SLOTS_PER_QUERY: usize = 256;
 
 /// Query to a worker. The worker replies once. It ignores a sender that has stopped waiting; a worker that ends drops
@@ -32,7 +32,7 @@ pub enum StatsQuery {
     Connections {
         /// First slot to visit: 0, and then the [`next`](ConnPage::next) of the previous page.
         from: usize,
-        /// Maximum of slots to visit, many of which may be empty; capped at
+        /// Maximum number of slots to visit, many of which may be empty; capped at
         /// [`SLOTS_PER_QUERY`](Inspect::SLOTS_PER_QUERY).
         most: usize,
         /// Channel for the reply.
@@ -42,7 +42,7 @@ pub enum StatsQuery {
 
 /// State of a worker that queries report. Called on the thread of the worker.
 pub trait Inspect {
-    /// Maximum of slots to visit for one query: below [`SLOTS_PER_QUERY`] where a visit takes long.
+    /// Maximum number of slots to visit for one query: below [`SLOTS_PER_QUERY`] where a visit takes long.
     const SLOTS_PER_QUERY: usize = SLOTS_PER_QUERY;
 
     /// Returns the counters and gauges.
@@ -122,7 +122,7 @@ pub struct Gauges {
     pub packets_held: Option<u64>,
     /// Free packets in the pool of the receive queue. Several workers may share the pool.
     pub pool_left: Option<u64>,
-    /// Maximum of packets that this worker may hold: its share of the pool.
+    /// Maximum number of packets that this worker may hold: its share of the pool.
     pub pool_share: Option<u64>,
     /// Frames queued for transmission.
     pub tx_queued: Option<u64>,

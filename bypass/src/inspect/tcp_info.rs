@@ -82,7 +82,7 @@ mod tests {
         client.write_all(b"hello").unwrap();
         server.read_exact(&mut [0; 5]).unwrap();
         server.write_all(b"there").unwrap();
-        // The data segment acknowledges the greeting.
+        // The data segment acknowledges "hello".
         client.read_exact(&mut [0; 5]).unwrap();
         let info = tcp_info(&client).unwrap();
         assert!(info.mss.unwrap() > 500 && info.congestion_window.unwrap() >= u64::from(info.mss.unwrap()), "{info:?}");

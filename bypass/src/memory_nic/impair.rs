@@ -45,9 +45,9 @@ pub struct Impairments {
 pub struct Reordering {
     /// Probability that a frame is held back.
     pub chance: f64,
-    /// Number of later frames that overtake the frame …
+    /// Number of later frames that overtake the frame.
     pub frames: u32,
-    /// … unless it has been held for this long.
+    /// Maximum time for which the frame is held back, even if fewer frames have overtaken it.
     pub within: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Default for Reordering {
 pub struct Rate {
     /// Bits per second, including Ethernet headers and excluding preamble and gaps.
     pub bits_per_second: u64,
-    /// Maximum of waiting bytes, including the frame itself. A frame beyond it is dropped.
+    /// Maximum number of waiting bytes, including the frame itself. A frame beyond it is dropped.
     pub queue_bytes: usize,
 }
 

@@ -56,8 +56,8 @@ pub struct LinkConfig {
     pub mtu: u16,
     /// Frames that fit between a sending queue and a receiving queue that is not polled.
     pub ring: usize,
-    /// Packets in the pool of each queue. A frame occupies one per segment from allocation until its receiver has
-    /// dropped it, so a link with delay needs as many as there are frames in flight.
+    /// Packets in the pool of each queue. A frame occupies one packet per segment from allocation until its receiver
+    /// has dropped it, so a link with delay needs packets for all frames in flight.
     pub pool: usize,
     /// Data room of a packet in bytes.
     pub data_room: usize,

@@ -64,7 +64,7 @@ impl MemoryNic {
             mtu: config.mtu,
             headroom: HEADROOM,
             data_room: config.data_room,
-            // Sent frames occupy the pool while they are in the ring, or with a peer that holds as many.
+            // Sent frames occupy the pool while they are in the ring and until the peer drops them.
             pool: config.pool - config.ring.min(config.pool / 2),
             rx_checksum: checksum,
             tx_checksum: checksum,
@@ -165,7 +165,7 @@ impl MemoryNic {
     fn enter_wire(&mut self) {
         let incoming = self.link.from(self.end.other());
         for ring in &mut self.receivers {
-            // At most one ring of frames: a sender on another thread may be as fast as this loop.
+            // Bounded by the size of the ring: a sender on another thread may be as fast as this loop.
             for _ in 0..self.link.config().ring.div_ceil(BURST) {
                 if ring.pop(&mut self.entering, BURST) == 0 {
                     break;
@@ -175,7 +175,8 @@ impl MemoryNic {
         }
     }
 
-    /// Returns the maximum length of a frame with the offloads of `packet`, or `None` if the port does not offer them.
+    /// Returns the lengths of frames that can be sent with the offloads of `packet`; empty if the port does not offer
+    /// them.
     fn lengths(&self, packet: &MemoryPacket) -> Range<usize> {
         let port = packet.port();
         if !port.has_request() {
@@ -223,7 +224,7 @@ impl MemoryNic {
         run
     }
 
-    /// Returns a run of the single frame, or of none, to its queue.
+    /// Returns the run of `frame` alone, or an empty run if it cannot be sent unchanged and at once.
     fn ready_one(&mut self, frame: &mut MemoryPacket, now: Instant) -> Run {
         let none = |end| Run { sender: 0, frames: 0, bytes: 0, end };
         if !self.lengths(frame).contains(&frame.len()) {

@@ -268,7 +268,7 @@ impl MemoryPacket {
         self.head().next.is_none() && self.sole_buffer(self.head).is_some()
     }
 
-    /// Copies the frame to as few fresh packets of `pool` as it needs, or of its own pool.
+    /// Copies the frame to the minimum number of fresh packets of `pool`, or of its own pool.
     pub(super) fn copy(&self, pool: Option<&PoolHandle>) -> Option<MemoryPacket> {
         let take = || match pool {
             Some(pool) => MemoryPacket::take(pool),

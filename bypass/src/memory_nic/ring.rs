@@ -61,8 +61,9 @@ pub(super) fn ring(capacity: usize) -> (Sender, Receiver) {
 }
 
 impl Ring {
-    /// Returns the slots of `n` packets from number `first` on, at most as many as there are slots: the first slot, how
-    /// many follow up to the end, and the slot of the others.
+    /// Returns the slots of packets `first` to `first + n`, where `n` is at most the number of slots: a pointer to the
+    /// first slot, the number of packets up to the end of the ring, and a pointer to the start of the ring, where the
+    /// other packets are.
     #[inline]
     fn slots(&self, first: usize, n: usize) -> (*mut MemoryPacket, usize, *mut MemoryPacket) {
         let start = first & (self.slots.len() - 1);
@@ -92,7 +93,7 @@ impl Sender {
         self.ring.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Returns for how many packets, up to `wanted`, there is room. That many can be pushed.
+    /// Returns the number of packets that can be pushed, at most `wanted`.
     #[inline]
     pub(super) fn room(&mut self, wanted: usize) -> usize {
         let capacity = self.ring.capacity;
@@ -103,16 +104,16 @@ impl Sender {
         wanted.min(capacity - self.sent.wrapping_sub(self.received))
     }
 
-    /// Sends the first `most` of `packets`, or as many as there is room for. Returns their number.
+    /// Sends packets from the front of `packets`, at most `most`, until the ring is full. Returns their number.
     #[inline]
     pub(super) fn push(&mut self, packets: &mut Vec<MemoryPacket>, most: usize) -> usize {
         let offered = packets.len();
         let n = self.room(most.min(offered));
         let (slots, before_end, rest) = self.ring.slots(self.sent, n);
         let from = packets.as_mut_ptr();
-        // SAFETY: there is room for `n`, so their slots, all within the ring, contain no packets, and `room` has
-        // synchronised with the receiver. There are at least `n` packets. They are moved: the others move to the front,
-        // and the vector forgets the last `n`.
+        // SAFETY: there is room for `n` packets, so their slots, all within the ring, contain no packets, and `room`
+        // has synchronised with the receiver. The vector contains at least `n` packets. They are moved out: the other
+        // packets move to the front, and the vector forgets the last `n`.
         unsafe {
             slots.copy_from_nonoverlapping(from, before_end);
             rest.copy_from_nonoverlapping(from.add(before_end), n - before_end);
@@ -166,8 +167,8 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ring.abandoned.store(true, Ordering::Relaxed);
-        // Packets in the ring return to the sender's pool now. A packet sent by a sender that has not seen `is_closed`
-        // yet returns with the ring.
+        // Packets in the ring return to the sender's pool now. If the sender has not seen `abandoned` yet, a packet
+        // that it sends returns when the ring is dropped.
         let mut unread = Vec::with_capacity(BURST);
         while self.pop(&mut unread, BURST) > 0 {
             unread.clear();

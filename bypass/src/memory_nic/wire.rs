@@ -20,7 +20,7 @@ pub(super) struct Wire {
     in_flight: BinaryHeap<Reverse<InFlight>>,
     /// Frames held back until they are overtaken.
     held: Vec<Held>,
-    /// Number of frames so far, which orders those with equal arrival times.
+    /// Number of frames so far, which orders frames with equal arrival times.
     serial: u64,
     /// Time until which sent frames occupy the rate-limited link.
     busy_until: Instant,
@@ -222,7 +222,7 @@ impl Wire {
     }
 }
 
-/// Returns the length of the longest IP packet into which the frame is sent.
+/// Returns the length of the longest IP packet of the frame, after segmentation if it is requested.
 fn ip_len(packet: &MemoryPacket) -> usize {
     let port = packet.port();
     let cut = port.segment_payload().and_then(|segment| Some(port.headers()?.1 + usize::from(segment)));

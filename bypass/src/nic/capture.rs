@@ -117,7 +117,7 @@ impl Capture {
         self.commit(frames.len());
     }
 
-    /// Copies `frames` before transmission. They count as passed after [`sent`](Self::sent) only.
+    /// Copies `frames` before transmission. They are captured only by the following call of [`sent`](Self::sent).
     pub fn sending(&mut self, frames: &[impl Packet]) {
         self.stage(Direction::Sent, frames);
     }

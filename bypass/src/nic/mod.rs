@@ -21,7 +21,7 @@ impl MacAddr {
     /// Broadcast address, `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// Returns whether the address is that of one station: neither a group address nor all zero.
+    /// Returns whether the address is a unicast address: neither a group address nor all zero.
     pub fn is_unicast(&self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
@@ -80,9 +80,9 @@ pub struct Capabilities {
     pub headroom: usize,
     /// Data room of an allocated packet in bytes, behind the headroom.
     pub data_room: usize,
-    /// Number of packets that the owner of a queue pair may hold at a time, received ones and ones kept for
-    /// transmission or retransmission, and still leave packets to receive into: its share of the pool, less the needs
-    /// of rings and caches. At least a [`BURST`], if the pool has one.
+    /// Number of packets that the owner of a queue pair may hold at a time without starving reception, received packets
+    /// and packets kept for transmission or retransmission: its share of the pool, less the needs of rings and caches.
+    /// At least a [`BURST`], if the pool has that many.
     pub pool: usize,
     /// Checksums verified on receive.
     pub rx_checksum: ChecksumOffload,
@@ -145,8 +145,8 @@ pub trait Nic {
     /// spare capacity of `into` holds, so the vector never grows.
     fn rx_burst(&mut self, into: &mut Vec<Self::Packet>) -> usize;
 
-    /// Sends frames from the front of `from`. Returns how many the port accepted. Other frames stay in `from`, in
-    /// order.
+    /// Sends frames from the front of `from`. Returns the number of frames that the port accepted. Other frames stay in
+    /// `from`, in order.
     ///
     /// A frame that the port can never send is removed, dropped and counted in [`QueueStats::tx_dropped`].
     fn tx_burst(&mut self, from: &mut Vec<Self::Packet>) -> usize;

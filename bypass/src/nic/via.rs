@@ -22,7 +22,8 @@ pub enum Via {
     AfXdp {
         /// Name of the interface.
         interface: String,
-        /// True if the kernel keeps all frames but those of the port's addresses (`,share`).
+        /// True if the interface is shared (`,share`): the port receives only frames of its addresses, and the kernel
+        /// all others.
         shared: bool,
         /// Device arguments.
         options: Vec<String>,
@@ -163,7 +164,8 @@ impl FromStr for Via {
     }
 }
 
-/// Checks Linux's rules (`dev_valid_name`), and rejects comma and colon, which would change the device arguments.
+/// Checks Linux's rules for the name of an interface (`dev_valid_name`). The name has no comma: the device arguments
+/// follow the first comma.
 fn interface_name(name: String) -> Result<String, InvalidVia> {
     let wrong = if name.len() > 15 {
         Some("it is longer than 15 bytes")

@@ -32,7 +32,7 @@ impl Published {
     /// ordinary pages with a warning.
     pub fn new(bytes: usize, hugepages: bool) -> io::Result<Self> {
         let pages = bytes.max(1).checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Published { region: Region::new(pages, hugepages, "what others may read")? })
+        Ok(Published { region: Region::new(pages, hugepages, "memory that peers read")? })
     }
 
     /// Returns the addresses of the memory, for registration with a device.

@@ -1,8 +1,8 @@
 //! Addresses, routes and neighbours of an interface, as the kernel has them (rtnetlink(7)).
 //!
-//! [`InterfaceMonitor`] reads them once and follows their changes. A change of an address or a route makes it read all
-//! of them again, so that a lost notification loses nothing but time. Neighbours are resolved by the kernel on request
-//! (`NTF_USE`), which leaves nothing behind when the process ends.
+//! [`InterfaceMonitor`] reads them once and follows their changes. After a change of an address or a route it reads all
+//! of them again, so that a lost notification costs only time. The kernel resolves neighbours on request (`NTF_USE`),
+//! which leaves no entry to remove when the process ends.
 
 mod message;
 mod parse;
@@ -24,8 +24,8 @@ const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 
-/// Groups of notifications: interfaces (the routes of IPv4 end with one without notice), neighbours, and addresses and
-/// routes of both families.
+/// Groups of notifications: interfaces (when one goes down, the kernel removes its IPv4 routes without notifications),
+/// neighbours, and addresses and routes of both families.
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
 /// Minimum time between two reads of all addresses and routes: a routing daemon changes many at a time.
@@ -36,7 +36,7 @@ const CREATE: u16 = 0x400;
 /// Flag of a neighbour that starts its resolution (`NTF_USE`).
 const USE: u8 = 1;
 
-/// Follows the addresses, routes and neighbours of one interface, in the network namespace of the thread that opened
+/// Monitor of the addresses, routes and neighbours of one interface, in the network namespace of the thread that opened
 /// it.
 #[derive(Debug)]
 pub struct InterfaceMonitor {
@@ -62,7 +62,7 @@ pub struct Changes {
 impl InterfaceMonitor {
     /// Opens a monitor of the interface `name`.
     pub fn open(name: &str) -> io::Result<Self> {
-        // Notifications from before the first dump are repeated, not missed.
+        // Opened before the first dump: changes during the dump may be reported again, but none is missed.
         let events = Socket::open(GROUPS)?;
         let mut requests = Socket::open(0)?;
         let index = rustix::net::netdevice::name_to_index(&events, name)?;
@@ -117,7 +117,7 @@ impl InterfaceMonitor {
             changes.neighbors = self.neighbors()?;
         }
         if self.is_stale && self.read.elapsed() >= READ_INTERVAL {
-            // After an error the next attempt waits as long.
+            // Set before the read: after an error the next attempt waits for the interval, too.
             self.read = Instant::now();
             let network = read_network(&mut self.requests, index)?;
             changes.network = network != self.network;
@@ -130,7 +130,7 @@ impl InterfaceMonitor {
     /// [`poll`](Self::poll) reports the result.
     pub fn resolve(&mut self, ip: IpAddr) -> io::Result<Option<Neighbor>> {
         let entry = self.entry_of(ip)?;
-        // `NTF_USE` would make a permanent entry an ordinary one.
+        // `NTF_USE` would convert a permanent entry to an ordinary one.
         if entry.as_ref().is_none_or(|entry| entry.reachability == Reachability::Unverified) {
             let body = parse::neighbor_header(family_of(ip), self.index, USE);
             let request = Request::new(RTM_NEWNEIGH, CREATE, &body).attribute(parse::NDA_DST, &octets(ip));
@@ -162,7 +162,7 @@ fn read_network(socket: &mut Socket, index: u32) -> io::Result<InterfaceNetwork>
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
         result => result?,
     }
-    // The header of an address has 8 bytes, that of a route 12.
+    // An address header has 8 bytes, a route header 12.
     socket.dump(Request::new(RTM_GETADDR, 0, &[0; 8]), |message| {
         network.addresses.extend(parse::address(message, index));
     })?;

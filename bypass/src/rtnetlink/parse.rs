@@ -68,7 +68,7 @@ pub struct InterfaceNetwork {
     pub mac: Option<MacAddr>,
     /// Usable addresses, in the order of the kernel.
     pub addresses: Vec<InterfaceAddress>,
-    /// Routes of the main table, the longest prefix first, of equal ones that with the lowest metric.
+    /// Routes of the main table, by descending prefix length, then by ascending metric.
     pub routes: Vec<InterfaceRoute>,
 }
 
@@ -134,8 +134,8 @@ impl NeighborEntry {
     }
 }
 
-/// Returns whether a message is a change of the addresses or routes of the interface `index`, or may be accompanied by
-/// one.
+/// Returns whether a message reports a change of the interface `index`, of its addresses, or of any route of the main
+/// table.
 pub(super) fn concerns_network(message: &Message, index: u32) -> bool {
     match message.kind {
         RTM_NEWLINK | RTM_DELLINK | RTM_NEWADDR | RTM_DELADDR => word(message.body, 4) == Some(index),
@@ -223,8 +223,8 @@ pub(super) fn route(message: &Message, index: u32) -> Option<InterfaceRoute> {
     (interface? == index).then_some(route)
 }
 
-/// Returns the gateway of the first usable next hop through the interface `index`, which has none if the destination
-/// is on the link.
+/// Returns the gateway of the first usable next hop through the interface `index`, or `Some(None)` if the destination
+/// is on the link. Returns `None` without such a next hop.
 fn next_hop(family: u8, mut hops: &[u8], index: u32) -> Option<Option<IpAddr>> {
     loop {
         let length = usize::from(half(hops, 0)?);
@@ -237,7 +237,8 @@ fn next_hop(family: u8, mut hops: &[u8], index: u32) -> Option<Option<IpAddr>> {
     }
 }
 
-/// Returns the gateway in an attribute, which states its family if that is not the family of the route.
+/// Returns the gateway in an attribute. `RTA_VIA` contains an address family, which may differ from `family`, the
+/// family of the route.
 fn gateway(family: u8, kind: u16, value: &[u8]) -> Option<IpAddr> {
     match kind {
         RTA_VIA => ip(u8::try_from(half(value, 0)?).ok()?, value.get(2..)?),
@@ -254,8 +255,8 @@ pub(super) fn neighbor_header(family: u8, index: u32, flags: u8) -> [u8; NEIGHBO
     header
 }
 
-/// Returns the entry of a neighbour on the interface `index` in a message. A removed entry is none: the neighbour keeps
-/// its address until the kernel finds another.
+/// Returns the entry of a neighbour on the interface `index` in a message. A removal is ignored: the last known address
+/// of the neighbour stays valid until the kernel reports another.
 pub(super) fn neighbor(message: &Message, index: u32) -> Option<NeighborEntry> {
     let body = message.body;
     if message.kind != RTM_NEWNEIGH || word(body, 4)? != index {

@@ -21,7 +21,7 @@ const ACKNOWLEDGE: u16 = 0x4;
 const DUMP: u16 = 0x300;
 const INTERRUPTED: u16 = 0x10;
 
-/// Netlink socket of the family of routes.
+/// Netlink socket of the protocol `NETLINK_ROUTE`.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -33,14 +33,14 @@ pub(super) struct Socket {
 pub(super) enum Received<I> {
     /// Notifications.
     Messages(I),
-    /// Notifications were lost for lack of room.
+    /// Notifications were lost because the receive buffer was full.
     Lost,
 }
 
 impl Socket {
     /// Opens a socket that receives the notifications of `groups`.
     pub fn open(groups: u32) -> io::Result<Self> {
-        // The family of routes is number 0, which is the default protocol.
+        // `NETLINK_ROUTE` is 0, the default protocol.
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Socket { fd, sequence: 0, buffer: vec![0; BUFFER] })
@@ -56,8 +56,8 @@ impl Socket {
         }
     }
 
-    /// Executes a request that is answered by all entries of a table, and passes them to `each`. Entries that change
-    /// meanwhile may be passed several times.
+    /// Executes a request that the kernel answers with all entries of a table, and passes them to `each`. Repeats the
+    /// request if the table changed during the dump (`NLM_F_DUMP_INTR`).
     pub fn dump(&mut self, request: Request, mut each: impl FnMut(&Message)) -> io::Result<()> {
         let request = request.finish(REQUEST | DUMP, 0);
         for _ in 0..ATTEMPTS {

@@ -43,7 +43,7 @@ fn requests_are_read_back_as_messages() {
 }
 
 #[test]
-fn ethernet_address_is_that_of_the_interface() {
+fn ethernet_address_is_read_from_messages_about_the_interface() {
     let link = |index: u32, value: &[u8]| {
         let bytes = encoded(16, &parse::link_header(index), &[(3, b"eth0\0".into()), (1, value.into())]);
         with_message(&bytes, |message| parse::link(message, INDEX))
@@ -70,7 +70,7 @@ fn tentative_and_foreign_addresses_are_not_usable() {
 }
 
 #[test]
-fn local_address_of_a_link_between_two_hosts_is_not_that_of_the_peer() {
+fn local_address_is_preferred_to_the_peer_address_of_a_point_to_point_link() {
     let header = [&[parse::IPV4, 32, 0, 0][..], &INDEX.to_ne_bytes()].concat();
     let attributes = [(1, octets(of("10.0.0.2"))), (2, octets(of("10.0.0.1")))];
     let bytes = encoded(RTM_NEWADDR, &header, &attributes);

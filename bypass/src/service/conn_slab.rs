@@ -8,9 +8,9 @@ struct Slot<T> {
     connection: Option<T>,
 }
 
-/// Slab of connections, indexed by [`ConnId`]. The identifier of a removed connection finds nothing, even after its
-/// slot has been reused. The native TCP engine keeps its connections in two parallel vectors instead, which divide them
-/// by frequency of use.
+/// Slab of connections, indexed by [`ConnId`]. A lookup by the identifier of a removed connection finds nothing, even
+/// after its slot has been reused. The native TCP engine keeps its connections in two parallel vectors instead, which
+/// separate fields by frequency of use.
 pub struct ConnSlab<T> {
     worker: usize,
     slots: Vec<Slot<T>>,

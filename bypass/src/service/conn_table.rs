@@ -13,7 +13,7 @@ pub enum Stage {
     Connecting(u64),
     /// Established.
     Open,
-    /// Ended; the service has yet to be informed of the reason.
+    /// Ended; `closed` is still due.
     Ended(CloseReason),
 }
 
@@ -153,7 +153,7 @@ pub struct ConnTable<T> {
     pub slots: ConnSlab<T>,
     /// Timers of the connections.
     timers: Timers,
-    /// Established connections that the service does not know yet.
+    /// Established connections whose `opened` is due.
     pub opened: VecDeque<(ConnId, Origin)>,
     /// Failed connection attempts, by token.
     pub failed: VecDeque<(u64, ConnectError)>,

@@ -25,8 +25,8 @@ pub enum ConnectError {
     /// There is no route or no neighbour, or an ICMP error was received.
     #[error("host unreachable")]
     Unreachable,
-    /// The address cannot be that of another host: it is this host's own, a loopback, a broadcast or a reserved one.
-    /// The stack has no loopback.
+    /// The address cannot belong to another host: it is an own, loopback, broadcast or reserved address. The stack has
+    /// no loopback.
     #[error("not the address of another host (own, loopback, broadcast or reserved)")]
     InvalidAddress,
     /// There is no local address of that family, or no free ephemeral port.
@@ -51,8 +51,8 @@ pub enum CloseReason {
     TimedOut,
     /// No data moved in either direction within the transport's idle timeout. The peer has been sent a reset.
     IdleTimeout,
-    /// The connection's local address is no longer this host's: its DHCP lease has expired, or the kernel removed it
-    /// from a shared interface. Nothing is sent to the peer.
+    /// This host has lost the connection's local address: its DHCP lease has expired, or the kernel removed it from a
+    /// shared interface. Nothing is sent to the peer.
     AddressLost,
 }
 

@@ -17,7 +17,7 @@ pub trait HostedNet: Transport {
     /// Connection.
     type Conn: Tracked;
 
-    /// Maximum of slots to visit for one query.
+    /// Maximum number of slots to visit for one query.
     const SLOTS_PER_QUERY: usize = inspect::SLOTS_PER_QUERY;
 
     /// Returns the connections.
@@ -103,8 +103,8 @@ impl<N: HostedNet, S: Service> ServiceHost<N, S> {
         delivered
     }
 
-    /// Delivers the events of connections, and returns the number of connections. Events that occur meanwhile wait for
-    /// the next turn, so that devices and timers get their share.
+    /// Delivers the events of connections, and returns the number of connections. Events that occur during the delivery
+    /// wait for the next turn, so that devices and timers are served in between.
     pub fn deliver_ready(&mut self) -> usize {
         let ServiceHost { net, service, burst, .. } = self;
         let ConnTable { slots, ready, .. } = net.table();
@@ -199,7 +199,7 @@ impl<N: HostedNet, S: Service> ServiceHost<N, S> {
         read
     }
 
-    /// Returns the number of connections that the service does not know.
+    /// Returns the number of connections for which `opened` has not been called.
     pub fn unopened(&self) -> usize {
         let slots = &self.net.table().slots;
         let is_known = |id: &ConnId| self.states.get(id.slot()).is_some_and(Option::is_some);

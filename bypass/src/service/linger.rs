@@ -7,11 +7,11 @@
 
 use crate::time::{Duration, Instant};
 
-/// Maximum of received bytes that a lingering close discards before it resets the connection.
+/// Maximum number of received bytes that a lingering close discards before it resets the connection.
 pub const LINGER_BYTES: usize = 1 << 20;
 /// Time after which a lingering close resets the connection if the peer has acknowledged everything and not closed.
 pub const LINGER_TIME: Duration = Duration::from_secs(5);
-/// Time after which a lingering close resets the connection, whatever the peer has acknowledged.
+/// Time after which a lingering close resets the connection, even if the peer has not acknowledged everything.
 pub const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
 /// State of one lingering close.

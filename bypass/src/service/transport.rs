@@ -179,8 +179,8 @@ pub trait Transport {
     fn send_datagram(&mut self, datagram: Datagram) -> Result<(), Datagram>;
 
     /// Sends a datagram of `len` bytes from `local` to `remote`, which `write` writes in place. Returns whether it was
-    /// sent; [`send_datagram`](Self::send_datagram) names the reasons. `write` must write all bytes, which may hold old
-    /// ones. It may not be called if the datagram cannot be sent.
+    /// sent; [`send_datagram`](Self::send_datagram) lists the reasons for a failure. `write` must write all bytes,
+    /// because the buffer may contain old data. If the datagram cannot be sent, `write` need not be called.
     ///
     /// The default writes to new memory. The stack writes to the packet that it sends.
     fn write_datagram(
@@ -228,7 +228,7 @@ pub fn respond_in_steps(
     true
 }
 
-/// Implements [`Transport::write_datagram`] by new memory, for datagrams without a shorter path.
+/// Implements [`Transport::write_datagram`] with a new buffer, for transports or datagrams without a shorter path.
 pub fn send_written(
     net: &mut impl Transport,
     local: SocketAddr,

@@ -41,8 +41,8 @@ const POSITIONS: u64 = (1 << POSITION_BITS) - 1;
 const LEN_BITS: u32 = 10;
 const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 const TAG_AT: u32 = POSITION_BITS + LEN_BITS;
-/// Fraction of the log that the floor passes at a time, so that most writes leave its cache line alone, and maximum
-/// fraction of a record.
+/// Divisor of the log: the floor advances by this part of the log at a time, so that most writes do not touch the cache
+/// line of the floor, and a record is no longer than this part.
 const STEP: u64 = 8;
 
 /// Cache in the words of `M`.
@@ -201,7 +201,7 @@ pub struct CacheUsage {
     pub records: u64,
     /// Bytes of the records in the log, including those that were removed one by one.
     pub used: u64,
-    /// Bytes of the records that gave way to newer ones, or were removed all at once.
+    /// Bytes of the records below the floor: replaced by newer records, or removed all at once.
     pub evicted: u64,
 }
 
@@ -248,7 +248,7 @@ impl<M: AsRef<[AtomicU64]>> CacheWriter<M> {
         self.cache.line(hash).iter().find(|entry| entry.load(Ordering::Relaxed) >> TAG_AT == tag)
     }
 
-    /// Removes the record of the key with the hash `hash`. May remove that of another key.
+    /// Removes the record of the key with the hash `hash`, or the record of another key with the same line and tag.
     #[inline]
     pub fn invalidate(&mut self, hash: u64) {
         if let Some(entry) = self.entry(hash) {
@@ -313,7 +313,8 @@ impl<M: AsRef<[AtomicU64]>> CacheWriter<M> {
         self.sweep();
     }
 
-    /// Returns the entry to be replaced by that of `hash`: one with the same tag, or an invalid one, or the oldest.
+    /// Returns the entry in which the entry of `hash` is stored: an entry with the same tag, or an invalid one, or the
+    /// oldest.
     fn place(&self, hash: u64) -> &AtomicU64 {
         let age = |entry: &&AtomicU64| match entry.load(Ordering::Relaxed) {
             entry if entry != 0 && is_valid(entry, self.floor) => 1 + (entry.wrapping_sub(self.floor) & POSITIONS),
@@ -445,7 +446,7 @@ mod tests {
         assert_eq!(cache.read(entry, hash(b"key"), b"key", &mut [0; 16]), Some((1, 9)));
     }
 
-    /// Records are those published last, or absent, whatever is overwritten.
+    /// A lookup returns the record published last or nothing, over many laps of the log.
     #[test]
     fn records_equal_a_model_over_many_laps() {
         const OPERATIONS: u64 = if cfg!(miri) { 2_000 } else { 30_000 };

@@ -70,7 +70,7 @@ impl Assembler {
         self.emit(0x63 | width.bits(), base, source, offset, 0);
     }
 
-    /// Stores `width` of `immediate`, with its sign, at the address in `base` plus `offset`.
+    /// Stores `width` of `immediate`, sign-extended, at the address in `base` plus `offset`.
     pub fn store_immediate(&mut self, width: Width, base: Reg, offset: i16, immediate: i32) {
         self.emit(0x62 | width.bits(), base, Reg(0), offset, immediate);
     }
@@ -117,12 +117,12 @@ impl Assembler {
         self.emit(0x95, Reg(0), Reg(0), 0, 0);
     }
 
-    /// Jumps.
+    /// Jumps unconditionally.
     pub fn jump(&mut self, to: Label) {
         self.emit_jump(0x05, Reg(0), Reg(0), 0, to);
     }
 
-    /// Jumps if `a` > `b`, without sign.
+    /// Jumps if `a` > `b`, unsigned.
     pub fn jump_if_greater(&mut self, a: Reg, b: Reg, to: Label) {
         self.emit_jump(0x2d, a, b, 0, to);
     }
@@ -147,17 +147,17 @@ impl Assembler {
         self.emit_jump(0x56, a, Reg(0), immediate as i32, to);
     }
 
-    /// Jumps if `a` is null, which the verifier takes into account.
+    /// Jumps if `a` is null, by a comparison of 64 bits, which the verifier recognises as a null check.
     pub fn jump_if_null(&mut self, a: Reg, to: Label) {
         self.emit_jump(0x15, a, Reg(0), 0, to);
     }
 
-    /// Jumps if the lower 32 bits of `a` < `immediate`, without sign.
+    /// Jumps if the lower 32 bits of `a` < `immediate`, unsigned.
     pub fn jump_if_below(&mut self, a: Reg, immediate: u32, to: Label) {
         self.emit_jump(0xa6, a, Reg(0), immediate as i32, to);
     }
 
-    /// Jumps if the lower 32 bits of `a` > `immediate`, without sign.
+    /// Jumps if the lower 32 bits of `a` > `immediate`, unsigned.
     pub fn jump_if_above(&mut self, a: Reg, immediate: u32, to: Label) {
         self.emit_jump(0x26, a, Reg(0), immediate as i32, to);
     }

@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 /// Maximum endpoints at all addresses.
 const MOST: u32 = 8192;
 
-/// Endpoints whose frames a port receives at addresses of the kernel. An unspecified address stands for all of its
-/// family.
+/// Endpoints whose frames a port receives at addresses of the kernel. An unspecified address stands for all addresses
+/// of its family.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Endpoints {
     /// TCP addresses.

@@ -1,10 +1,11 @@
 //! Division of a kernel interface between the kernel and a port (`af_xdp:INTERFACE,share`).
 //!
-//! An XDP program redirects frames of the port to AF_XDP sockets, and passes all others to the kernel. These are the
-//! frames of addresses that the kernel does not have, or those of some ports of the kernel's own addresses. The program
-//! is assembled here, so that no compiler for eBPF is needed, and carries the name and version that libxdp searches for
-//! (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the program's map, and loads
-//! no program of its own. The program is attached by a link, which ends with the process, even by SIGKILL.
+//! An XDP program redirects frames of the port to AF_XDP sockets, and passes all others to the kernel. Frames of the
+//! port are frames to addresses that the kernel does not have, or to the port's endpoints at the kernel's own
+//! addresses. The program is assembled here, so that no compiler for eBPF is needed, and carries the name and version
+//! that libxdp searches for (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the
+//! program's map, and loads no program of its own. The program is attached by a link, which ends with the process, even
+//! by SIGKILL.
 
 mod asm;
 mod btf;
@@ -30,7 +31,7 @@ pub struct SharedInterface {
     /// Socket that is a member of the groups on which the addresses are solicited (RFC 4861 §7.2.1), so that the device
     /// accepts frames to them.
     _groups: Option<UdpSocket>,
-    /// Endpoints of the kernel's addresses, unless the port has addresses of its own, and their ports.
+    /// Endpoints at the kernel's addresses; `None` if the port has addresses of its own.
     endpoints: Option<EndpointSet>,
     _reservation: Option<Reservation>,
     /// Frames passed to the kernel.
@@ -92,8 +93,8 @@ impl ShareError {
 }
 
 impl SharedInterface {
-    /// Attaches a program to `interface` that redirects frames on its first `queues` queues: those of `endpoints` at
-    /// `addresses`, which are the kernel's, or all of `addresses`.
+    /// Attaches a program to `interface` that redirects frames on its first `queues` queues: frames to `endpoints` at
+    /// `addresses`, which are the kernel's, or, without endpoints, all frames to `addresses`.
     pub(crate) fn attach(
         interface: &str,
         addresses: &[IpAddr],
@@ -130,7 +131,7 @@ impl SharedInterface {
         Ok(SharedInterface { _link: link, _groups: groups, endpoints, _reservation: reservation, passed, processors })
     }
 
-    /// Sets the kernel's addresses at which the endpoints are.
+    /// Sets the kernel's addresses at which the port has its endpoints.
     pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
         self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.set_addresses(addresses))
     }

@@ -38,7 +38,8 @@ impl Reservation {
     }
 }
 
-/// Returns each address once, without those that an unspecified one stands for: two sockets cannot reserve one port.
+/// Returns each address once, without addresses that an unspecified address with the same port covers: two sockets
+/// cannot reserve one port.
 fn distinct(addresses: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> + '_ {
     let covers = |other: &SocketAddr, address: &SocketAddr| {
         let same_port = other.port() == address.port() && other.is_ipv4() == address.is_ipv4();
@@ -70,10 +71,10 @@ fn reserve(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     if kind == SocketType::STREAM {
-        // Connections of the kernel that have ended are no obstacle, but a listening socket is.
+        // With SO_REUSEADDR the bind fails because of a listening socket, but not because of a connection in TIME-WAIT.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &address)?;
-        // Without the option, this socket is an obstacle to all others.
+        // Without the option on this socket, no other socket can bind the port.
         sockopt::set_socket_reuseaddr(&socket, false)?;
     } else {
         bind(&socket, &address)?;
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn port_of_a_server_is_not_reserved_but_that_of_an_ended_connection_is() {
+    fn listening_port_is_not_reserved_but_port_in_time_wait_is() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let refused = Reservation::new(&endpoints(&[address], &[]), 1).unwrap_err();

@@ -69,7 +69,7 @@ impl Attributes {
     /// Executes a command that returns a descriptor.
     ///
     /// # Safety
-    /// As of [`call`](Self::call).
+    /// As for [`call`](Self::call).
     unsafe fn create(&mut self, command: libc::c_long) -> io::Result<OwnedFd> {
         // SAFETY: guaranteed by the caller.
         let fd = unsafe { self.call(command)? };
@@ -85,7 +85,7 @@ pub(super) fn create_xsk_map(queues: u32) -> io::Result<OwnedFd> {
     unsafe { attributes.name(28, b"xsks_map").create(MAP_CREATE) }
 }
 
-/// Creates a map with keys of `key` bytes, whose values are words without a meaning.
+/// Creates a map with keys of `key` bytes. Its values, one word each, have no meaning.
 pub(super) fn create_set(key: u32, most: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes::new().word(0, HASH_MAP).word(4, key).word(8, 4).word(12, most);
     // SAFETY: there are no pointers.
@@ -115,7 +115,7 @@ pub(super) fn create_counter() -> io::Result<OwnedFd> {
     unsafe { attributes.name(28, b"passed").create(MAP_CREATE) }
 }
 
-/// Returns the sum of a counter over `processors` processors, which are all that the machine may have.
+/// Returns the sum of a counter over `processors`, the number of [possible processors](possible_processors).
 pub(super) fn read_counter(counter: &OwnedFd, processors: usize) -> io::Result<u64> {
     let (key, mut values) = (0_u32, vec![0_u64; processors]);
     let mut attributes =
@@ -125,7 +125,7 @@ pub(super) fn read_counter(counter: &OwnedFd, processors: usize) -> io::Result<u
     Ok(values.iter().sum())
 }
 
-/// Returns the number of processors that the machine may have.
+/// Returns the number of processors that this machine may have, online or not.
 pub(super) fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());

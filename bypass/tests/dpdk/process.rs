@@ -24,7 +24,7 @@ pub fn is_orphan() -> bool {
 pub fn wait_for(condition: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !done() {
-        assert!(Instant::now() < end, "{condition} did not come about in {DEADLINE:?}");
+        assert!(Instant::now() < end, "timed out after {DEADLINE:?}: {condition}");
         std::thread::yield_now();
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Home {
     /// Numbers of the returned blocks.
     pub(super) returned: ReturnList,
-    /// Memory of a dropped allocator with allocated blocks.
+    /// Memory of an allocator that was dropped while blocks were allocated.
     pub(super) left: std::sync::Mutex<Option<Box<Inner>>>,
 }
 

@@ -95,7 +95,7 @@ struct BlockTable {
 unsafe impl Send for BuddyArena {}
 // SAFETY: `&BuddyArena` only reads the owner's state.
 unsafe impl Sync for BuddyArena {}
-// SAFETY: as for `BuddyArena`, from which it remains; it is only dropped.
+// SAFETY: as for `BuddyArena`, whose drop leaves it behind. It is only dropped afterwards.
 unsafe impl Send for Inner {}
 
 impl BuddyArena {
@@ -158,7 +158,7 @@ impl BuddyArena {
         }
     }
 
-    /// Returns the maximum of chunks so far. Page numbers are below this times [`PAGES`](Self::PAGES).
+    /// Returns the maximum number of chunks so far. Page numbers are below this number times [`PAGES`](Self::PAGES).
     pub fn chunks(&self) -> usize {
         self.pages.len()
     }
@@ -402,17 +402,17 @@ impl BuddyArena {
 
     #[inline(always)]
     fn inner(&self) -> &Inner {
-        self.inner.as_ref().expect("it is there until it is dropped")
+        self.inner.as_ref().expect("it is present until the drop")
     }
 
     #[inline(always)]
     fn inner_mut(&mut self) -> &mut Inner {
-        self.inner.as_mut().expect("it is there until it is dropped")
+        self.inner.as_mut().expect("it is present until the drop")
     }
 }
 
 const TABLE_SIZE: usize = size_of::<BlockTable>() + size_of::<Entries>();
-/// Maximum of returned blocks collected per allocation.
+/// Maximum number of returned blocks collected per allocation.
 const MAX_COLLECTED: usize = 32;
 
 impl Inner {

@@ -70,7 +70,8 @@ unsafe extern "C" fn sink(level: u32, text: *const std::ffi::c_char, len: usize)
                 ports.remove(&port)
             };
         }
-        // DPDK logs a departed peer as an error. A failed call is reported by its caller.
+        // Nothing is logged above debug level: DPDK logs even the disconnect of a peer as an error, and callers report
+        // failed calls.
         if level <= sys::LR_LOG_WARNING {
             tracing::debug!(target: "dpdk", "{line}");
         } else {

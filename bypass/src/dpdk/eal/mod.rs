@@ -19,7 +19,7 @@ pub enum Hugepages {
     /// Hugepages if enough are free, otherwise ordinary pages; [`Eal::backing`] returns the choice.
     #[default]
     Auto,
-    /// Hugepages; fail without.
+    /// Hugepages only: [`Eal::start`] fails if too few are free.
     Require,
     /// Ordinary pages.
     Never,
@@ -33,7 +33,7 @@ pub enum Pci {
     None,
     /// Devices named as for `-a`: an address, and options after a comma.
     Only(Vec<String>),
-    /// All devices bound to a usable driver, or as EAL's arguments state.
+    /// All devices bound to a usable driver, unless EAL's arguments select devices.
     Any,
 }
 
@@ -42,7 +42,7 @@ pub enum Pci {
 pub struct EalConfig {
     /// Use of hugepages.
     pub hugepages: Hugepages,
-    /// Memory in MB to allocate at start. `None`: on demand with hugepages, and otherwise 1024 MB, of which untouched
+    /// Memory in MB to allocate at start. `None`: on demand with hugepages, and otherwise 1024 MB, whose untouched
     /// pages occupy no memory.
     pub memory_mb: Option<u32>,
     /// PCI devices to probe.
@@ -144,7 +144,7 @@ impl Eal {
             _ if free_mb >= needed_mb => Backing::Hugepages,
             Hugepages::Require => return Err(EalError::NoHugepages { free_mb, needed_mb, remedy }),
             Hugepages::Auto => Backing::OrdinaryPages {
-                remedy: format!("{free_mb} MB of hugepages are free; '{remedy}' as root reserves some"),
+                remedy: format!("{free_mb} MB of hugepages are free; run '{remedy}' as root to reserve more"),
             },
         };
         let arguments = arguments(config, &backing)

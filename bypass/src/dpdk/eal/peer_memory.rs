@@ -34,14 +34,14 @@ pub(crate) fn guard() {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: reads the current action into `before`.
     let known = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before) };
-    // The handler reads the action, so it is stored first. Of two ports that are opened at once, one installs the
+    // The handler reads the action, so it is stored first. If two ports are opened at once, one of them installs the
     // handler.
     if known == 0 && BEFORE.set(before).is_err() {
         return;
     }
     // SAFETY: the handler calls async-signal-safe functions only and allocates nothing.
     if known != 0 || unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) } != 0 {
-        tracing::warn!("SIGBUS cannot be handled: a peer that truncates the memory it shares ends the process");
+        tracing::warn!("cannot install a SIGBUS handler: a peer that truncates its shared memory ends this process");
     }
 }
 

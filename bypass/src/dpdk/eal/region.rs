@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// There are not that many contiguous bytes.
+    /// EAL has no contiguous free memory of this many bytes.
     #[error("DPDK has no {0} contiguous bytes of memory left: reserve more hugepages, or ask for less")]
     NoMemory(usize),
     /// The size is invalid for an arena.

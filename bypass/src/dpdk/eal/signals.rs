@@ -1,9 +1,8 @@
 //! Signals of the TAP and memif drivers.
 //!
 //! The TAP driver makes the kernel send a real-time signal to the process for every received frame, and reads nothing
-//! before the signal. System calls of the thread that receives the signal are interrupted, for example a `recv` with a
-//! timeout, for which the standard library returns an error. If the signal queue overflows, the kernel sends SIGIO,
-//! which ends the process.
+//! before the signal. The signal interrupts a system call of the thread that receives it: a `recv` with a timeout, for
+//! example, then returns an error. If the signal queue overflows, the kernel sends SIGIO, which terminates the process.
 
 /// Blocks the driver's signals in the calling thread and in threads that it starts later, which leaves them to existing
 /// threads, including EAL's.
@@ -27,6 +26,6 @@ pub(crate) fn leave_to_eal() {
 pub(crate) fn guard_bursts() {
     // SAFETY: the handler acts on faults within a guarded burst, and passes all others to the previous handler.
     if unsafe { dpdk_sys::lr_guard_bursts() } != 0 {
-        tracing::warn!("SIGSEGV cannot be taken: if the other end of the link leaves within a burst, the process ends");
+        tracing::warn!("cannot install a SIGSEGV handler: a peer that disconnects during a burst ends this process");
     }
 }

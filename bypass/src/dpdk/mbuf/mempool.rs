@@ -71,8 +71,9 @@ unsafe impl Sync for Pool {}
 static IDLE: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the size of the private area for which the `device_header` header of a frame that starts at the end of the
-/// headroom starts a cache line, or a few bytes into it, because the size is a multiple of 8.
+/// Returns a size of the private area, a multiple of 8, with which a device header starts 0 to 7 bytes after the start
+/// of a cache line. The header has `device_header` bytes and precedes the frame, which starts at the end of the
+/// headroom.
 fn private_size(device_header: u16) -> u16 {
     const LINE: u16 = CACHE_LINE as u16;
     // DPDK aligns mbufs to cache lines.
@@ -121,7 +122,7 @@ impl Mempool {
         let pool = Mempool { pool: Arc::new(Pool { raw, config, excluded: AtomicBool::new(false) }) };
         // SAFETY: the pool has just been created.
         if config.contiguous && unsafe { sys::lr_pool_chunks(raw.as_ptr()) } != 1 {
-            return Err(error("EAL's free memory is in pieces".to_owned()));
+            return Err(error("EAL's free memory is not contiguous".to_owned()));
         }
         Ok(pool)
     }

@@ -34,6 +34,8 @@ pub struct Mbuf {
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
+    /// Creates a packet from the head of a chain.
+    ///
     /// # Safety
     /// `head` must be the head of a chain. The new value takes over a reference that no one else owns.
     #[inline]
@@ -274,7 +276,7 @@ impl Packet for Mbuf {
         let checksum = |mask, unknown, bad| match flags & mask {
             state if state == unknown => RxChecksum::Unknown,
             state if state == bad => RxChecksum::Bad,
-            // Good; or "none": wrong in the frame and yet intact, because the frame never crossed a wire.
+            // Good, or "none": the checksum is wrong, but the data is intact, because the frame never crossed a wire.
             _ => RxChecksum::Good,
         };
         RxInfo {

@@ -17,6 +17,8 @@ pub(crate) const OFFLOADS: u64 = sys::LR_TX_L4_MASK | sys::LR_TX_TCP_SEG | sys::
 pub(crate) struct Segment(NonNull<sys::rte_mbuf>);
 
 impl Segment {
+    /// Creates a pointer to a segment.
+    ///
     /// # Safety
     /// `mbuf` must be an mbuf of a pool, and the caller must hold a reference to it for as long as the value, or a copy
     /// of it, is used.
@@ -51,8 +53,7 @@ impl Segment {
 
     #[inline]
     fn refcnt(&self) -> &AtomicU16 {
-        // SAFETY: the count lives as long as the mbuf. Everyone, DPDK included, changes it atomically while it is more
-        // than 1.
+        // SAFETY: the count lives as long as the mbuf. This crate and DPDK change it atomically while it exceeds 1.
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
     }
 
@@ -159,8 +160,8 @@ impl Segment {
         self.set(sys::LR_MBUF_TX_OFFLOAD, word);
     }
 
-    /// Returns how many bytes of its data a driver may write for the requested offloads: the headers, at least their
-    /// fixed parts, whatever lengths were requested.
+    /// Returns the number of bytes at the start of the data that a driver may write for the requested offloads: the
+    /// headers, with at least the length of their fixed parts even if a shorter length was requested.
     #[inline]
     pub fn headers_written(self) -> usize {
         const IPV4: usize = 20;

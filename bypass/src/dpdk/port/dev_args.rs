@@ -32,7 +32,7 @@ pub(crate) struct PortSpec {
     pub devices: Vec<DevArgs>,
     /// Total number of queue pairs.
     pub queues: u16,
-    /// True if the kernel keeps all frames but those of the port's addresses.
+    /// True if the interface is shared: the port receives only frames of its addresses, and the kernel all others.
     pub shared: bool,
     /// Ethernet address that the device is given or, if it keeps its own, that the port uses.
     pub mac: Option<MacAddr>,
@@ -112,7 +112,7 @@ pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, Ope
                 ("queue_size", RING_SIZE.to_string()),
                 ("mac", random().to_string()),
             ];
-            // As a server, the driver itself waits and reconnects.
+            // With `server=1` the driver itself waits for the peer and reconnects.
             let kind = match option_value(options, "server") {
                 Some("1") => PortKind::Other,
                 _ => PortKind::Client { socket: socket.clone(), peer: "vhost" },
@@ -206,7 +206,7 @@ fn af_xdp(
         let queues = ("queue_count", request.queues.to_string());
         return Ok(vec![device("net_af_xdp", &[iface, queues], options)]);
     }
-    // The driver counts combined channels only; one device per queue needs none.
+    // The driver counts combined channels only, so an interface with too few of them gets one device per queue.
     Ok((0..request.queues)
         .map(|queue| device("net_af_xdp", &[iface.clone(), ("start_queue", queue.to_string())], options))
         .collect())
@@ -215,11 +215,11 @@ fn af_xdp(
 fn more_queues(name: &str, channels: interface::Channels, queues: u16) -> String {
     if interface::driver(name).as_deref() == Some("veth") {
         format!(
-            "make it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use fewer workers"
+            "create it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use fewer workers"
         )
     } else {
         let kind = if channels.combined > 0 { "combined" } else { "rx" };
-        format!("'ethtool -L {name} {kind} {queues}' may give it more; or use fewer workers")
+        format!("try 'ethtool -L {name} {kind} {queues}', or use fewer workers")
     }
 }
 
@@ -267,7 +267,7 @@ fn remove_stale_socket(socket: &Path, is_served: fn(&Path) -> bool) -> Result<()
         Ok(found) if !found.file_type().is_socket() => Err(OpenError::NotASocket(socket.to_owned())),
         Ok(_) if is_served(socket) => Err(OpenError::SocketInUse(socket.to_owned())),
         Ok(_) => {
-            tracing::info!("removing '{}', which a process left behind", socket.display());
+            tracing::info!("removing the stale socket '{}'", socket.display());
             std::fs::remove_file(socket).map_err(|error| OpenError::Device {
                 via: socket.display().to_string(),
                 step: "removed",
@@ -281,8 +281,8 @@ fn is_served(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Returns whether a memif socket is served. It is of type SOCK_SEQPACKET, to which the standard library cannot
-/// connect: a listener refuses a stream with EPROTOTYPE, and a socket without a listener refuses with ECONNREFUSED.
+/// Returns whether a memif socket is served. The socket is of type SOCK_SEQPACKET, to which the standard library cannot
+/// connect: a stream connection fails with EPROTOTYPE if the socket has a listener, and with ECONNREFUSED otherwise.
 fn is_served_by_memif(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,

@@ -42,7 +42,7 @@ pub enum OpenError {
         /// Requested workers.
         workers: u16,
     },
-    /// An address for a shared interface is the kernel's.
+    /// An address for a shared interface belongs to the kernel.
     #[error(
         "{address} is an address of this host's kernel: leave --ip out to serve on the kernel's addresses, or give \
          '{interface}' one that no host uses"
@@ -53,7 +53,7 @@ pub enum OpenError {
         /// The address.
         address: std::net::IpAddr,
     },
-    /// The kernel uses a listening port at its addresses, or refuses to reserve it.
+    /// The kernel does not reserve a listening port at its addresses, usually because one of its servers uses the port.
     #[error(
         "{address}: the kernel does not give the {protocol} port away ({reason}): 'ss -lntup' shows the server that \
          uses it; stop that, or choose another port"
@@ -86,13 +86,13 @@ pub enum OpenError {
     #[error("there is no /dev/net/tun: {}", tun_remedy(Path::new("/proc/modules").exists()))]
     NoTun,
     /// The directory of a socket does not exist.
-    #[error("there is no directory '{}' for the socket: make it, or name another", .0.display())]
+    #[error("there is no directory '{}' for the socket: create it, or choose another", .0.display())]
     NoDirectory(PathBuf),
     /// The user may not create a socket in the directory.
     #[error("no permission to create the socket '{}': choose a directory of this user, such as /tmp", .0.display())]
     DirectoryNotWritable(PathBuf),
     /// The path of a socket exceeds the limit of the kernel or DPDK.
-    #[error("the socket's path '{}' is longer than the {max} bytes it may have: choose a shorter one", .path.display())]
+    #[error("the socket path '{}' exceeds {max} bytes: choose a shorter one", .path.display())]
     PathTooLong {
         /// Path of the socket.
         path: PathBuf,
@@ -149,7 +149,7 @@ pub enum OpenError {
         remedy: String,
     },
     /// The device rejects the Ethernet address.
-    #[error("{via} does not take the Ethernet address {mac}: {reason}")]
+    #[error("{via} rejects the Ethernet address {mac}: {reason}")]
     Mac {
         /// Network to be opened.
         via: String,

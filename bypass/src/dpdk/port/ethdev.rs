@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Lock of device creation, start and removal: DPDK's device lists are not thread-safe.
 static CONTROL: Mutex<()> = Mutex::new(());
-/// Time after which other threads proceed: a driver may wait for a peer without end while it holds [`CONTROL`], without
-/// changing a list.
+/// Maximum wait for [`CONTROL`], after which a thread proceeds without the lock: a driver that waits for a peer may
+/// hold it without end, but changes no list while it waits.
 const STUCK: Duration = Duration::from_secs(3);
 
 fn control() -> Option<MutexGuard<'static, ()>> {
@@ -73,13 +73,13 @@ impl Ethdev {
         let (bus, name, arguments) = (string(device.bus)?, string(&device.name)?, string(&device.arguments)?);
         let _control = control();
         if let Some(port) = port_named(&name) {
-            return Ethdev::take(port, None).ok_or(("opened", "this process has it open".to_owned()));
+            return Ethdev::take(port, None).ok_or(("opened", "this process already uses it".to_owned()));
         }
         // SAFETY: three strings, which DPDK copies.
         log::reason(|| unsafe { sys::rte_eal_hotplug_add(bus.as_ptr(), name.as_ptr(), arguments.as_ptr()) })
-            .map_err(|reason| ("made", reason))?;
-        let port = port_named(&name).ok_or(("made", "DPDK made no port of it".to_owned()))?;
-        Ethdev::take(port, Some((bus, name))).ok_or(("opened", "this process has it open".to_owned()))
+            .map_err(|reason| ("created", reason))?;
+        let port = port_named(&name).ok_or(("created", "DPDK created no port".to_owned()))?;
+        Ethdev::take(port, Some((bus, name))).ok_or(("opened", "this process already uses it".to_owned()))
     }
 
     /// Takes the first device that EAL found and that is not open.

@@ -53,7 +53,8 @@ pub(crate) fn exists(name: &str) -> bool {
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
-/// Returns whether the kernel has the address, on any interface: it then is the source of packets to itself.
+/// Returns whether any interface of the kernel has the address. The kernel sends packets to an own address from that
+/// address.
 pub(crate) fn is_kernel_address(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Connecting a datagram socket selects the source address and sends nothing.

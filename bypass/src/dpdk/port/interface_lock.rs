@@ -1,7 +1,8 @@
 //! Exclusive use of a kernel interface.
 //!
-//! If the AF_XDP driver fails because another process uses the queue, it removes the XDP program from the interface on
-//! its way out, and with it the traffic of the other process. A process therefore locks the interface before it tries.
+//! If the AF_XDP driver cannot open a queue because another process uses it, the driver removes the XDP program from
+//! the interface, which stops the traffic of the other process. A process therefore locks the interface before it opens
+//! a queue.
 
 use super::error::OpenError;
 use std::os::linux::net::SocketAddrExt;

@@ -45,8 +45,8 @@ pub struct PortConfig {
     pub mac: Option<MacAddr>,
     /// Packets in the port's pool; at least as many as its receive rings hold.
     pub pool_size: Option<u32>,
-    /// Minimum packets that the owner of each queue pair may hold, unless `pool_size` is given. By default 16 384, or
-    /// fewer long ones.
+    /// Minimum packets that the owner of each queue pair may hold, unless `pool_size` is given. Without a larger value,
+    /// 16 384, or fewer if packets are long.
     pub held: u32,
     /// Key of the RSS hash. With a key and several queues, flows are distributed over the queues by the hash: entry `i`
     /// of the redirection table selects queue `(i % 128) % queues`.
@@ -54,14 +54,14 @@ pub struct PortConfig {
     /// True if frames have a VLAN tag, in addition to the MTU. The device strips and inserts it where it can
     /// ([`Capabilities::vlan`]).
     pub vlan: bool,
-    /// True if frames are sent in several segments if the driver accepts them. Otherwise each frame is copied into one
-    /// segment, for a device that does not do what its driver promises: QEMU's packed rings take the buffer id of a
-    /// chain from its first descriptor, where virtio 1.1 (2.7.6) has it in the last.
+    /// True if frames are sent in several segments where the driver accepts them. Otherwise each frame is copied into
+    /// one segment, for a device that does not support what its driver reports: QEMU's packed rings take the buffer id
+    /// of a chain from its first descriptor, but virtio 1.1 (2.7.6) specifies the last.
     pub multi_segment: bool,
-    /// Addresses of the port's owner: the frames that it receives from a shared interface.
+    /// Addresses of the port's owner. A port on a shared interface receives frames to these addresses only.
     pub addresses: Vec<IpAddr>,
-    /// For a shared interface whose addresses are the kernel's own: the endpoints at these addresses whose frames the
-    /// port receives.
+    /// Endpoints whose frames the port receives, if it shares an interface and [`addresses`](Self::addresses) are the
+    /// kernel's own.
     pub endpoints: Option<Endpoints>,
     /// Permits an interface that carries the host's default route.
     pub force: bool,
@@ -131,14 +131,15 @@ pub(crate) struct Shared {
     /// Capabilities of the port with such a guest.
     large_capabilities: Capabilities,
     devices: Mutex<Vec<Ethdev>>,
-    /// Dropped after the devices, as the next field is.
+    /// Pool, dropped after the devices, as the next two fields are.
     pub pool: Mempool,
     shared_interface: Option<Arc<SharedInterface>>,
     _interface_lock: Option<InterfaceLock>,
 }
 
 impl Shared {
-    /// Returns the devices; none while the other end of a link is away. Locked by control paths only, never by workers.
+    /// Returns the devices; none while the peer of a link is disconnected. Locked by control paths only, never by
+    /// workers.
     pub fn devices(&self) -> MutexGuard<'_, Vec<Ethdev>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,8 +180,8 @@ const TAP_QUEUE: u16 = 16_384;
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after which the wait for the other end of a link is reported.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);
-/// Time within which a peer must reply once it has been reached, in addition to the time within which it must be
-/// reached.
+/// Time within which a peer must reply after it has accepted the connection, in addition to
+/// [`PortConfig::peer_timeout`].
 const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time for which an AF_XDP socket is retried. When a process ends, the kernel releases its AF_XDP sockets from
@@ -314,7 +315,8 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // The supervisor ends before the devices can, so no thread closes them that the process does not wait for.
+        // The supervisor ends first. Otherwise its thread could drop the last reference and close the devices, and the
+        // process does not wait for that thread.
         drop(self.supervisor.take());
     }
 }
@@ -487,7 +489,7 @@ fn configure_mac(spec: &PortSpec, devices: &mut [Ethdev], own: MacAddr) -> Resul
         // The kernel sets the filters of its interface.
         PortKind::AfXdp(_) if spec.shared => false,
         PortKind::AfXdp(name) => interface::driver(name).as_deref() != Some("veth"),
-        // These devices receive only frames that are for them.
+        // These devices receive only frames for this port.
         PortKind::Tap(_) | PortKind::Client { .. } | PortKind::Vhost | PortKind::MemifServer => false,
     };
     let Some(mac) = spec.mac.filter(|mac| *mac != own) else {

@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// It can be moved to another thread and not be shared or cloned, so each DPDK queue has one user. It keeps the port's
 /// devices open.
 ///
-/// While the other end of a link is away, it receives and sends nothing. It must still be polled, or dropped: the
-/// device is created again only after all queue pairs have acknowledged its removal.
+/// While the peer of a link is disconnected, the queue pair receives and sends nothing. It must still be polled, or
+/// dropped: the device is created again only after all queue pairs have acknowledged its removal.
 #[derive(Debug)]
 pub struct QueuePair {
     shared: Arc<Shared>,
@@ -40,10 +40,10 @@ pub struct QueuePair {
     masks_refcnt: bool,
     /// True if the driver's memory may be unmapped during a burst.
     may_unmap: bool,
-    /// True if received frames are not in this core's cache, and allocated packets start further behind.
+    /// True if received frames are not in this core's cache. Allocated packets then have [`EXTRA_HEADROOM`].
     rx_uncached: bool,
     stats: QueueStats,
-    /// Capture of the frames that view.
+    /// Capture of the frames that pass.
     capture: Option<Box<Capture>>,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -151,7 +151,7 @@ impl QueuePair {
         if head.segments() > max_segments { TxCheck::Copy } else { TxCheck::Send }
     }
 
-    /// Copies `frame` to as few packets of this port's pool as hold it. Returns `None` if the pool is empty.
+    /// Copies `frame` to the minimum number of packets of this port's pool. Returns `None` if the pool is empty.
     fn copy(&mut self, frame: &Mbuf) -> Option<Mbuf> {
         let mut copy = self.allocate()?;
         for mut from in frame.segments() {

@@ -1,10 +1,10 @@
 //! Quiescing of a port's queue pairs, so that its devices can be removed and created again.
 //!
-//! A device at one end of a link is created again after the other end has left and returned, while worker threads go on
-//! polling their queue pairs. An epoch states whether the devices exist: even, they do; odd, they must not be used. A
-//! queue pair compares the epoch, one load per burst, with the one that it saw last. If they differ, it acknowledges
-//! the new epoch before it does anything else. Once all have acknowledged an odd epoch, none is within a burst, and
-//! none starts one.
+//! A device at one end of a link is created again after the peer has disconnected and reconnected, while worker threads
+//! continue to poll their queue pairs. If the epoch is even, the devices exist; if it is odd, they must not be used. A
+//! queue pair compares the epoch, one load per burst, with the last epoch that it acknowledged. If they differ, it
+//! acknowledges the new epoch before it does anything else. Once all queue pairs have acknowledged an odd epoch, none
+//! is within a burst, and none starts one.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -72,7 +72,8 @@ impl Quiesce {
     /// Registers queue pair `index`.
     pub fn register(&self, index: usize) -> QueueView {
         let queue_state = &self.queues[index];
-        // From here on the supervisor waits for this queue pair; or it has started before, and the load sees that.
+        // Either the supervisor sees this value and waits for this queue pair, or the load below sees the epoch that
+        // the supervisor began.
         queue_state.seen.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let epoch = self.epoch.load(Ordering::Acquire);

@@ -30,13 +30,13 @@ const DATA_ROOM: usize = 2048;
 const VIRTIO_HEADER: u16 = 12;
 /// Offset of a received frame in an AF_XDP buffer (`XDP_PACKET_HEADROOM`).
 const XDP_HEADROOM: usize = 256;
-/// Packets that the AF_XDP driver puts into a fill ring at once, whatever the number of descriptors.
+/// Packets that the AF_XDP driver puts into a fill ring at once, regardless of the number of descriptors.
 const XDP_FILL: u16 = 2048;
 /// Descriptors, if the device recommends no number.
 const DESCRIPTORS: u16 = 512;
-/// Packets that the owner of each queue pair may hold at least, unless they are long or the pool's size is given.
+/// Minimum packets that the owner of each queue pair may hold, unless they are long or the pool's size is given.
 const PACKETS: u32 = 16_384;
-/// Maximum bytes of those packets; long packets are fewer.
+/// Maximum total data room of the [`PACKETS`] packets in bytes. Longer packets are fewer.
 const POOL_BYTES: usize = 64 << 20;
 
 /// Settings of a port.
@@ -54,8 +54,8 @@ pub(crate) struct PortSettings {
     pub virtio: bool,
     /// True if the driver is virtio's and transmits into split virtqueues.
     pub split_tx: bool,
-    /// True if the driver is memif's, which unmaps the shared memory on an EAL thread when the other end leaves, during
-    /// a burst of a worker if need be.
+    /// True if the driver is memif's, which unmaps the shared memory on an EAL thread when the peer disconnects,
+    /// possibly during a burst of a worker.
     pub may_unmap: bool,
     /// True if received frames were written by the device or another core, and not by the driver.
     pub rx_uncached: bool,
@@ -81,15 +81,15 @@ impl PortSettings {
     ///
     /// On packed virtqueues every frame must be short enough for an indirect descriptor. For such a frame
     /// `virtqueue_enqueue_xmit_packed` does not write the buffer id into the descriptor of the ring unless
-    /// VIRTIO_F_IN_ORDER was negotiated, so the device returns the id that was there. That is the right one only as
-    /// long as every frame takes one descriptor. After a frame that took several, the driver loses ids and writes past
-    /// its tables (DPDK 22.11).
+    /// VIRTIO_F_IN_ORDER was negotiated, so the device returns the previous id of the descriptor. That id is correct
+    /// only as long as every frame takes one descriptor. After a frame that took several, the driver loses ids and
+    /// writes past its tables (DPDK 22.11).
     pub fn set_virtqueues(&mut self, split_tx: bool) {
         self.split_tx = self.virtio && split_tx;
         if self.virtio && !split_tx {
             self.max_segments = self.max_segments.min(INDIRECT_SEGMENTS);
             self.max_tso_segments = self.max_tso_segments.min(INDIRECT_SEGMENTS);
-            // Room for a copy.
+            // A copy of the frame must fit, too.
             self.max_tso_frame = self.max_tso_frame.min(INDIRECT_SEGMENTS * usize::from(self.data_room));
             let payload = self.max_tso_frame - (ETHERNET + TAGS + TCP_IP_HEADERS);
             self.capabilities.tso = self.capabilities.tso.map(|most| most.min(payload));
@@ -118,7 +118,7 @@ pub(crate) fn derive(
     let mtu = mtu(spec, config, info)?;
     let frame = usize::from(mtu) + ETHERNET + TAGS;
     let is_xdp = matches!(spec.kind, PortKind::AfXdp(_));
-    // These drivers copy a long frame into a chain, whatever is configured.
+    // These drivers copy a long frame into a chain in every configuration.
     let chains = matches!(spec.kind, PortKind::Vhost | PortKind::MemifServer) || is_memif(spec);
     let can_scatter = info.rx_offloads & sys::LR_RX_OFFLOAD_SCATTER != 0;
     // A frame that is sent in one segment, headers included, must fit into one packet, even if received frames are
@@ -135,7 +135,7 @@ pub(crate) fn derive(
         _ => 0,
     };
     let wanted_rx = match spec.kind {
-        // The TAP driver verifies in software, and reports checksums as bad that the kernel left partial.
+        // The TAP driver verifies in software, and reports partial checksums of the kernel as bad.
         PortKind::Tap(_) => 0,
         _ => sys::LR_RX_OFFLOAD_IPV4_CKSUM | sys::LR_RX_OFFLOAD_TCP_CKSUM | sys::LR_RX_OFFLOAD_UDP_CKSUM,
     } | if rss_types != 0 { sys::LR_RX_OFFLOAD_RSS_HASH } else { 0 }

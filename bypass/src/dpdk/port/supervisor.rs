@@ -23,8 +23,8 @@ pub(crate) struct Supervisor {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Time within which a link must come up. A memif server that was still starting has refused by then, and the driver
-/// does not retry.
+/// Time within which a link must come up. A memif server that is still starting refuses the connection within this
+/// time, and the driver does not retry.
 const LINK_UP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Time within which a peer must reply when the port is closed.
@@ -61,8 +61,9 @@ impl Drop for Supervisor {
         let started = Instant::now();
         while !thread.is_finished() {
             if started.elapsed() > PEER_REPLY_TIMEOUT {
-                // The thread is abandoned with a peer that was reached and sends nothing. It has no devices to close.
-                tracing::warn!("the other end of a link does not answer, and is not waited for");
+                // The thread waits for a peer that accepted the connection and sends nothing. It is abandoned, and has
+                // no devices to close.
+                tracing::warn!("the other end of a link does not reply; not waiting for it any longer");
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -126,7 +127,7 @@ fn step(shared: &Shared, state: State) -> State {
     }
 }
 
-/// Creates the devices again, if the other end is there and offers what it offered before.
+/// Creates the devices again, if the peer serves the socket and offers the same capabilities as before.
 fn reconnect(shared: &Shared) -> bool {
     let PortKind::Client { socket, .. } = &shared.spec.kind else { return false };
     if !socket.exists() {
@@ -165,7 +166,7 @@ fn reconnect(shared: &Shared) -> bool {
 /// Returns whether the links of all devices are up.
 pub(crate) fn is_link_up(spec: &PortSpec, devices: &[Ethdev]) -> bool {
     match &spec.kind {
-        // These drivers report a link whatever the interface's state.
+        // These drivers always report the link as up, so the interface's state is queried.
         PortKind::AfXdp(name) | PortKind::Tap(name) => interface::is_running(name),
         _ => !devices.is_empty() && devices.iter().all(Ethdev::link_up),
     }

@@ -1,4 +1,4 @@
-//! A link without impairments, as its two ends see it.
+//! Tests of a link without impairments.
 
 use super::*;
 use crate::memory_nic::{DropIf, Impairments, Steering};
@@ -386,7 +386,7 @@ fn frames_sent_without_a_link_or_a_peer_are_lost() {
 }
 
 #[test]
-fn steered_peer_is_gone_when_all_its_queues_are() {
+fn link_with_steering_goes_down_once_all_queues_of_the_peer_are_dropped() {
     let steering = Steering::new(|frame| (frame.len() % 2, None));
     let (mut a, mut b) = Link::with_queues(LinkConfig { steering: Some(steering), ..LinkConfig::default() }, 2);
     drop(b.pop());

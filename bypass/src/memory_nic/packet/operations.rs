@@ -254,6 +254,6 @@ static BUFFER: OwnerVtable = OwnerVtable {
     pooled: true,
     // SAFETY: the owner is a slot of a pool to which the caller holds a reference.
     share: |owner| unsafe { (*owner.cast::<Slot>()).refs.share() },
-    // SAFETY: as above. `into_bytes` has read out the slot's view, or the end of its packet will.
+    // SAFETY: as above. `into_bytes` has moved the contents out of the slot's view, or the packet drops them.
     release: |owner| unsafe { Slot::release(NonNull::new_unchecked(owner.cast_mut().cast())) },
 };

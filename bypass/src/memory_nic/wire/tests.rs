@@ -69,7 +69,7 @@ fn at_ms(n: u64) -> Instant {
     Instant::ZERO + ms(n)
 }
 
-/// All frames at once.
+/// Returns all impairments together.
 fn awful(seed: u64) -> Impairments {
     Impairments {
         seed,
@@ -128,7 +128,7 @@ fn jitter_lies_within_its_bounds() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "its bounds hold for more frames than Miri has time for")]
+#[cfg_attr(miri, ignore = "Miri takes too long for the number of frames that the bounds require")]
 fn impaired_fraction_matches_its_probability() {
     type Fate = fn(&ImpairmentStats) -> u64;
     let none = Impairments::default();
@@ -157,7 +157,7 @@ fn impaired_fraction_matches_its_probability() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "its bounds hold for more frames than Miri has time for")]
+#[cfg_attr(miri, ignore = "Miri takes too long for the number of frames that the bounds require")]
 fn corruption_inverts_one_bit_of_headers_or_payload() {
     let mut bed = bed(Impairments { corruption: 1.0, ..Impairments::default() });
     let mut bytes = Vec::new();
@@ -246,7 +246,7 @@ fn frames_leave_at_the_rate_and_the_queue_is_bounded() {
     let times = |bed: &mut Bed| bed.arrivals().into_iter().map(|(at, frame)| (at, frame[3])).collect::<Vec<_>>();
     assert_eq!(times(&mut bed), [(at_ms(11), 0), (at_ms(12), 1), (at_ms(13), 2)]);
     assert_eq!(bed.stats().queue_full, 2);
-    // The queue has drained meanwhile, and an idle link saves nothing up.
+    // The queue is empty by now, and the idle time does not raise the rate of later frames.
     bed.send(1_000);
     bed.send(500);
     assert_eq!(times(&mut bed), [(at_ms(24), 5), (at_ms(24) + Duration::from_micros(500), 6)]);

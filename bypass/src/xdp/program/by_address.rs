@@ -1,4 +1,4 @@
-//! Selection of the frames of addresses.
+//! Selection of frames by address.
 
 use super::{Exits, ICMPV6, ICMPV6_TYPE, IPV4_DESTINATION, IPV6_DESTINATION, IPV6_NEXT_HEADER, jump_by_ether_type};
 use super::{R0, R2, R5, R7, require};
@@ -11,8 +11,8 @@ const NEIGHBOR_SOLICITATION: u32 = 135;
 const ARP_TARGET: i16 = 38;
 const SOLICITED_TARGET: i16 = 62;
 
-/// Appends the selection: IP packets to one of `addresses`, ARP with one as the target, and neighbour solicitations for
-/// one.
+/// Appends the selection: IP packets to `addresses`, and ARP packets and neighbour solicitations whose target is one of
+/// `addresses`.
 pub(super) fn select(asm: &mut Assembler, addresses: &[IpAddr], exits: Exits) {
     let Exits { pass, redirect } = exits;
     let [arp, ipv4, ipv6] = [(); 3].map(|()| asm.label());
@@ -66,7 +66,7 @@ fn redirect_v6(asm: &mut Assembler, addresses: &[IpAddr], offset: i16, redirect:
     }
 }
 
-/// Returns the halves of an address as a load reads them.
+/// Returns the halves of an address as the program loads them from a frame.
 fn halves(ip: Ipv6Addr) -> [u64; 2] {
     let octets = ip.octets();
     let half = |from: usize| u64::from_ne_bytes(std::array::from_fn(|at| octets[from + at]));

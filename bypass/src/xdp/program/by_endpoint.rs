@@ -1,4 +1,4 @@
-//! Selection of the frames of endpoints: an address, a protocol and a port each.
+//! Selection of frames by endpoint: address, protocol and port.
 
 use super::{Exits, FP, ICMPV6, ICMPV6_TYPE, IPV4_DESTINATION, IPV6_DESTINATION, IPV6_NEXT_HEADER, LOOK_UP};
 use super::{R0, R1, R2, R5, R7, R8, jump_by_ether_type, require};
@@ -85,9 +85,9 @@ impl Key {
     }
 }
 
-/// Appends the selection: unfragmented TCP segments and UDP datagrams, without IP options or extension headers, to a
-/// key of the map `keys`, and ICMP errors about such segments from one. The keys have `ports`, except that TCP ports in
-/// `outgoing` are looked up as [`ANY_PORT`].
+/// Appends the selection: unfragmented TCP segments and UDP datagrams, without IP options or extension headers, whose
+/// destination is a key of the map `keys`, and ICMP errors about TCP segments whose source is such a key. The keys have
+/// `ports`, except that TCP ports in `outgoing` are looked up as [`ANY_PORT`].
 pub(super) fn select(
     asm: &mut Assembler,
     keys: &OwnedFd,

@@ -24,15 +24,16 @@ pub(super) enum Fallback {
 
 /// Frames to redirect.
 pub(super) enum Selection<'a> {
-    /// IP packets to these addresses, ARP with one as the target, and neighbour solicitations for one.
+    /// IP packets to these addresses, and ARP packets and neighbour solicitations whose target is one of these
+    /// addresses.
     Addresses(&'a [IpAddr]),
-    /// TCP segments and UDP datagrams to the keys of the map, and ICMP errors about the segments of one.
+    /// TCP segments and UDP datagrams to the keys of the map, and ICMP errors about TCP segments from a key.
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,
         /// Ports of the keys.
         ports: BTreeSet<u16>,
-        /// Ports of TCP that the map has as [`ANY_PORT`].
+        /// TCP ports that the map contains as [`ANY_PORT`].
         outgoing: Option<RangeInclusive<u16>>,
     },
 }
