@@ -14,7 +14,7 @@ pub(crate) struct Addresses {
     gateways: Vec<IpAddr>,
     /// Prefixes on the link.
     on_link: Vec<IpCidr>,
-    /// Routes, the most preferred first: those of the host's kernel, or the prefixes on the link before the gateways.
+    /// Routes, most preferred first: the routes of the host's kernel, or the on-link prefixes followed by the gateways.
     routes: Vec<Route>,
     /// True if a route has a preferred source address.
     routes_have_source: bool,
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(addresses.source_for(ip("fe80::1")), Some(ip("fe80::ff:fe00:7")));
     }
 
-    /// Two advertised addresses, the first deprecated, and an on-link prefix.
+    /// Returns router information with two addresses, the first deprecated, and an on-link prefix.
     fn network() -> RouterInfo {
         let of = |text: &str, deprecated| Some((text.parse().unwrap(), deprecated));
         let addresses = [of("2001:db8:1::2/64", true), of("2001:db8:2::2/64", false), of("fd00::2/64", false), None];
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn broadcast_addresses_are_those_of_local_subnets() {
+    fn broadcast_addresses_belong_to_local_subnets() {
         let addresses = addresses();
         for (text, expected) in
             [("255.255.255.255", true), ("10.0.0.255", true), ("192.0.2.11", true), ("10.0.1.255", false)]

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_that_of_16_bit_words(bytes: Vec<u8>, ones in 0usize..300) {
+        fn sum_adds_16_bit_words(bytes: Vec<u8>, ones in 0usize..300) {
             for bytes in [&bytes[..], &vec![0xff; ones]] {
                 let sum = bytes.chunks(2).fold(0u64, |sum, word| {
                     sum + u64::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]))

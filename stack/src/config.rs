@@ -35,7 +35,8 @@ pub struct Keepalive {
 }
 
 impl Default for Keepalive {
-    /// Two hours (the minimum default of RFC 9293 §3.8.4), then nine probes 75 s apart, as common systems do.
+    /// Returns an idle time of two hours (the minimum default of RFC 9293 §3.8.4), then nine probes 75 s apart, as
+    /// common systems do.
     fn default() -> Self {
         Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
     }
@@ -52,9 +53,9 @@ pub struct Config {
     /// Local addresses that outgoing connections use in turn. For a family without an entry, the address on the peer's
     /// link is used, or else the first.
     pub connect_from: Vec<IpAddr>,
-    /// Addresses and routes of the host's kernel, with which the port shares an interface. They replace
-    /// [`addresses`](Self::addresses) and [`gateways`](Self::gateways), and the control plane changes them
-    /// ([`HostControl`](crate::HostControl)). The worker then runs neither ARP nor NDP, DAD, DHCP and SLAAC.
+    /// Addresses and routes of the host's kernel, for a port that shares an interface with the kernel. They replace
+    /// [`addresses`](Self::addresses) and [`gateways`](Self::gateways), and the control plane updates them
+    /// ([`HostControl`](crate::HostControl)). The worker then does not run ARP, NDP, DAD, DHCP or SLAAC.
     pub host: Option<Arc<HostNetwork>>,
     /// Local ports of outgoing connections. If empty, connections cannot be made.
     pub outgoing_ports: RangeInclusive<u16>,
@@ -78,13 +79,13 @@ pub struct Config {
     pub fragments: bool,
     /// TCP addresses to accept connections on. An unspecified address stands for all local addresses.
     pub listen: Vec<SocketAddr>,
-    /// TCP addresses of the first worker. The connections to such an address with the port *n* higher belong to worker
-    /// *n*, whichever worker the port of the device delivers their frames to. Each of these addresses is one of
-    /// [`listen`](Self::listen), too.
+    /// TCP addresses of the first worker. The same address with the port number plus *n* belongs to worker *n*. This
+    /// worker owns the connections to the address, regardless of the worker to which the port of the device delivers
+    /// their frames. The addresses of all workers are in [`listen`](Self::listen), too.
     pub listen_by_worker: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
-    /// Maximum connections of one worker, without those in TIME-WAIT. A SYN beyond it is dropped and counted.
+    /// Maximum connections of one worker, excluding TIME-WAIT. A SYN beyond it is dropped and counted.
     pub max_connections: usize,
     /// Maximum half-open connections of one worker. A SYN beyond it is counted. The native engine replies with a SYN
     /// cookie and keeps no state (RFC 4987 §3.6); the smoltcp engine drops it.
@@ -138,7 +139,7 @@ pub struct Config {
     /// Maximum packets that one connection of the native engine holds in either direction, at least 64; out-of-order
     /// data may hold half as many more. With `None`, one packet per 256 bytes of its buffer.
     pub max_packets_per_connection: Option<usize>,
-    /// Congestion control of the native engine, if that uses [`Builtin`](crate::congestion::Builtin).
+    /// Congestion control of the native engine, if the engine uses [`Builtin`](crate::congestion::Builtin).
     pub congestion: Algorithm,
     /// Minimum RTO while the peer's acknowledgement delay is unknown. RFC 6298 §2.4 recommends one second; common
     /// systems use 200 ms.

@@ -13,7 +13,7 @@ use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
 use smoltcp::wire::EthernetProtocol;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Maximum frames that wait for the port. When it is reached, connections hold back, and replies are dropped and
+/// Maximum frames that wait for the port. When it is reached, connections hold data back, and replies are dropped and
 /// counted.
 const QUEUE: usize = 512;
 
@@ -63,7 +63,7 @@ pub struct Egress<N: Nic> {
     tagged: usize,
     /// True if the port has taken frames since the last call of [`is_stuck`](Self::is_stuck).
     took_some: bool,
-    /// Length of the queue up to which connections add data: zero while others wait for room.
+    /// Length of the queue up to which connections add data: zero while the data of all connections is held back.
     data_limit: usize,
 }
 
@@ -95,7 +95,7 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// Makes the host's kernel resolve neighbours, which receives `requests`.
+    /// Makes the host's kernel resolve neighbours, if `requests`, the mailbox of the control plane, is given.
     pub(crate) fn resolve_by_host(&mut self, requests: Option<Sender<IpAddr>>) {
         self.host_requests = requests;
     }
@@ -462,7 +462,7 @@ impl<N: Nic> Egress<N> {
         }
     }
 
-    /// See [`Neighbors::scanned`].
+    /// Records the progress of the scan: see [`Neighbors::scanned`].
     pub(crate) fn scanned(&mut self, slots: usize, all: bool) {
         self.neighbors.scanned(slots, all);
     }

@@ -139,13 +139,13 @@ pub enum Event {
     Writable(ConnId),
     /// The peer has closed, and all its data have been consumed.
     PeerClosed(ConnId),
-    /// The connection is gone. The worker releases it.
+    /// The connection has ended. The worker releases it.
     Closed(ConnId, CloseReason),
 }
 
 /// TCP engine: the connections of one worker.
 ///
-/// The operations on connections are those of [`Transport`](linerate_bypass::Transport).
+/// The operations on connections correspond to [`Transport`](linerate_bypass::Transport).
 pub trait Engine<N: Nic>: Sized {
     /// Creates the engine of worker number `worker` of `workers`.
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
@@ -170,7 +170,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Handles failed address resolution of the next hop `ip`.
     fn neighbor_unreachable(&mut self, ip: IpAddr);
 
-    /// Handles the loss of the local address `ip`: its connections end at once, and no segment leaves from it.
+    /// Handles the loss of the local address `ip`: its connections end at once, and no further segment is sent from it.
     fn address_removed(&mut self, ip: IpAddr);
 
     /// Sets the IPv6 MTU of the link to `mtu` bytes. An engine that cannot change the MTU of connections ignores it.
@@ -181,7 +181,8 @@ pub trait Engine<N: Nic>: Sized {
     /// Runs the timers that are due at `now`.
     fn expire(&mut self, now: Instant);
 
-    /// Moves the events since the last call into the empty `events`. All data that arrived in a burst are one event.
+    /// Moves the events since the last call into the empty `events`. All data of a connection that arrived in one burst
+    /// produce a single event.
     fn take_events(&mut self, events: &mut EventBatch);
 
     /// Invalidates `conn`, whose `Closed` event is being delivered. Its slot can be reused.
@@ -198,7 +199,7 @@ pub trait Engine<N: Nic>: Sized {
     fn connections(&self) -> usize;
 
     /// Stops accepting connections: a SYN is answered as on a closed port. A half-open connection may still be
-    /// established, unless it is one by SYN cookie.
+    /// established, but a SYN cookie is no longer accepted.
     fn stop_listening(&mut self);
 
     /// Closes every connection as its service would, for the shutdown of the worker.

@@ -1,7 +1,7 @@
 //! Addresses, routes and neighbours that the host's kernel determines, for a port that shares an interface with it.
 //!
-//! The workers then run neither ARP nor NDP, DAD, DHCP and SLAAC. The control plane, on a thread of its own, sends them
-//! the [`HostNetwork`] and the neighbours of the kernel, and they ask it to resolve neighbours.
+//! The workers then do not run ARP, NDP, DAD, DHCP or SLAAC. The control plane, on its own thread, sends them the
+//! [`HostNetwork`] and the neighbours of the kernel, and receives their requests to resolve neighbours.
 
 use crate::arp_ndp::receive::NeighborInfo;
 use crate::ip_cidr::{IpCidr, share_prefix};
@@ -11,7 +11,7 @@ use linerate_bypass::mailbox::{Receiver, Sender, Wake, waking_mailbox};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Capacity of the mailbox of the control plane. A neighbour whose request it refuses is requested again.
+/// Capacity of the mailbox of the control plane. The neighbour table repeats a request that does not fit.
 const REQUESTS: usize = 1024;
 
 /// Ethernet address, IP addresses and routes of an interface.
@@ -23,7 +23,7 @@ pub struct HostNetwork {
     pub addresses: Vec<IpCidr>,
     /// Local addresses that new connections use only if there is no other.
     pub deprecated: Vec<IpAddr>,
-    /// Routes, the most preferred first: of those that contain a destination, the first applies.
+    /// Routes, most preferred first: the first route that contains a destination applies.
     pub routes: Vec<Route>,
 }
 
@@ -48,7 +48,7 @@ impl Route {
     }
 }
 
-/// End of the control plane, for workers whose port has packets of type `P`.
+/// Control plane's end of the mailboxes, for workers whose port has packets of type `P`.
 pub struct HostControl<P> {
     workers: Vec<Sender<WorkerMsg<P>>>,
     requests: Receiver<IpAddr>,
@@ -70,7 +70,7 @@ impl<P: Send> HostControl<P> {
     #[must_use]
     pub fn set_network(&self, network: &Arc<HostNetwork>) -> bool {
         let send = |worker: &&Sender<_>| worker.send(WorkerMsg::HostNetwork(network.clone())).is_ok();
-        // All are sent to, whatever the result of others.
+        // A full mailbox does not prevent the messages to the other workers.
         self.workers.iter().filter(send).count() == self.workers.len()
     }
 

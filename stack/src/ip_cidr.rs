@@ -41,7 +41,8 @@ impl IpCidr {
     }
 }
 
-/// Returns whether two addresses have the same first `prefix` bits, at most those of an address.
+/// Returns whether two addresses of one family have the same first `prefix` bits. A `prefix` beyond the length of an
+/// address compares whole addresses.
 #[inline]
 pub(crate) fn share_prefix(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     match (a, b) {

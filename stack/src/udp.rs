@@ -37,11 +37,11 @@ pub(crate) struct UdpFastPath {
     listen: Vec<SocketAddr>,
     /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
     by_port: [u32; PORTS],
-    /// Packets in use above which received payload is copied.
+    /// Number of packets in use at which received payload is copied.
     most: usize,
-    /// The pool is below that level.
+    /// True if at least `most` packets were in use at the last check.
     is_low: bool,
-    /// Datagrams until the next check.
+    /// Datagrams until the next check of the pool level.
     left: u32,
     pub copies: BufferPool,
 }

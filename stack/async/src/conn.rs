@@ -46,7 +46,7 @@ pub enum ConnErrorReason {
     ShutDown,
 }
 
-/// Longest response that takes the place of its request. A longer one may not fit into one segment.
+/// Longest response that is sent by [`Transport::respond`]. A longer response may not fit into one segment.
 const RESPONSE: usize = 1024;
 
 /// Connection of one worker.
@@ -57,13 +57,13 @@ pub(crate) struct Conn {
     /// Identity of the executor that owns the connection.
     executor: usize,
     pub reader: Waiter,
-    /// False after everything received was read, until more bytes or the end are received, or the connection ends.
+    /// False after all received bytes were read, until more bytes or a FIN are received, or the connection ends.
     pub has_input: Cell<bool>,
     pub writer: Waiter,
-    /// True if a response took the place of its request, and nothing was received since then.
+    /// True if a response was sent by [`Transport::respond`] and no bytes were read since then.
     has_responded: Cell<bool>,
-    /// True once such a response was followed by more bytes: the task writes its responses in parts. Parts leave
-    /// together, at the end of the turn.
+    /// True once more bytes were written after a response: the task writes its responses in parts, which are then sent
+    /// together at the end of the turn.
     writes_parts: Cell<bool>,
     pub peer_closed: Cell<bool>,
     pub is_shut_down: Cell<bool>,
@@ -107,7 +107,7 @@ impl Conn {
         panic!("connection {} belongs to another worker", self.peer)
     }
 
-    /// Returns whether there is nothing to receive, and registers the task, which has waited before.
+    /// Returns whether there is nothing to receive and the task of `cx` waited last, and registers this task again.
     #[inline]
     fn waits_again(&self, cx: &Context<'_>) -> bool {
         !self.has_input.get() && self.reader.wait_again(cx)
@@ -146,8 +146,8 @@ impl Conn {
         Some(bytes)
     }
 
-    /// Receives up to `room` bytes, which is not 0, and passes them to `copy`, slice by slice. The end of the stream is
-    /// no bytes. `copy` runs no code of the application.
+    /// Receives up to `room` bytes, at least one, and passes them to `copy`, slice by slice. At the end of the stream,
+    /// `copy` is not called. `copy` runs no code of the application.
     #[inline]
     pub fn poll_copy(&self, cx: &mut Context<'_>, room: usize, copy: &mut dyn FnMut(&[u8])) -> Poll<io::Result<()>> {
         if self.waits_again(cx) {
@@ -187,8 +187,8 @@ impl Conn {
         }
     }
 
-    /// Consumes `n` of the `received` bytes, which were copied, or leaves them to the response if they are all. Returns
-    /// whether there are more.
+    /// Consumes the first `n` of the `received` bytes, which were copied. If no further bytes are left, a response or
+    /// the end of the poll consumes them instead. Returns whether further bytes are left.
     #[inline]
     fn note_copied(&self, net: &mut impl Transport, executor: &Executor, n: usize, received: usize) -> bool {
         let has_more = received > n;

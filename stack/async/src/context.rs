@@ -17,9 +17,9 @@ pub(crate) struct Turn<'a> {
     pub executor: &'a Executor,
 }
 
-/// Received bytes that a task has copied, and that the transport has yet to consume. A response that the task writes
-/// in the same poll then takes the place of the request, by one operation ([`Transport::respond`]). Any other
-/// operation, and the end of the poll, consumes them first.
+/// Received bytes that a task has copied, and that the transport has yet to consume. A response that the task writes in
+/// the same poll consumes them and is sent in one operation ([`Transport::respond`]). Any other operation, and the end
+/// of the poll, consumes them first.
 #[derive(Default)]
 pub(crate) struct Unconsumed(Cell<Option<(ConnId, usize)>>);
 
@@ -29,13 +29,13 @@ impl Unconsumed {
         self.0.get().is_some()
     }
 
-    /// Leaves `n` bytes, which are all that was received on `conn`.
+    /// Defers the consumption of `n` bytes, which are all received bytes of `conn`.
     #[inline]
     pub fn set(&self, conn: ConnId, n: usize) {
         self.0.set(Some((conn, n)));
     }
 
-    /// Returns the number of bytes if they are those of `conn`. The caller consumes them.
+    /// Returns the number of bytes if they belong to `conn`, and forgets them. The caller consumes them.
     #[inline]
     pub fn take_of(&self, conn: ConnId) -> Option<usize> {
         let (_, n) = self.0.get().filter(|(of, _)| *of == conn)?;
@@ -54,7 +54,7 @@ impl Unconsumed {
 }
 
 /// Transport of a turn, borrowed for each operation. As a trait object its lifetime can be shortened. Frequent
-/// operations are methods, which call those of the transport directly.
+/// operations are methods, which call the methods of the transport without dynamic dispatch.
 trait SharedTransport {
     fn borrow(&self) -> RefMut<'_, dyn Transport + '_>;
 

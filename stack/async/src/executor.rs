@@ -43,7 +43,7 @@ impl Task {
         self.waker.will_wake(waker)
     }
 
-    /// Lists the task to be polled.
+    /// Schedules the task.
     pub fn wake(&self) {
         self.waker.wake_by_ref();
     }
@@ -104,8 +104,8 @@ impl Executor {
         self.now.get()
     }
 
-    /// Returns the time at which the current events began as a point of the standard library's clock. Differences
-    /// between such points are those of the worker's clock.
+    /// Returns the time at which the current events began as a point of the standard library's clock. The difference
+    /// between two returned points equals the time passed on the worker's clock.
     #[cfg(feature = "hyper")]
     pub fn std_now(&self) -> std::time::Instant {
         self.origin + self.now.get().since(Instant::ZERO)
@@ -116,7 +116,7 @@ impl Executor {
         self.now.set(now);
     }
 
-    /// Returns whether a panic is the reason why a value of a task is dropped.
+    /// Returns whether values of a task are being dropped because of a panic.
     pub fn is_unwinding(&self) -> bool {
         self.is_unwinding.get() || std::thread::panicking()
     }
@@ -164,7 +164,7 @@ impl Executor {
         self.task(self.running.get()?).filter(|task| task.is_woken_by(waker))
     }
 
-    /// Lists a task to be polled: after the tasks that are listed, or in the next turn if it has woken itself.
+    /// Schedules a task: after the tasks that are already scheduled, or in the next turn if it has woken itself.
     pub fn schedule(&self, key: TaskKey) {
         let list = if self.running.get() == Some(key) { &self.yielded } else { &self.ready };
         list.borrow_mut().push_back(key);
@@ -186,8 +186,8 @@ impl Executor {
         }
     }
 
-    /// Lists the tasks that run in this turn without an event: those that yielded, that other threads woke, and whose
-    /// timers have expired.
+    /// Schedules the tasks that run in this turn without an event: tasks that yielded, that other threads woke, or that
+    /// have an expired timer.
     pub fn begin_turn(&self) {
         self.remote.take(|key| self.schedule(key));
         self.ready.borrow_mut().append(&mut self.yielded.borrow_mut());
@@ -218,7 +218,7 @@ impl Executor {
         self.timers.borrow().next().map(|at| at.since(self.now.get()))
     }
 
-    /// Polls the tasks that are listed, and those that they wake, up to a limit.
+    /// Polls the scheduled tasks, and the tasks that they wake, up to a limit.
     pub fn run(&self) {
         let mut polls = 0..POLLS_PER_EVENT;
         self.guard(|| self.poll_listed(&mut polls));
@@ -240,7 +240,7 @@ impl Executor {
         });
     }
 
-    /// Calls `work`, and calls it again after each panic of a task, which ends.
+    /// Calls `work`. After a panic of a task, ends the task and calls `work` again.
     #[inline]
     fn guard(&self, mut work: impl FnMut()) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(&mut work)) {
@@ -253,7 +253,7 @@ impl Executor {
         }
     }
 
-    /// Polls the listed tasks in order, at most once for each of `polls`.
+    /// Polls the scheduled tasks in order, at most one for each element of `polls`.
     #[inline]
     fn poll_listed(&self, polls: &mut Range<usize>) {
         while !self.ready.borrow().is_empty() && polls.next().is_some() {
@@ -271,7 +271,7 @@ impl Executor {
         }
     }
 
-    /// Polls the task, for which an event has occurred, at once if no task is listed.
+    /// Polls `task`, for which an event has occurred, at once if no task is scheduled; schedules it otherwise.
     #[inline]
     pub fn poll_or_list(&self, task: &Task) {
         if self.ready.borrow().is_empty() && !task.state.is_scheduled() {
@@ -310,7 +310,7 @@ impl Executor {
     }
 }
 
-/// Drops a future. A panic of a destructor, which the panic hook reports, ends nothing else.
+/// Drops a future. A panic of its destructor, which the panic hook reports, does not propagate.
 fn drop_future(future: Option<TaskFuture>) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
 }

@@ -75,7 +75,7 @@ impl Registry {
         best(&self.sockets.borrow(), local, |socket| socket.address)
     }
 
-    /// Hands an accepted connection to its listener. Returns `false` if there is none, or if its queue is full.
+    /// Hands an accepted connection to its listener. Returns `false` if there is no listener, or if its queue is full.
     pub fn accept(&self, conn: &Rc<Conn>) -> bool {
         let listener = best(&self.listeners.borrow(), conn.local, |listener| listener.address);
         listener.is_some_and(|listener| listener.push(conn))
@@ -102,7 +102,8 @@ impl Registry {
     }
 }
 
-/// Returns the entry whose address is `local`, or else the one whose address stands for all of its family.
+/// Returns the entry with the address `local`, or else the entry with its port and the unspecified address of its
+/// family.
 fn best<T>(entries: &[Rc<T>], local: SocketAddr, address: impl Fn(&T) -> SocketAddr) -> Option<Rc<T>> {
     let stands_for = |entry: &&Rc<T>| {
         let own = address(entry);
@@ -133,13 +134,13 @@ impl DrainState {
         self.is_draining.get()
     }
 
-    /// Returns whether there is a request to drain of which the tasks have not been woken.
+    /// Returns whether draining has been requested since the last turn: the waiting tasks have not been woken.
     #[inline]
     pub fn is_requested(&self) -> bool {
         !self.is_draining.get() && self.stop.borrow().as_ref().is_some_and(Stop::is_draining)
     }
 
-    /// Wakes the tasks that wait, once there is a request.
+    /// Wakes the waiting tasks once draining has been requested.
     pub fn begin_turn(&self) {
         if self.is_requested() {
             self.is_draining.set(true);

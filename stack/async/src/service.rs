@@ -11,7 +11,8 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-/// Service of a worker that runs tasks. Any worker runs it: of the stack, of kernel sockets, of RDMA, or split.
+/// Service of a worker that runs tasks, on any transport: the stack, kernel sockets or RDMA, with or without split
+/// threads.
 ///
 /// Tasks are polled within the event that wakes them. A task that is woken by another thread, by its own wake-up, or by
 /// a timer is polled in the next turn.

@@ -8,8 +8,9 @@ use std::cell::{OnceCell, RefCell};
 pub(crate) const SHORT: usize = 256;
 /// Size of a buffer, which is shared by many copies.
 const BUFFER_SIZE: usize = 16 << 10;
-/// Maximum number of buffers of a worker, and of those kept for reuse.
+/// Maximum number of buffers of a worker.
 const BUFFERS: usize = 256;
+/// Maximum number of idle buffers that are kept for reuse.
 const KEPT: usize = 16;
 
 /// Buffers of one worker for copies of short slices.

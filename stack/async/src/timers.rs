@@ -60,7 +60,7 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Drops the entries of removed timers at the front, so that the first entry is that of a timer.
+    /// Drops the entries of removed timers at the front, so that the first entry belongs to a timer.
     fn discard_removed(&mut self) {
         while let Some(&Reverse((_, key))) = self.heap.peek()
             && !self.wakers.contains_key(key)

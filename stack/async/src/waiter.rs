@@ -5,8 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// Task that waits for one kind of event. It is kept between events, so that a task that waits again costs a
-/// comparison.
+/// Task that waits for one kind of event. It is kept between events, so that waiting again costs one comparison.
 #[derive(Default)]
 pub(crate) struct Waiter {
     is_waiting: Cell<bool>,
@@ -25,7 +24,7 @@ impl Waiter {
         }
     }
 
-    /// Registers the task of `cx` if it is the one that waited last. Returns whether it is.
+    /// Registers the task of `cx` if it is the task that waited last. Returns whether it is.
     #[inline]
     pub fn wait_again(&self, cx: &Context<'_>) -> bool {
         let is_kept = self.task.borrow().as_ref().is_some_and(|task| task.is_woken_by(cx.waker()));

@@ -17,8 +17,7 @@ new_key_type! {
     pub(crate) struct TaskKey;
 }
 
-/// Tasks that other threads have woken. A task is listed at most once, so the list is no longer than the tasks are
-/// many.
+/// Tasks that other threads have woken. A task is listed at most once, so the number of tasks bounds the list.
 pub(crate) struct RemoteWakes {
     woken: SegQueue<TaskKey>,
     /// True from the first entry until the worker takes the entries.
@@ -35,8 +34,8 @@ impl RemoteWakes {
     fn push(&self, task: TaskKey) {
         self.woken.push(task);
         if !self.pending.swap(true, Ordering::AcqRel) {
-            // The message ends the sleep of the worker. A worker with a full mailbox does not sleep, and looks at the
-            // list in its next turn.
+            // The message ends the sleep of the worker. A worker with a full mailbox does not sleep, and reads the list
+            // in its next turn.
             let _ = self.mailbox.send_to_worker(self.worker, Woken(()));
         }
     }
@@ -61,24 +60,24 @@ impl RemoteWakes {
 /// Waker of one task, for use on any thread.
 pub(crate) struct TaskWaker {
     pub key: TaskKey,
-    /// True while the task is listed to be polled.
+    /// True while the task is scheduled.
     scheduled: AtomicBool,
     remote: Arc<RemoteWakes>,
 }
 
 impl TaskWaker {
-    /// Creates the waker of a task that is listed already.
+    /// Creates the waker of a task that is scheduled already.
     pub fn scheduled(key: TaskKey, remote: Arc<RemoteWakes>) -> Self {
         TaskWaker { key, scheduled: AtomicBool::new(true), remote }
     }
 
-    /// Returns whether the task is listed.
+    /// Returns whether the task is scheduled.
     #[inline]
     pub fn is_scheduled(&self) -> bool {
         self.scheduled.load(Ordering::Relaxed)
     }
 
-    /// Allows the task to be listed again. Everything that precedes an earlier wake-up is visible to the caller.
+    /// Allows the task to be scheduled again. Memory accesses before an earlier wake-up are visible to the caller.
     #[inline]
     pub fn start_poll(&self) {
         self.scheduled.swap(false, Ordering::AcqRel);

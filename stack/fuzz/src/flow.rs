@@ -32,12 +32,13 @@ pub struct Flow {
     offers: Vec<Offer>,
     /// Sequence numbers after SYNs of the peer that the endpoint has not answered yet.
     unanswered: Vec<u32>,
-    /// Sequence numbers after answered SYNs of the peer, and the number and window of the endpoint's last SYN.
+    /// Sequence numbers after answered SYNs of the peer.
     behind_syn: Vec<u32>,
+    /// Sequence number and window of the endpoint's last SYN.
     syn: Option<(u32, u16)>,
-    /// Highest sequence number that the endpoint has sent, and its last acknowledgement: the target of relative
-    /// segments.
+    /// Sequence number after the last one that the endpoint has sent; relative acknowledgement numbers start from it.
     pub nxt: u32,
+    /// Last acknowledgement number of the endpoint; relative sequence numbers start from it.
     pub ack: u32,
     /// Last TSval of the endpoint.
     pub ts: u32,
@@ -220,14 +221,14 @@ impl Conn {
 }
 
 impl Flow {
-    /// Checks the received data after a turn. `numbers` are those of the connection, if it still exists.
+    /// Checks the received data after a turn. `numbers` are the connection's, if it still exists.
     pub fn check_received(&mut self, id: ConnId, numbers: Option<Numbers>) {
         let Some(at) = self.conns.iter().position(|conn| conn.id == id) else { return };
         let mut conn = self.conns.remove(at);
         if let Some(now) = numbers {
             let behind = now.received + conn.read + u32::from(now.peer_finished);
             let start = now.rcv_nxt.wrapping_sub(behind);
-            assert_eq!(*conn.start.get_or_insert(start), start, "RCV.NXT counts what was received: {now:?}");
+            assert_eq!(*conn.start.get_or_insert(start), start, "RCV.NXT counts the received bytes: {now:?}");
             conn.first.get_or_insert(now.una);
             // While time stands still, an attacker can guess and acknowledge the number of an unsent reply.
             let known = self.behind_syn.contains(&start) || self.unanswered.contains(&start);

@@ -10,7 +10,7 @@ pub fn options(data: &[u8]) {
     if let Some(by_smoltcp) = by_smoltcp(data) {
         assert_eq!(parsed, by_smoltcp, "{data:?}");
     }
-    // Every timestamp is not older than one of these (RFC 7323 §5.3).
+    // Every TSval is at or after at least one of these (RFC 7323 §5.3).
     for ts_recent in [0, 1 << 31] {
         if let Some(predicted) = predicted_timestamp(data, ts_recent) {
             let timestamp = parsed.timestamp.filter(|(value, _)| *value == predicted);

@@ -17,7 +17,7 @@ struct Record;
 impl Record {
     /// Correct the checksums.
     const FIX_CHECKSUMS: u8 = 1;
-    /// Count sequence numbers from those that the endpoint expects.
+    /// Count sequence numbers from the numbers that the endpoint expects.
     const RELATIVE: u8 = 1 << 1;
     /// Readdress the frame to a flow, which a byte selects.
     const ADDRESS: u8 = 1 << 2;
@@ -79,7 +79,7 @@ fn close(rig: &mut Rig, state: u8) {
         rig.settle();
     }
     let (endpoint_first, acknowledges, peer_closes, endpoint_second) = match state & 7 {
-        // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK, CLOSING, TIME-WAIT, and TIME-WAIT with all data read.
+        // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK, CLOSING, and TIME-WAIT.
         0 => (true, false, false, false),
         1 => (true, true, false, false),
         2 => (false, true, true, false),

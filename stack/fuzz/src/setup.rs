@@ -104,7 +104,8 @@ impl Setup {
         self.habits & Self::ANSWERS_FIRST != 0
     }
 
-    /// Returns true if the service reserves more than it writes. With neither of both it answers in one call.
+    /// Returns true if the service reserves more than it writes. Without this habit and
+    /// [`ANSWERS_FIRST`](Self::ANSWERS_FIRST) it answers in one call.
     pub fn reserves(self) -> bool {
         self.habits & Self::RESERVES != 0
     }

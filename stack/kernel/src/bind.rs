@@ -28,7 +28,7 @@ impl<M> Sockets<M> {
         self.worker
     }
 
-    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports, and then its
+    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports, followed by the worker's
     /// [own](Self::own_tcp_addrs).
     pub fn tcp_addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().map(|&(_, address)| address).collect()
@@ -45,8 +45,9 @@ impl<M> Sockets<M> {
     }
 }
 
-/// Binds the sockets of `workers` workers, which share every address. Returns them with a sender that reaches the
-/// connections of all. Raises this process's limit of open files as far as allowed.
+/// Binds the sockets of `workers` workers, which share the addresses of [`Config::listen`] and [`Config::listen_udp`].
+/// Returns the sockets, and a sender of messages to all workers. Raises this process's limit of open files as far as
+/// allowed.
 pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSender<M>, Vec<Sockets<M>>), Error> {
     if !(1..=ConnId::MAX_WORKERS).contains(&workers) {
         return Err(Error::Workers(workers));
@@ -114,9 +115,9 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
     Ok((AppSender::new(senders), sockets))
 }
 
-/// Checks that `address` is free, and finds a port if that is 0. Sockets with `SO_REUSEPORT` share a port with any
-/// others of the same user, so two services would split connections unnoticed. The probe socket does not share, so it
-/// fails in that case.
+/// Checks that `address` is free, and selects a port if its port is 0. A socket with `SO_REUSEPORT` can share a port
+/// with other sockets of the same user, so two services would split connections unnoticed. The probe socket lacks the
+/// option, so its bind fails in that case.
 fn claim(protocol: Protocol, address: SocketAddr) -> Result<SocketAddr, Error> {
     let claim = || {
         let socket = unbound(protocol, address)?;
@@ -152,7 +153,7 @@ fn unbound(protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     if protocol == Protocol::Tcp {
-        // For TCP this ignores only old connections in TIME-WAIT; for UDP it would share the port.
+        // For TCP the option affects only old connections in TIME-WAIT; for UDP it would share the port.
         socket.set_reuse_address(true)?;
     }
     Ok(socket)

@@ -9,13 +9,13 @@ pub struct Config {
     /// TCP addresses to accept connections on. Port 0 selects any free port, the same for all workers. An unspecified
     /// address stands for its family: `[::]` does not include IPv4.
     pub listen: Vec<SocketAddr>,
-    /// TCP addresses of the first worker. Worker *n* listens on such an address with the port *n* higher, and no other
-    /// does.
+    /// TCP addresses with one port per worker: worker *n*, counted from 0, listens on the port plus *n*, and no other
+    /// worker does.
     pub listen_by_worker: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on, as for [`listen`](Self::listen). The kernel does not report the local
-    /// address of a datagram, so on an unspecified address datagrams have that one.
+    /// address of a datagram, so datagrams received on an unspecified address have that address as their local address.
     pub listen_udp: Vec<SocketAddr>,
-    /// Poll without sleeping: lowest latency, a whole core.
+    /// True if workers poll without sleeping: lowest latency, at the cost of a whole core per worker.
     pub spin: bool,
     /// Maximum connections of one worker. A further one is reset and counted.
     pub max_connections: usize,
@@ -24,7 +24,7 @@ pub struct Config {
     pub rx_buffer: usize,
     /// Send buffer of a connection in bytes, in addition to the kernel's buffer.
     pub tx_buffer: usize,
-    /// Bytes of blocks shared by all connections of one worker, and as many for datagrams.
+    /// Bytes of blocks shared by all connections of one worker. Datagrams have blocks of the same total size.
     pub memory: usize,
     /// Capacity of a worker's mailbox in messages.
     pub mailbox: usize,

@@ -71,7 +71,7 @@ pub enum Error {
     /// The kernel refused an epoll instance or event descriptor.
     #[error("cannot create an epoll instance: {0}; raise the limit of open files (`ulimit -n`) if it is too low")]
     Epoll(#[source] io::Error),
-    /// Number of workers that is zero or above [`ConnId::MAX_WORKERS`].
+    /// The number of workers is zero or above [`ConnId::MAX_WORKERS`].
     #[error("{0} workers: choose 1 to {max}", max = ConnId::MAX_WORKERS)]
     Workers(usize),
     /// A limit in the configuration is zero.

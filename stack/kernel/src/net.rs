@@ -27,9 +27,9 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Number of connections up to which a spinning worker reads all without epoll: a failed read costs at most as much as
-/// a query.
+/// a call of `epoll_wait`.
 const FEW_CONNECTIONS: usize = 2;
-/// Turns of a spinning worker between queries of epoll, for new connections, send space and wakes.
+/// Turns of a spinning worker between calls of `epoll_wait`, for new connections, send space and wakes.
 const EPOLL_EVERY: u32 = 16;
 
 pub(crate) struct Net {
@@ -92,7 +92,7 @@ impl Net {
         self.listeners.iter().map(|listener| listener.address).collect()
     }
 
-    /// Returns how long the worker may sleep, at most `longest`: zero while work remains, `None` until an event.
+    /// Returns the time that the worker may sleep, at most `longest`: zero while work remains, `None` for no limit.
     pub(crate) fn idle_time(&self, longest: Option<Duration>) -> Option<Duration> {
         let busy = !(self.table.ready.is_empty() && self.unread.is_empty() && self.table.failed.is_empty())
             || self.udp.is_ready()
@@ -112,8 +112,8 @@ impl Net {
         Ok(())
     }
 
-    /// Gathers events without waiting. While there are few connections, most turns read them without asking epoll,
-    /// which saves one system call of latency.
+    /// Gathers events without waiting. While there are few connections, most turns read all of them without
+    /// `epoll_wait`, which saves the latency of one system call.
     pub(crate) fn gather_spinning(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         if self.table.slots.slot_count() > FEW_CONNECTIONS || self.turns.is_multiple_of(EPOLL_EVERY) {
@@ -137,7 +137,7 @@ impl Net {
         self.events = events;
     }
 
-    /// Updates the time of further events.
+    /// Reads the clock for further events.
     pub fn update_time(&mut self) {
         self.now = self.clock.now();
     }
@@ -254,7 +254,7 @@ impl Net {
 impl HostedNet for Net {
     type Conn = Connection;
 
-    /// Each slot takes a system call.
+    /// Fewer slots than by default, because each takes a system call.
     const SLOTS_PER_QUERY: usize = 64;
 
     #[inline]

@@ -104,7 +104,7 @@ impl Events {
 
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    /// Ends a wait. The eventfd is never read: each write is an edge.
+    /// Waker that ends a wait. Its eventfd is never read: each write is an edge.
     pub(crate) waker: Waker,
 }
 

@@ -81,7 +81,7 @@ impl Udp {
         None
     }
 
-    /// Sends from the socket bound to the local address `local`; for an unspecified one with port 0, from the first
+    /// Sends a datagram from the socket bound to `local`. For an unspecified address with port 0, sends from the first
     /// socket of its family.
     pub(crate) fn send(&self, local: SocketAddr, remote: SocketAddr, payload: &[u8]) -> bool {
         let any = local.ip().is_unspecified() && local.port() == 0;

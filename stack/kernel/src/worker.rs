@@ -122,7 +122,7 @@ impl<S: Service> Worker<S> {
         let ServiceHost { net, service, .. } = &mut self.host;
         for _ in 0..DATAGRAMS_PER_TURN {
             let Some(datagram) = net.udp.receive() else { break };
-            // The timer may reply to data sent in an event of this turn.
+            // The datagram may be a reply to data sent in this turn, so the clock is read again.
             net.update_time();
             net.summary.rx_frames += 1;
             net.summary.rx_bytes += datagram.payload.len() as u64;

@@ -118,7 +118,7 @@ impl Service for Primes {
     }
 
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        // Connections wait during the call, so it does a bounded step.
+        // All connections wait during the call, so its work is bounded.
         for _ in 0..STEP {
             match self.ages.front() {
                 Some(&(at, n)) if at <= net.now() => {

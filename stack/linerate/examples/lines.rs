@@ -16,9 +16,9 @@ pub struct Sum;
 #[derive(Default)]
 pub struct Conn {
     sum: i64,
-    /// Beginning of a line of which the rest has not arrived.
+    /// Received part of an incomplete line.
     line: Vec<u8>,
-    /// Rest of a reply for which there was no space.
+    /// Unsent part of a reply, which waits for send space.
     reply: Vec<u8>,
     /// Set after an error: further input is discarded.
     refused: bool,
@@ -27,8 +27,8 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Moves bytes of the next line into `line`. Returns whether the line is complete or too long, or `None` if nothing
-    /// is received.
+    /// Moves bytes of the next line into `line`. Returns whether the line is complete or too long, or `None` if the
+    /// receive queue is empty.
     fn read(&mut self, net: &mut impl Transport, conn: ConnId) -> Option<bool> {
         // A line may be in several slices, and a slice may have several lines.
         let bytes = net.peek(conn);

@@ -30,7 +30,7 @@ pub struct Request {
 
 impl Request {
     fn answer(self, reply: Result<String, String>) {
-        // The thread may not wait any more.
+        // The requesting thread may have stopped waiting.
         let _ = self.reply.send(reply);
     }
 }
@@ -40,8 +40,9 @@ pub struct Pool {
     server: SocketAddr,
     idle: Vec<ConnId>,
     waiting: VecDeque<Request>,
-    /// Connections that are open or being opened, and those of them that are being opened.
+    /// Connections that are open or being opened.
     connections: usize,
+    /// Connections that are being opened.
     opening: usize,
 }
 
@@ -94,7 +95,7 @@ impl Service for Pool {
         }
         self.waiting.push_back(request);
         match self.idle.pop() {
-            // The state of a connection belongs to its events: a timer that expires at once is one.
+            // Only callbacks of the connection receive its state: `timer`, which expires at once, sends the request.
             Some(conn) => net.set_timer(conn, Some(Duration::ZERO)),
             None => self.grow(net),
         }
@@ -137,7 +138,7 @@ impl Service for Pool {
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn) {
         match state.request {
             None => self.next(net, conn, state),
-            // The time limit has passed: a late reply must not be that of the next request.
+            // The time limit has passed: a late reply must not be taken for the reply to the next request.
             Some(_) => net.abort(conn),
         }
     }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
 
-/// Service that joins each connection to one to `upstream`.
+/// Service that joins each client connection to a new connection to `upstream`.
 pub struct Proxy {
     upstream: SocketAddr,
     sides: HashMap<ConnId, Side>,
@@ -71,7 +71,7 @@ impl Service for Proxy {
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
-        // There is space on this side again for bytes of the other.
+        // This side has send space again for bytes of the other side.
         if let Some(other) = self.sides.get(&conn).and_then(|side| side.other) {
             self.forward(net, other);
         }

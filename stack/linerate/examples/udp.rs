@@ -20,7 +20,7 @@ impl Service for Upper {
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         let Datagram { local, remote, payload } = datagram;
         let reply = Datagram { local, remote, payload: payload.to_ascii_uppercase().into() };
-        // Without space for it now, the reply is dropped and counted, as by a network.
+        // Without send space, the reply is dropped and counted.
         if let Err(reply) = net.send_datagram(reply) {
             net.drop_datagram(reply);
         }

@@ -56,8 +56,8 @@ pub enum CorePlacement {
     Last,
 }
 
-/// Returns the core of each worker of `via`, chosen from the usable ones. Those of the NUMA node of its device come
-/// before others. Warns if a worker is on another node.
+/// Returns the core of each worker of `via`, chosen from the usable cores, first from the NUMA node of the device.
+/// Warns if a worker is on another node.
 pub fn choose(
     via: &Via,
     workers: Option<usize>,
@@ -74,8 +74,8 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker, first those
-/// of the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
+/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker, first from
+/// the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
 pub fn choose_services(
     via: &Via,
     list: Option<&CoreList>,

@@ -129,8 +129,8 @@ pub enum Error {
     },
     /// More addresses than the stack supports.
     #[error(
-        "--ip: {count} addresses, counting IPv6's link-local address, that of DHCP and four of router prefixes: at most {most} are \
-         supported"
+        "--ip: {count} addresses, counting IPv6's link-local address, the DHCP address and four for router prefixes: \
+         at most {most} are supported"
     )]
     TooManyAddresses {
         /// Number of addresses.
@@ -186,7 +186,7 @@ pub enum Error {
     Eal(#[from] linerate_bypass::dpdk::EalError),
     /// EAL could not register another thread.
     #[cfg(feature = "dpdk")]
-    #[error("{0}: ask for fewer workers")]
+    #[error("{0}: give fewer workers")]
     Threads(#[from] linerate_bypass::dpdk::TooManyThreads),
     /// The port could not be opened.
     #[cfg(feature = "dpdk")]
@@ -213,7 +213,7 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
     /// Duplicate address detection found another host with a local address.
-    #[error("--ip {0}; --no-dad does not look")]
+    #[error("--ip {0}; --no-dad skips this check")]
     Duplicate(#[from] linerate_stack::DuplicateAddress),
     /// The smoltcp engine is not compiled in.
     #[error(
@@ -234,7 +234,7 @@ pub enum Error {
     /// The core does not exist, or is not in this process's affinity mask.
     #[error("{option}: core {core} cannot be used by this process: choose from {}", listed(.usable))]
     NoSuchCore {
-        /// The option that named it.
+        /// The option that names the core.
         option: &'static str,
         /// The core.
         core: usize,

@@ -63,7 +63,7 @@ enum Threaded<M> {
     Split(split::Port<M>),
 }
 
-/// Evaluates an expression with the port of a [`Threaded`], whatever the message type of its workers.
+/// Evaluates an expression with the port of a [`Threaded`] in either mode: the ports have different message types.
 macro_rules! with_port {
     ($threaded:expr, $port:ident => $does:expr) => {
         match $threaded {
@@ -74,14 +74,14 @@ macro_rules! with_port {
 }
 
 impl Network<Infallible> {
-    /// Returns a builder. The message type of the network is that of the service, whatever the type in this call.
+    /// Returns a builder. The service determines the message type of the network; the type in this call has no effect.
     pub fn builder() -> NetworkBuilder {
         NetworkBuilder::default()
     }
 }
 
 impl<M: Send + 'static> Network<M> {
-    /// Opens the network of `config`, which is consistent, for workers on `cores`. `place` selects the cores of
+    /// Opens the network of `config`, which has been checked, for workers on `cores`. `place` selects the cores of
     /// services on their own threads. `stop` ends the wait for another process.
     pub(crate) fn open(
         config: &NetConfig,
@@ -132,7 +132,7 @@ impl<M: Send + 'static> Network<M> {
     }
 
     /// Registers `memory` for atomic operations by all peers. Its address is known once the workers have started.
-    /// `what` is the option that needs it.
+    /// Errors name `option`, which requires the memory.
     pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
         with_port!(&self.port, port => port.count(memory, option))
     }

@@ -104,7 +104,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Registers `memory` for atomic operations by all peers, which option `what` needs.
+    /// Registers `memory` for atomic operations by all peers. Errors name `option`, which requires the memory.
     pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
@@ -117,7 +117,7 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
-    /// it serves; and the action after all have ended. The first worker connects `stats`.
+    /// it serves; and a function that closes the port after all workers have ended. The first worker connects `stats`.
     pub fn jobs<S: Service<Message = M> + 'static>(
         self,
         make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,

@@ -24,7 +24,7 @@ impl fmt::Display for Device {
 /// `--threading split`: services run on their own threads, beside their workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threading {
-    /// Set if some of these threads share a core, because there are too few.
+    /// Set if some of these threads share a core, because there are too few cores.
     pub co_scheduled: bool,
 }
 

@@ -19,8 +19,8 @@ type ReadPassed = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 /// Returns whether a reply is still outstanding.
 type IsDue = Box<dyn FnMut() -> bool + Send>;
 
-/// Client for queries to a network's workers, whatever their services' messages are. It connects when the first worker
-/// is created.
+/// Client for queries to a network's workers, for services of any message type. It connects when the first worker is
+/// created.
 #[derive(Clone, Default)]
 pub struct StatsClient(Arc<Inner>);
 
@@ -50,7 +50,7 @@ impl StatsClient {
         })
     }
 
-    /// Adds the frames that an interface shared with the kernel passes to it, which `read` counts.
+    /// Adds the number of frames that a shared interface passes to the kernel, which `read` returns.
     #[cfg(feature = "dpdk")]
     pub(crate) fn count_passed(&self, read: impl Fn() -> Option<u64> + Send + Sync + 'static) {
         // A network is started once.

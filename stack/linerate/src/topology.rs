@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directory below which sysfs is read: that of this machine, or one of a test.
+/// Mount point of sysfs, or a directory in its place in tests.
 #[derive(Debug, Clone)]
 pub struct Topology(PathBuf);
 
 impl Topology {
-    /// Returns that of this machine.
+    /// Returns the topology of this machine.
     pub fn of_machine() -> Self {
         Topology("/sys".into())
     }
@@ -28,7 +28,7 @@ impl Topology {
             Via::Pci { address, .. } => format!("bus/pci/devices/{address}"),
             Via::AfXdp { interface, .. } => format!("class/net/{interface}/device"),
             Via::Rdma { device } => match self.read(format!("class/infiniband/{device}/parent")) {
-                // A software device is where its interface is.
+                // A software device has the node of its interface.
                 Some(interface) => format!("class/net/{interface}/device"),
                 None => format!("class/infiniband/{device}/device"),
             },
@@ -40,8 +40,8 @@ impl Topology {
         Some(cores.cores().to_vec())
     }
 
-    /// Returns the bytes of the last-level cache for each core that shares it, the fewest of `cores`. `None` if the
-    /// kernel does not report them, as in some virtual machines.
+    /// Returns the smallest share of `cores` in a last-level cache, in bytes: the size divided by the number of cores
+    /// that share the cache. `None` if the kernel does not report caches, as in some virtual machines.
     #[cfg(feature = "rdma")]
     pub fn cache_share(&self, cores: &[usize]) -> Option<usize> {
         cores.iter().filter_map(|core| self.cache_share_of(*core)).min()
@@ -123,7 +123,7 @@ mod tests {
 
     #[cfg(feature = "rdma")]
     #[test]
-    fn cache_share_is_that_of_the_last_level_and_the_fewest_of_the_cores() {
+    fn cache_share_is_the_smallest_share_in_a_last_level_cache() {
         let (_directory, topology) = sysfs(&[
             ("devices/system/cpu/cpu0/cache/index0/level", "1"),
             ("devices/system/cpu/cpu0/cache/index0/type", "Data"),

@@ -52,7 +52,7 @@ fn crate_outside_of_the_workspace_builds_and_passes_its_test() {
     let all = fs::read_dir(directory_of_examples).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(examples, all.map(|name| name.into_string().unwrap()).collect(), "the pages include every example");
     write("tests/lines.rs", block(&page, "rust", "#[test]"));
-    // The versions that the workspace uses are at hand.
+    // Offline, cargo has only the versions that the workspace uses.
     fs::copy(format!("{ROOT}/Cargo.lock"), directory.path().join("Cargo.lock")).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["test", "--quiet", "--offline"]).current_dir(directory.path());

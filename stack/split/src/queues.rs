@@ -15,7 +15,7 @@ pub(crate) const DATAGRAMS: usize = 128;
 
 /// Event that the worker reports.
 pub(crate) enum Event {
-    /// The worker has an address, and its mailbox is known.
+    /// The worker has started, and [`Shared::worker_sender`] is set.
     Start,
     /// A connection is established. Its addresses are the next in the batch.
     Opened(ConnId, Origin),
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     Failed(u64, ConnectError),
     /// Data were received.
     Data(ConnId, Bytes),
-    /// This many sent bytes have left the window.
+    /// Number of sent bytes that have left the window.
     Room(ConnId, usize),
     /// The peer has closed.
     PeerClosed(ConnId),
@@ -46,7 +46,7 @@ pub(crate) struct Events {
 pub(crate) enum Command {
     /// Send these bytes.
     Send(ConnId, Bytes),
-    /// This many bytes in this many slices have been consumed.
+    /// Consumption of `bytes` bytes in `slices` slices.
     Consumed { conn: ConnId, bytes: usize, slices: usize },
     /// The service waits for any send space.
     WaitsForRoom(ConnId),

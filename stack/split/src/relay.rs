@@ -1,4 +1,4 @@
-//! Relay: the worker's end, a service that passes everything on.
+//! Relay: the worker's end, a service that forwards all events and commands.
 
 use crate::Config;
 use crate::flow::{Close, Flow};
@@ -18,8 +18,8 @@ const SLICES: u64 = 4096;
 /// Maximum slices of all connections that wait for room in the transport and may hold packets of the port. Further ones
 /// are copied: connections whose peers do not read must not stall others.
 const UNSENT: usize = 2048;
-/// Maximum events that wait without an empty batch before connections from peers are refused. Otherwise their number is
-/// unbounded while the service is blocked.
+/// Maximum events that wait for an empty batch before connections from peers are refused. Without this limit their
+/// number would be unbounded while the service is blocked.
 const BACKLOG: usize = 1 << 16;
 /// Retry interval of a sleeping worker with data that wait to be passed on.
 const MOMENT: Duration = Duration::from_micros(50);
@@ -39,7 +39,7 @@ pub struct Relay {
     waiting: Vec<ConnId>,
     /// Reused buffer.
     spare: Vec<ConnId>,
-    /// Slices passed on, over all connections, and how many of them were consumed at the last check.
+    /// Slices passed on, over all connections, and the number of them that were consumed at the last check.
     slices: u64,
     slices_done: u64,
     /// Slices that wait for room in the transport, over all connections.
@@ -262,7 +262,7 @@ impl Service for Relay {
             self.obey(net, command);
         }
         for datagram in commands.datagrams.drain(..) {
-            // Lack of room is loss, as elsewhere in UDP.
+            // A datagram without room in the transport is lost, which UDP permits.
             self.dropped += u64::from(net.send_datagram(datagram).is_err());
         }
         let _ = self.commands_back.send(commands);

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Batches and messages processed in one turn.
 const BATCHES_PER_TURN: usize = 4;
 const MESSAGES_PER_TURN: usize = 256;
-/// Turns without work before a thread that may sleep does.
+/// Number of turns without work after which a thread that may sleep does so.
 const IDLE_TURNS: u32 = 1000;
-/// Maximum sleep while something waits that does not wake the thread.
+/// Maximum sleep while commands wait to be sent, or connections wait for memory: neither event wakes the thread.
 const MOMENT: Duration = Duration::from_micros(50);
 
 /// Service's thread without its service.

@@ -5,11 +5,11 @@ use linerate_bypass::arena::ArenaMut;
 use linerate_bypass::{BytesQueue, ConnId, Timer};
 use std::net::SocketAddr;
 
-/// Consumption is reported to the worker from this fraction of the window, or of the slices.
+/// Consumption is reported to the worker once it reaches this part (1/*n*) of the window, or this number of slices.
 const REPORT_PART: usize = 4;
 const SLICES_TOLD: usize = 16;
-/// Consumption is reported at once if this fraction of the window or slices is held here, since the relay may have
-/// stopped.
+/// Consumption is reported at once if this part (1/*n*) of the window, or this number of slices, is held here, since
+/// the relay may have stopped.
 const FULL_PART: usize = 2;
 const SLICES_FULL: usize = 32;
 

@@ -1,12 +1,12 @@
-//! Connection table of the service's thread.
+//! Connection table of the relay and of the service's thread.
 
 use linerate_bypass::ConnId;
 use std::collections::HashMap;
 
 /// Values by connection.
 ///
-/// The worker reuses a slot as soon as its connection is gone there. A connection with unread data then moves out of
-/// the slot.
+/// The worker reuses a slot as soon as its connection has ended there. On the service's thread, a connection with
+/// unread data then moves out of the slot.
 pub(crate) struct Table<T> {
     slots: Vec<Option<(ConnId, T)>>,
     aside: HashMap<ConnId, T>,

@@ -214,7 +214,7 @@ fn datagrams_are_echoed() {
     server.finish();
 }
 
-/// Reads nothing until it gets a message, then reports how it ended.
+/// Service that reads only in timer events, and reports the reason for the end of each connection.
 struct Late {
     reasons: Sender<CloseReason>,
     read: Vec<u8>,
@@ -265,7 +265,7 @@ fn late_reads_after_the_end_of_a_connection_lose_nothing() {
     assert!(service.read == [&sent[..], &sent, &sent].concat());
 }
 
-/// Blocks while `still` is set, and echoes.
+/// Service that blocks while `still` is set, and echoes.
 struct Standing {
     still: Arc<AtomicBool>,
     most: usize,
@@ -340,7 +340,7 @@ fn blocked_service_closes_windows_and_resumes() {
     assert!(service.most <= 2 * WINDOW, "{} bytes at once", service.most);
 }
 
-/// Panics on its first byte.
+/// Service that panics on the first received byte.
 struct Failing;
 
 impl Service for Failing {
@@ -364,7 +364,7 @@ fn worker_of_a_panicked_service_can_be_stopped() {
     server.worker.join().unwrap();
 }
 
-/// Sets a timer that is always due.
+/// Service with a timer that is always due.
 struct Restless {
     timers: u64,
 }

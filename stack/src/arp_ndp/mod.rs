@@ -1,4 +1,4 @@
-//! Address resolution: ARP (RFC 826, RFC 5227) and NDP (RFC 4861). This file has the sent messages.
+//! Address resolution: ARP (RFC 826, RFC 5227) and NDP (RFC 4861). This file defines the messages sent.
 
 pub(crate) mod arp_announce;
 pub(crate) mod neighbors;

@@ -12,7 +12,8 @@
 //! - An entry that an unsolicited message created is unprotected until a packet is sent to the neighbour. Such entries
 //!   have a small quota, and the oldest of them is replaced first.
 //! - An entry to which packets are sent is replaced only after a [scan](Neighbors::scan) has found that no connection
-//!   needs it. The scan runs only while a family's share of the table is nearly full, which saves reference counts.
+//!   needs it. The scan runs only while a family's share of the table is nearly full, and makes reference counts
+//!   unnecessary.
 //! - The entry of a gateway is never replaced.
 
 mod rate_limit;
@@ -31,10 +32,11 @@ use std::net::IpAddr;
 const MAX_NEIGHBORS: usize = 1 << 14;
 /// Maximum entries of one family that unsolicited messages created and no packet has used.
 const MAX_UNUSED: usize = 1 << 10;
-/// Burst of unsolicited messages of one family that create entries after a quiet period: as many hosts may resolve a
-/// restarted server.
+/// Burst of unsolicited messages of one family that create entries after a quiet period. After a restart of a server,
+/// this many hosts may resolve its address at once.
 const UNSOLICITED_BURST: u32 = 1024;
-/// Entries of one family from which on a scan looks for replaceable ones, so that it ends before the table is full.
+/// Number of entries of one family at which a scan for replaceable entries starts, so that it ends before the table is
+/// full.
 const NEARLY_FULL: usize = MAX_NEIGHBORS - MAX_NEIGHBORS / 8;
 /// Minimum time between the starts of two scans, which bounds their cost.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
@@ -286,8 +288,8 @@ impl<P> Neighbors<P> {
         Lookup::Solicit
     }
 
-    /// Parks `packet` until `ip` is resolved. Returns a packet that gives way if there are too many: the oldest, or
-    /// this one.
+    /// Parks `packet` until `ip` is resolved. Returns a packet to drop: the oldest for the neighbour if too many wait,
+    /// or `packet` if `ip` has no entry.
     pub fn park(&mut self, ip: IpAddr, packet: P) -> Option<P> {
         let Some(entry) = self.entries.get_mut(&Key(ip)) else { return Some(packet) };
         let family = family!(self, ip);
@@ -441,9 +443,9 @@ impl<P> Neighbors<P> {
         }
     }
 
-    /// Records that the scan has covered the first `slots` connection slots, and whether these are `all`. At the end,
-    /// each entry becomes replaceable that no connection needs and no lookup has used since the scan began. A
-    /// connection opened behind the scan has looked its neighbour up.
+    /// Records that the scan has covered the first `slots` connection slots, and ends the scan if these are `all`.
+    /// Entries that no connection needs and no lookup has used since the scan began then become replaceable. A
+    /// connection opened in a slot that the scan had already covered has looked up its neighbour.
     pub fn scanned(&mut self, slots: usize, all: bool) {
         let Some(Scan { began, .. }) = self.scan else { return };
         if !all {

@@ -64,8 +64,8 @@ pub(crate) fn parse_arp(frame: &[u8], addresses: &Addresses, mac: MacAddr) -> Re
     })
 }
 
-/// Parses a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) received by the station `mac` with the
-/// local addresses `is_local`.
+/// Parses a neighbour solicitation or advertisement (RFC 4861 §7.2.3, §7.2.5) received by the station `mac`. `is_local`
+/// returns whether an address is local.
 pub(crate) fn parse_ndp(frame: &[u8], is_local: impl Fn(IpAddr) -> bool, mac: MacAddr) -> ArpNdpEvent {
     try_parse_ndp(frame, is_local, mac).unwrap_or(ArpNdpEvent::Nothing)
 }

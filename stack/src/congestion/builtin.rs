@@ -6,7 +6,7 @@ use linerate_bypass::time::{Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
 
-/// Built-in algorithms.
+/// Built-in algorithm.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// [`Cubic`], RFC 9438.
@@ -63,7 +63,7 @@ pub enum Builtin {
     Dctcp(Dctcp),
 }
 
-// Each connection has one, so its size matters.
+// Stored per connection, so the size matters.
 const _: () = assert!(size_of::<Builtin>() <= 52);
 
 macro_rules! each {
@@ -190,7 +190,7 @@ mod tests {
         HandshakeLost,
     }
 
-    /// Mostly small numbers, sometimes any.
+    /// Generates mostly small numbers, sometimes any.
     fn number() -> impl Strategy<Value = u32> {
         prop_oneof![4 => 0..100_000u32, 1 => any::<u32>()]
     }

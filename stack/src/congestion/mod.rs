@@ -78,9 +78,9 @@ pub struct Delivery {
     pub now: Instant,
     /// Bytes newly acknowledged, cumulatively or selectively.
     pub bytes: u32,
-    /// Bytes of them that the peer reported as marked, by acknowledgements with ECE set.
+    /// Part of [`bytes`](Self::bytes) that the peer reported as marked, by acknowledgements with ECE set.
     pub marked: u32,
-    /// Bytes in flight before it: sent, and neither delivered nor presumed lost (`pipe` of RFC 6675 §4).
+    /// Bytes in flight before the delivery: sent, and neither delivered nor presumed lost (`pipe` of RFC 6675 §4).
     pub in_flight: u32,
     /// True if the congestion window limited the sender of this data, and not the application or the peer's receive
     /// window. An unused window is untested and does not grow (RFC 7661 §4.2, RFC 9438 §5.8).
@@ -93,7 +93,7 @@ pub struct Delivery {
     pub rtt: Option<Duration>,
     /// SRTT including that sample (RFC 6298 §2); zero before the first.
     pub smoothed_rtt: Duration,
-    /// SND.UNA after it. Together with [`next`](Self::next) it delimits rounds.
+    /// SND.UNA after the delivery. Together with [`next`](Self::next) it delimits rounds.
     pub acknowledged: u32,
     /// SND.NXT.
     pub next: u32,
@@ -108,7 +108,7 @@ pub enum CongestionSignal {
     EcnEcho,
 }
 
-/// Congestion control algorithm. Each connection has one value, a copy of a prepared one.
+/// Congestion control algorithm. Each connection has its own value, cloned from an initial one.
 ///
 /// The engine calls the methods in this order. Outside of recovery it calls [`delivered`](Self::delivered) for each
 /// acknowledgement that delivers data. On a loss, or an echoed mark that the algorithm does not [handle

@@ -211,8 +211,7 @@ impl Window {
         self.episode == Episode::Open
     }
 
-    /// Reduces the window to that of a new connection after an idle period (RFC 5681 §4.1). Returns whether it
-    /// decreased.
+    /// Reduces the window to the initial window after an idle period (RFC 5681 §4.1). Returns whether it decreased.
     pub fn restart(&mut self, idle_for: Duration, rto: Duration) -> bool {
         let restart = initial_window(self.mss());
         let down = self.episode == Episode::Open && idle_for > rto && restart < self.bytes;

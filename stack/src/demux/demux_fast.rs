@@ -182,9 +182,9 @@ fn is_verified(frame: &impl Packet) -> bool {
     (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good)
 }
 
-/// Returns whether the checksums of `frame`, which begins with `start`, are correct: the port has verified them, or
-/// this function finds so. The segment or datagram of the protocol `protocol` extends to `end`. The general path
-/// examines chains.
+/// Returns whether the checksums of `frame`, which begins with `start`, are correct, as reported by the port or, if the
+/// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`. The
+/// checksum of a chain is left to the general path.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: usize) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();

@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_hash_is_toeplitz_under_the_key_and_symmetric(
+        fn hash_is_toeplitz_under_the_key_and_symmetric(
             v4: (u32, u32), v6: (u128, u128), ports: (u16, u16), six: bool
         ) {
             let (a, b) = if six {

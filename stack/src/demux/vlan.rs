@@ -59,7 +59,8 @@ pub(crate) fn is_tagged(frame: &impl Packet) -> bool {
     ether_type(frame) == Some(VLAN_TAG)
 }
 
-/// Removes the tag of a received frame, which must be that of `vlan`, or a priority tag without `vlan`.
+/// Removes the tag of a received frame. With `vlan`, the frame must carry the tag of that VLAN; without `vlan`, no
+/// tag or a priority tag.
 pub(crate) fn take_tag(frame: &mut impl Packet, vlan: Option<VlanId>) -> Result<(), DropCause> {
     let wanted = vlan.map_or(NO_VLAN, VlanId::get);
     let tag = match frame.rx_info().vlan {

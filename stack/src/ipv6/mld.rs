@@ -15,7 +15,7 @@ use linerate_bypass::{MacAddr, Nic, Packet};
 use smoltcp::wire::EthernetProtocol;
 use std::net::Ipv6Addr;
 
-/// Maximum groups: those of local addresses, of tentative ones, and of as many just left.
+/// Maximum groups: one for each local or tentative address, and as many groups that are being left.
 const GROUPS: usize = 2 * Config::MAX_ADDRESSES;
 /// Transmissions of a change, since one may be lost, and the maximum interval between them (RFC 3810 §9.1, §9.11).
 const ROBUSTNESS: u8 = 2;
@@ -104,7 +104,7 @@ impl MldListener {
         for ip in groups {
             let known = self.groups.iter().position(|entry| entry.is_some_and(|group| group.ip == ip));
             let free = || self.groups.iter().position(Option::is_none);
-            // A left group may have been reported only once so far.
+            // The entry of a group that is being left is reused, even if only one of its reports was sent.
             let left = || self.groups.iter().position(|entry| entry.is_some_and(|group| group.ends));
             let Some(at) = known.or_else(free).or_else(left) else { return };
             if self.groups[at].is_none_or(|group| group.ip != ip || group.ends) {

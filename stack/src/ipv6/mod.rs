@@ -43,7 +43,7 @@ pub(crate) struct Ipv6Control {
 /// Changes found by [`Ipv6Control::poll`].
 #[derive(Debug, Default)]
 pub(crate) struct Ipv6Changes {
-    /// The initial addresses have passed DAD.
+    /// True if the initial addresses have passed DAD.
     pub is_verified: bool,
     /// Changed router information.
     pub network: Option<RouterInfo>,

@@ -30,10 +30,10 @@ pub(crate) enum Preference {
 pub(crate) struct Advertisement<'a> {
     /// Link-local address of the sender.
     pub router: Ipv6Addr,
-    /// True if it was multicast, so that other hosts form addresses at the same time.
+    /// True if the advertisement was multicast, so that other hosts form addresses at the same time.
     pub to_all: bool,
     pub preference: Preference,
-    /// Router lifetime; zero if it is not a default router.
+    /// Router lifetime; zero if the sender is not a default router.
     pub lifetime: Duration,
     /// Reachable time, if advertised.
     pub reachable: Option<Duration>,
@@ -248,7 +248,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn preferences_are_those_of_rfc_4191() {
+    fn preferences_follow_rfc_4191() {
         for (flags, preference) in
             [(0x00, Preference::Medium), (0x08, Preference::High), (0x10, Preference::Medium), (0x18, Preference::Low)]
         {

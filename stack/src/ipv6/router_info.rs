@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 /// Number of addresses formed. A link has one prefix, or a provider's and a local one (RFC 4193), and twice as many
 /// during renumbering.
 pub(crate) const ADDRESSES: usize = 4;
-/// Number of on-link prefixes known: as many again without an address.
+/// Number of on-link prefixes known: [`ADDRESSES`], and as many prefixes from which no address is formed.
 pub(crate) const PREFIXES: usize = 8;
 
 /// Link parameters from router advertisements.

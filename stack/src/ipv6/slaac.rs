@@ -47,7 +47,7 @@ struct Router {
     ip: Ipv6Addr,
     preference: Preference,
     until: Instant,
-    /// True if it did not reply to solicitations.
+    /// True if the router did not reply to solicitations.
     silent: bool,
 }
 
@@ -158,7 +158,7 @@ impl Slaac {
         if let Some(base) = advert.reachable.map(|time| time.clamp(REACHABLE.0, REACHABLE.1))
             && self.reachable.is_none_or(|(old, _)| old != base)
         {
-            // RFC 4861 §6.3.2: a random value between a half and three halves of it.
+            // RFC 4861 §6.3.2: a random value between 0.5 and 1.5 times the base value.
             self.reachable = Some((base, base / 2 + random_below(base, &mut self.random)));
         }
         if let Some(time) = advert.retransmit {

@@ -174,7 +174,7 @@ impl<P: Packet> Shared<P> {
         if tcb.flags.has(Flags::ACTIVE_OPEN) { self.connect_tokens.remove(&slot) } else { None }
     }
 
-    /// [`detach`](Self::detach), out of line: buffers are rarely attached here.
+    /// Performs [`detach`](Self::detach) out of line: buffers are rarely attached here.
     #[inline(never)]
     fn detach_cold(&mut self, tcb: &mut Tcb) {
         self.detach(tcb);
@@ -318,13 +318,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Adds the connection to those whose events are reported next.
+    /// Schedules the report of the connection's events to its service.
     #[inline]
     pub fn notify(&mut self) {
         self.activate(Flags::NOTIFY);
     }
 
-    /// Adds the connection to those that are sent next.
+    /// Schedules transmission on the connection.
     #[inline]
     pub fn schedule_tx(&mut self) {
         self.activate(Flags::TX_PENDING);

@@ -7,12 +7,12 @@
 //!
 //! The sweep visits connections in order of their slots. It moves queued and unread data of connections without
 //! progress to the heap, and discards out-of-order data, which the peer retransmits (RFC 2018 §8 permits it). Under
-//! pressure it does so earlier, for the largest holders first: each pass over all connections halves the number of
-//! packets from which on a connection is a target. Data on the heap, moved there or queued by the service, reduces the
-//! send buffer of all connections. While other connections find no packet, a connection that still holds more than the
-//! threshold and whose peer has not acknowledged anything for [`SHED_AFTER`] is reset; so is a connection whose data
-//! finds no room on the heap for [`RESET_AFTER_IF_HEAP_IS_FULL`]. Linux does the same below `tcp_mem`: it collapses and
-//! prunes queues, and kills orphans.
+//! pressure it does so earlier, from connections that hold at least a threshold of packets. The threshold is halved
+//! with each pass over all connections, so that the largest holders are first. Data on the heap, moved there or queued
+//! by the service, reduces the send buffer of all connections. While other connections find no packet, a connection
+//! that still holds at least the threshold and whose peer has not acknowledged anything for [`SHED_AFTER`] is reset; so
+//! is a connection whose data finds no room on the heap for [`RESET_AFTER_IF_HEAP_IS_FULL`]. Linux does the same under
+//! `tcp_mem` pressure: it collapses and prunes queues, and kills orphans.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -32,15 +32,17 @@ pub(crate) const MIN_SHARE: usize = 4;
 
 /// Time without an acknowledgement after which queued and unread data moves to the heap.
 const PARK_AFTER: Duration = Duration::from_secs(15);
-/// Time without progress after which a connection is a target while packets run low. Data of connections that make
-/// progress is neither copied nor discarded, unless there is no packet for a connection that holds none.
+/// Time without progress after which, while packets run low, queued data of a connection at or above the threshold
+/// moves to the heap and its out-of-order data is discarded. Data of connections that make progress stays in packets,
+/// unless a connection below its minimum share finds no packet.
 const STALLED: Duration = Duration::from_millis(100);
-/// Time without an acknowledgement after which unread data of a connection beyond its share moves to the heap while
-/// packets run low.
+/// Time without an acknowledgement after which unread data of a connection at or above the threshold moves to the heap
+/// while packets run low.
 const SPILL_AFTER: Duration = Duration::from_secs(1);
-/// Time without an acknowledgement after which a connection beyond its share is reset while packets are scarce.
+/// Time without an acknowledgement after which a connection at or above the threshold is reset while packets are
+/// scarce.
 const SHED_AFTER: Duration = Duration::from_secs(5);
-/// The same while there is no packet for a connection that holds none.
+/// [`SHED_AFTER`] while a connection below its minimum share finds no packet.
 const SHED_AFTER_IF_BLOCKED: Duration = Duration::from_millis(500);
 /// Time without an acknowledgement after which a connection is reset if the heap has no room for its data.
 const RESET_AFTER_IF_HEAP_IS_FULL: Duration = Duration::from_secs(20);
@@ -59,7 +61,7 @@ const SPARSE: usize = 512;
 
 /// Interval of the steps of the sweep.
 const PERIOD: Duration = Duration::from_millis(16);
-/// The same while packets run low.
+/// Interval of the steps while packets run low.
 const PERIOD_UNDER_PRESSURE: Duration = Duration::from_micros(100);
 /// Steps of a pass over all connections, which takes about a second.
 const STEPS: usize = 64;
@@ -78,7 +80,8 @@ pub(crate) struct Sweep {
     read_attempts: RefCell<Vec<u32>>,
     /// Time of the last step.
     last: Instant,
-    /// Packets from which on a connection is a target while packets run low.
+    /// Threshold in packets: while packets run low, the sweep takes packets from connections that hold at least as
+    /// many.
     threshold: usize,
     /// End of the time for which the receive side counts as starved.
     starved_until: Instant,
@@ -96,7 +99,7 @@ impl Sweep {
         }
     }
 
-    /// Has the next step move the unread data of the connection in `slot` back into packets, at once.
+    /// Makes the next step due at once. The step moves the unread data of the connection in `slot` back into packets.
     #[cold]
     fn note_read_attempt(&self, slot: u32) {
         let mut slots = self.read_attempts.borrow_mut();
@@ -283,7 +286,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Takes packets from the connection, which holds more than others.
+    /// Takes packets from the connection, which holds at least the threshold.
     fn shed(&mut self, stalled: Duration, unread_for: Duration, gap: Duration) {
         let threshold = self.shared.sweep.threshold;
         let is_starved = self.shared.is_starved();
@@ -352,7 +355,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 }
 
-/// Appends each unread packet to the previous one, if that has room. Returns the bytes copied.
+/// Appends each unread packet to the previous one, if the previous one has room. Returns the bytes copied.
 fn pack<P: Packet>(buffers: &mut ConnBuffers<P>) -> usize {
     let mut copied = 0;
     let mut unread = std::mem::replace(&mut buffers.received, Queue::new());

@@ -140,8 +140,7 @@ impl FlowTable {
         true
     }
 
-    /// Returns the first slot of the probe sequence of `tag`: its position in the table is that of the tag in its
-    /// range.
+    /// Returns the first slot of the probe sequence of `tag`: the position in the table is proportional to the tag.
     #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize

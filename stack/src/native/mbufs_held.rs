@@ -7,7 +7,7 @@ pub(crate) struct MbufsHeld {
     pub all: usize,
     /// Packets in send queues.
     pub queued: usize,
-    /// Bytes of queues on the heap: of services, and moved out of packets.
+    /// Bytes of queues on the heap: data that services queued from the heap, and data moved out of packets.
     pub heap_bytes: usize,
 }
 
@@ -19,7 +19,7 @@ impl MbufsHeld {
         self.queued += packets;
     }
 
-    /// Adds `these`.
+    /// Adds the counts of `these`.
     #[inline(always)]
     pub fn add(&mut self, these: MbufsHeld) {
         self.all += these.all;
@@ -27,7 +27,7 @@ impl MbufsHeld {
         self.heap_bytes += these.heap_bytes;
     }
 
-    /// Subtracts `these`.
+    /// Subtracts the counts of `these`.
     #[inline(always)]
     pub fn release(&mut self, these: MbufsHeld) {
         self.all -= these.all;

@@ -78,7 +78,7 @@ struct Counters {
     idle_timeouts: u64,
     /// Connections ended by the stall timeout.
     stalled: u64,
-    /// Connections reset because they held more than their share of packets without progress.
+    /// Connections reset because they held many packets, or data without room on the heap, and made no progress.
     shed: u64,
     /// Out-of-order segments discarded after they were queued.
     discarded: u64,

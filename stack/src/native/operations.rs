@@ -145,7 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
-        // A send buffer that was reduced must not stop a slice that would be alone in it.
+        // An empty send queue accepts a slice of up to the full send buffer, even while send buffers are reduced.
         let room = match self.room() {
             0 => 0,
             _ if self.tcb.outstanding() + self.tcb.unsent == 0 => self.shared.settings.tx_buffer_max,
@@ -354,7 +354,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
             let pieces = queue.pieces();
             let packet = if shared.may_queue_packet(pieces) { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
-                // The flush also releases buffers that were attached for nothing.
+                // The flush also detaches the buffers if they stay empty.
                 if !tcb.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING) {
                     shared.active.push(slot);
                 }
@@ -394,7 +394,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.forward_general(from, to, egress, now)
     }
 
-    /// General case of [`forward_received`](Self::forward_received).
+    /// Implements the general case of [`forward_received`](Self::forward_received).
     #[inline(never)]
     fn forward_general<N: Nic<Packet = P>>(
         &mut self,
@@ -436,8 +436,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         moved
     }
 
-    /// Moves a received packet, or as much of it as fits, from the connection in `source` to the one in `sink`. Returns
-    /// the number of bytes, or `None` if nothing can be moved.
+    /// Moves a received packet, or the part of it that fits, from the connection in `source` to the connection in
+    /// `sink`. Returns the number of bytes, or `None` if nothing can be moved.
     fn forward_piece(&mut self, source: u32, sink: u32) -> Option<usize> {
         let len = self.connection(source)?.first_len()?;
         let mut to = self.connection(sink)?;

@@ -74,23 +74,23 @@ pub(crate) struct Settings {
     pub rx_max: u32,
     /// Shift of the local window field.
     pub rx_scale: u8,
-    /// Packets that the receive side of a connection may hold.
+    /// Packets that the receive queue of a connection may hold.
     pub rx_packets: usize,
-    /// Packets of these that may be out of order.
+    /// Packets that the reassembly queue of a connection may hold in addition.
     pub rx_out_of_order: usize,
     /// Packets that all queues and services may hold. The rest of the pool receives acknowledgements, without which no
     /// packet would be released, and carries headers.
     packet_limit: usize,
     /// Packets that queues may hold, given the packets held by services.
     pub packets: usize,
-    /// Packets held from which on nothing more is written for transmission and no out-of-order data is accepted. The
-    /// rest is for data that fills gaps and is consumed.
+    /// Number of packets held at which nothing more is written for transmission and no out-of-order data is accepted.
+    /// The rest is for data that fills gaps and is consumed.
     pub packets_in_advance: usize,
-    /// Packets held, including unread data, from which on no more data is accepted. The rest is for responses: a
-    /// service may leave a request in place until it has answered.
+    /// Number of unread packets at which a connection may queue only its minimum share of packets. The rest is for
+    /// responses: a service may leave a request in place until it has answered.
     pub packets_received: usize,
-    /// Packets held from which on smaller windows are advertised. Including unread data, out-of-order data is not
-    /// accepted.
+    /// Number of packets held at which packets run low and windows are not extended. Also the number of unread packets
+    /// at which no out-of-order data is accepted.
     pub pressure: usize,
     /// Bytes of queues that may be on the heap: [`HEAP_PER_POOL`] times the capacity of the packets.
     pub heap_limit: usize,
@@ -110,8 +110,8 @@ pub(crate) struct Settings {
     /// Maximum segment size before TCP options are deducted (RFC 6691), of IPv4 and of IPv6.
     mss: [u16; 2],
     pub offload: Offload,
-    /// True if headers may be written in front of retained payload: the port accepts chains, of which a retransmission
-    /// consists.
+    /// True if headers may be written in front of retained payload: the port accepts chains, which retransmission then
+    /// requires.
     pub headers_in_place: bool,
     /// Maximum payload of a TSO packet.
     pub tso: Option<usize>,

@@ -1,4 +1,4 @@
-//! Slow path of a worker, by smoltcp interfaces: ARP, NDP, DHCP, ICMP, and the UDP that [`UdpFastPath`] does not
+//! Slow path of a worker, by smoltcp interfaces: ARP, NDP, DHCP, ICMP, and UDP datagrams that [`UdpFastPath`] does not
 //! handle.
 //!
 //! The interface at the Ethernet level replies to ARP and neighbour solicitations and runs DHCP. The interface at the
@@ -39,7 +39,7 @@ struct UdpSocket {
 /// smoltcp interfaces of one worker, and their sockets.
 pub(crate) struct SlowPath {
     ethernet: Interface,
-    /// True if the host's kernel runs the protocols of the Ethernet level, where this host then has no address.
+    /// True if the host's kernel handles ARP, NDP and DHCP. The Ethernet interface then has no address.
     by_host: bool,
     ethernet_sockets: SocketSet<'static>,
     dhcp: Option<SocketHandle>,

@@ -22,7 +22,7 @@ pub(super) enum Phase {
     HalfOpen,
     /// Active open by the connect call with this token.
     Connecting(u64),
-    /// Established and known to the service.
+    /// Established, and reported to the service.
     Open,
     /// Ended, and reported to the service.
     Gone,
@@ -35,7 +35,7 @@ pub(super) enum Fate {
     Unchanged,
     /// The connection was established.
     Opened,
-    /// The connection ended before the service knew it.
+    /// The connection ended before it was reported to the service.
     EndsUnknown,
 }
 
@@ -185,14 +185,14 @@ impl Flow {
         Some(Reply { sequence, acknowledge: Some(acknowledged), window, control: Control::Fin })
     }
 
-    /// Returns whether `segment` is a SYN for a connection as old as this one: from a restarted peer, or from an
+    /// Returns whether `segment` is a SYN on an established or ended connection: from a restarted peer, or from an
     /// attacker.
     pub fn is_reopened_by(&self, segment: &TcpPacket<&[u8]>) -> bool {
         segment.syn() && !segment.ack() && !segment.rst() && matches!(self.phase, Phase::Open | Phase::Gone)
     }
 
-    /// Returns the challenge ACK for such a SYN, unless one was just sent. A peer without the connection answers it
-    /// with a reset (RFC 5961 §4.2, §7). smoltcp 0.14 drops the SYN silently.
+    /// Returns the challenge ACK for a SYN on this connection, unless one was just sent. A peer without the connection
+    /// answers it with a reset (RFC 5961 §4.2, §7). smoltcp 0.14 drops the SYN silently.
     pub fn challenge(&mut self, now: Instant) -> Option<Reply> {
         if self.challenged.is_some_and(|last| now.since(last) < CHALLENGE_PERIOD) {
             return None;

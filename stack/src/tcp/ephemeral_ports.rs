@@ -30,8 +30,8 @@ impl EphemeralPorts {
     }
 
     /// Returns a connection to `remote` from a free local port; `None` if all ports of all usable addresses are
-    /// `taken`, or there is no address. A failed search for a peer is not repeated at the same `now`: a service that
-    /// opens many connections at a time pays for one search.
+    /// `taken`, or there is no address. A failed search for a peer is not repeated at the same `now`, so a service that
+    /// opens many connections at a time causes one search.
     pub fn choose(
         &mut self,
         addresses: &Addresses,

@@ -209,7 +209,7 @@ mod tests {
     proptest! {
         /// An entry exists exactly for the sources that have connections.
         #[test]
-        fn there_are_as_many_entries_as_sources_with_connections(
+        fn one_entry_exists_per_source_with_connections(
             steps in prop::collection::vec((0u8..20, 0u8..4), 1..300)
         ) {
             let mut sources = sources(3, 5);

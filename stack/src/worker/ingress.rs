@@ -110,7 +110,7 @@ impl<P: Packet> Ingress<P> {
         self.at_once = engine.processes_immediately();
     }
 
-    /// Drops frames of other VLANs and removes the tags of the others.
+    /// Drops frames of other VLANs and removes the tags of the remaining frames.
     #[inline(never)]
     pub fn enter_vlan<N: Nic<Packet = P>>(&self, received: &mut Vec<P>, vlan: VlanId, egress: &mut Egress<N>) {
         received.retain_mut(|frame| match vlan::take_tag(frame, Some(vlan)) {
@@ -440,7 +440,7 @@ impl<P: Packet> Ingress<P> {
         }
     }
 
-    /// Returns the flow's computed hash, and compares that of the port with it.
+    /// Returns the computed hash of the flow, and compares it with the hash `reported` by the port.
     fn hash(&mut self, tuple: &Tuple, reported: Option<u32>) -> u32 {
         let computed = toeplitz(tuple);
         if let (Some(hash), PortHash::Unverified(left)) = (reported, self.port_hash) {

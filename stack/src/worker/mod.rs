@@ -37,7 +37,7 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Time that a worker keeps polling after its last connection has closed. On a shared-memory link, frames that were not
 /// read when the port closes are lost, and with them the last acknowledgement.
 const FINAL_POLL_TIME: Duration = Duration::from_millis(50);
-/// Pause between turns during that time.
+/// Pause between turns during [`FINAL_POLL_TIME`].
 const FINAL_POLL_PAUSE: Duration = Duration::from_micros(50);
 /// Turns without work before a worker with [`Idle::Backoff`] sleeps.
 const IDLE_TURNS: u32 = 1000;
@@ -270,8 +270,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.turn(clock.now());
         self.turn(clock.now());
         while clock.now() < until {
-            // A peer on the same core needs it to read the last frames. A yield loop would only give way to threads of
-            // the same scheduling group, and unsettles the fair scheduler of some kernels (Linux 6.18) for seconds.
+            // A peer on the same core needs the pause to read the last frames. A yield loop would only give way to
+            // threads of the same scheduling group, and disturbs the fair scheduler of some kernels (Linux 6.18) for
+            // seconds.
             std::thread::sleep(FINAL_POLL_PAUSE);
             self.turn(clock.now());
         }

@@ -25,7 +25,7 @@ pub enum SeenEvent {
 /// Record of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Stream that this end sends: its own, or the one it relays.
+    /// Stream that this end sends: its own, or a relayed stream.
     pub outgoing: Stream,
     pub opened: bool,
     /// Bytes accepted by the transport.

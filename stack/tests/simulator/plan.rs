@@ -35,7 +35,7 @@ pub enum Writing {
     Static(usize),
     /// `send` of heap bytes, in part slices of one vector.
     Heap(usize),
-    /// The listed ways in rotation.
+    /// One of the other variants for each call, selected at random.
     Mixed(usize),
 }
 

@@ -172,7 +172,7 @@ impl Wire {
 
         fault(beyond(ack, peer.next) > 0, "acknowledges unsent data")?;
         fault(own.ack.is_some_and(|before| beyond(ack, before) < 0), "acknowledges less than before")?;
-        // By less than the unit of the window field it may (RFC 7323 §2.4).
+        // The right edge may move left by less than the unit of the window field (RFC 7323 §2.4).
         let moves_left = own.edge.is_some_and(|before| beyond(edge, before) <= -(1 << scale));
         fault(moves_left, "the right edge of the window moves left")?;
         // Frames sent while the link is down are not visible.

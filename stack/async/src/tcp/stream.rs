@@ -15,14 +15,15 @@ use std::task::{Context, Poll, ready};
 ///
 /// Received bytes wait in the transport's queue until a task reads them. A task that does not read closes the receive
 /// window, which stops the peer. [`read_bytes`](Self::read_bytes) takes a received slice, and
-/// [`fill_buf`](Self::fill_buf) lends it, without a copy of more than 256 bytes; [`read`](Self::read) copies.
+/// [`fill_buf`](Self::fill_buf) borrows it, without a copy of more than 256 bytes; [`read`](Self::read) copies.
 ///
 /// # Sending
 ///
 /// Sent bytes wait in the transport's queue until the peer acknowledges them. A task that writes waits while the queue
-/// is full. [`write_bytes`](Self::write_bytes) copies nothing where the transport can; [`write`](Self::write) copies.
-/// Nothing is buffered in the stream: flushing does nothing. A response of at most 1024 bytes, written in the poll that
-/// has read all of the request, leaves at once; other bytes leave together at the end of the worker's turn.
+/// is full. [`write_bytes`](Self::write_bytes) sends more than 256 bytes without a copy where the transport can;
+/// [`write`](Self::write) copies. Nothing is buffered in the stream: flushing does nothing. A response of at most 1024
+/// bytes, written in the poll that has read all of the request, is sent at once; other bytes are sent together at the
+/// end of the worker's turn.
 ///
 /// # Ending
 ///
@@ -42,7 +43,7 @@ pub struct TcpStream {
 #[derive(Debug)]
 pub struct ReadHalf {
     end: End,
-    /// Rest of a slice that [`fill_buf`](Self::fill_buf) has lent.
+    /// Unconsumed rest of the slice that [`fill_buf`](Self::fill_buf) has returned.
     lent: Bytes,
 }
 
@@ -52,7 +53,7 @@ pub struct WriteHalf {
     end: End,
 }
 
-/// Share of a connection. The connection is closed when the last one is dropped.
+/// Share of a connection. The connection is closed when the last share is dropped.
 struct End {
     conn: Rc<Conn>,
     sends: bool,
@@ -112,9 +113,9 @@ impl TcpStream {
         self.conn().peer
     }
 
-    /// Waits for received bytes and takes a slice of them, without a copy where the transport receives into memory that
-    /// can be kept, unless they are at most 256. Empty bytes are the end of the stream. No bytes are lost if the future
-    /// is dropped.
+    /// Waits for received bytes and takes a slice of them. A slice of more than 256 bytes is not copied where the
+    /// transport receives into memory that can be kept. Empty bytes are the end of the stream. No bytes are lost if the
+    /// future is dropped.
     ///
     /// # Errors
     /// The connection was reset or timed out.
@@ -133,8 +134,8 @@ impl TcpStream {
         self.reader.read(buffer)
     }
 
-    /// Waits for received bytes and lends a slice of them until [`consume`](Self::consume). An empty slice is the end
-    /// of the stream.
+    /// Waits for received bytes and borrows a slice of them, which stays unread until [`consume`](Self::consume). An
+    /// empty slice is the end of the stream.
     ///
     /// # Errors
     /// The connection was reset or timed out.
@@ -142,7 +143,7 @@ impl TcpStream {
         self.reader.fill_buf().await
     }
 
-    /// Drops the first `n` bytes of the slice that [`fill_buf`](Self::fill_buf) lends.
+    /// Drops the first `n` bytes of the slice that [`fill_buf`](Self::fill_buf) returns.
     ///
     /// # Panics
     /// If `n` exceeds the length of the slice.
@@ -150,8 +151,8 @@ impl TcpStream {
         self.reader.consume(n);
     }
 
-    /// Sends `bytes`, without a copy where the transport can, unless they are at most 256. If the future is dropped
-    /// before it is complete, a part may have been sent.
+    /// Sends `bytes`. More than 256 bytes are not copied where the transport can send without a copy. If the future is
+    /// dropped before it is complete, a part may have been sent.
     ///
     /// # Errors
     /// The connection has ended, or sending was shut down.
@@ -267,7 +268,7 @@ impl ReadHalf {
         copied.map_ok(|()| filled)
     }
 
-    /// Polls for a received slice and lends it. An empty slice is the end of the stream.
+    /// Polls for a received slice and borrows it. An empty slice is the end of the stream.
     ///
     /// # Errors
     /// The connection was reset or timed out.

@@ -11,7 +11,7 @@ use linerate_bypass::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Sends back the body; that of `/late` after a second.
+/// Sends back the body, for `/late` after a second.
 async fn echo(request: Request<Incoming>) -> hyper::Result<Response<Full<Bytes>>> {
     if request.uri().path() == "/late" {
         sleep(Duration::from_secs(1)).await;

@@ -155,7 +155,7 @@ pub async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Returns bytes of which no two neighbouring blocks are equal.
+/// Returns bytes in which no two neighbouring blocks are equal.
 pub fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }

@@ -21,7 +21,7 @@ fn connection_is_refused_without_a_listening_port() {
 fn connection_is_reset_without_a_listener() {
     let error = run_ideal(
         || async {
-            // A dropped listener is none.
+            // A dropped listener accepts no connections.
             drop(TcpListener::bind(server_addr()).unwrap());
         },
         || async { connect().await.read_bytes().await.unwrap_err() },
@@ -43,7 +43,7 @@ fn waiting_connections_are_reset_with_their_listener() {
 }
 
 #[test]
-fn listener_of_an_address_precedes_that_of_all_addresses() {
+fn listener_of_an_address_precedes_listener_of_all_addresses() {
     async fn greet(address: SocketAddr, greeting: &'static [u8]) {
         let mut listener = TcpListener::bind(address).unwrap();
         loop {

@@ -39,7 +39,7 @@ fn long_stream_is_echoed_over_a_lossy_link() {
 #[test]
 fn all_ways_to_receive_and_send_carry_the_same_bytes() {
     async fn serve_one(mut stream: TcpStream) {
-        // One way for each line.
+        // Each call receives or sends in another way.
         let line = stream.fill_buf().await.unwrap().to_vec();
         stream.consume(3);
         let rest = stream.fill_buf().await.unwrap();
@@ -88,7 +88,7 @@ fn half_closed_stream_still_receives() {
 }
 
 #[test]
-fn dropped_stream_delivers_what_was_written_and_discards_input() {
+fn dropped_stream_delivers_written_bytes_and_discards_input() {
     async fn greet(mut stream: TcpStream) {
         // The client's bytes are never read.
         stream.write_all(b"goodbye").await.unwrap();
@@ -283,7 +283,7 @@ fn future_with_a_waker_of_its_own_is_woken_by_it() {
                 let mut reading = Box::pin(stream.read_bytes());
                 let received = poll_fn(|_| reading.as_mut().poll(&mut Context::from_waker(&waker))).await.unwrap();
                 assert_eq!((&received[..], counting.count.load(Ordering::Relaxed)), (&b"ping"[..], n));
-                // The same stream, waiting by the waker of the task.
+                // The same stream then waits with the waker of the task.
                 drop(reading);
                 stream.write_all(b"pong").await.unwrap();
                 assert_eq!(read_exact(&mut stream, 4).await, b"pong");

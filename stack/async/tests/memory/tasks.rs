@@ -104,7 +104,7 @@ fn task_with_much_input_does_not_delay_others() {
                         if read_exact(&mut stream, 1).await == b"e" {
                             return echo(stream).await;
                         }
-                        // Waits until all has arrived, then reads byte by byte, which is always possible.
+                        // Waits until all bytes have arrived, then reads them one by one without waiting.
                         sleep(Duration::from_secs(1)).await;
                         for _ in 0..length {
                             read_exact(&mut stream, 1).await;

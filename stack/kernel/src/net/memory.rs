@@ -43,7 +43,7 @@ impl Memory {
         with_room(&mut self.tx, &self.pool, least)
     }
 
-    /// Returns the room in the block to write from.
+    /// Returns the room in the block from which to send.
     pub(super) fn tx_left(&self) -> usize {
         self.tx.as_ref().map_or(0, |block| block.len())
     }

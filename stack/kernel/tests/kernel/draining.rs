@@ -42,7 +42,7 @@ fn draining_worker_refuses_new_and_serves_existing_connections() {
 }
 
 #[test]
-fn spinning_worker_drains_likewise() {
+fn spinning_draining_worker_refuses_new_and_serves_existing_connections() {
     drains(&Config { spin: true, ..listening() });
 }
 

@@ -130,7 +130,7 @@ fn connections_to_the_port_of_a_worker_are_its_own() {
 }
 
 #[test]
-fn ipv6_works_as_ipv4_does() {
+fn ipv6_stream_is_echoed() {
     let server =
         Running::start(&Config { listen: vec!["[::1]:0".parse().unwrap()], ..Config::default() }, Echo::default());
     echo_exact(server.address, 100_000);

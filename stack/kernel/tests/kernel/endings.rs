@@ -33,7 +33,7 @@ fn peer_reset_ends_only_its_connection() {
     assert_eq!(&reply, b"still here");
 }
 
-/// Ends connections within events of others, and uses stale identifiers.
+/// Service that ends connections within events of other connections, and uses stale identifiers.
 #[derive(Default)]
 struct Executioner {
     opened: Vec<ConnId>,
@@ -110,7 +110,7 @@ fn service_can_end_any_connection_in_any_event_and_stale_ids_are_ignored() {
     assert_eq!(generations.len(), 30, "identifiers are not");
 }
 
-/// Sends a message, closes at once, and continues to read.
+/// Service that sends a message, closes at once, and continues to read.
 #[derive(Default)]
 struct ClosesFirst {
     received: usize,

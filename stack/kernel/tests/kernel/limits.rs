@@ -63,7 +63,7 @@ fn echo_to_a_stalled_peer_is_bounded_and_others_are_served() {
     });
 }
 
-/// Never consumes the single bytes of the first connections; echoes for the others.
+/// Service that never consumes the single bytes of the first 40 connections, and echoes on the others.
 #[derive(Default)]
 struct Hoarder {
     hoarded: usize,
@@ -149,7 +149,7 @@ fn accept_pauses_without_descriptors_and_resumes() {
     });
 }
 
-/// Counts the expiries of its timer.
+/// Service that counts the expiries of its timer.
 struct Ticker(u32);
 
 impl Service for Ticker {
@@ -188,7 +188,7 @@ fn timer_ends_a_sleep_until_it_is_cancelled() {
     assert_eq!(worker.service().0, ticks);
 }
 
-/// Works in the background every two milliseconds until it gets a message.
+/// Service that works in the background every two milliseconds until it receives a message.
 #[derive(Default)]
 struct Gardener {
     turns: u32,

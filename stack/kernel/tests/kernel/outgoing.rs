@@ -8,7 +8,7 @@ use linerate_kernel::Config;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Connects to all of `remotes` at start, and sends and checks `rounds` requests on each connection.
+/// Service that connects to all of `remotes` at start, and sends and checks `rounds` requests on each connection.
 struct Client {
     remotes: Vec<SocketAddr>,
     rounds: u32,

@@ -5,8 +5,8 @@ use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-/// On any received data, sends each connection the same text in pieces, in turn, each piece in another way. Closes all
-/// connections at the first `peer_closed`.
+/// Service that sends, when data arrive, the same text in pieces on each connection in turn, and alternates between the
+/// ways to send. It closes all connections at the first `peer_closed`.
 #[derive(Default)]
 struct Mixer {
     conns: Vec<ConnId>,
@@ -39,7 +39,7 @@ impl Service for Mixer {
                     0 => assert_eq!(net.write(conn, &piece), piece.len()),
                     1 => net.send(conn, Bytes::from(piece.clone())).unwrap(),
                     _ => {
-                        // Reserve more than is sent, then less.
+                        // Reserve more than is sent, and then exactly the rest.
                         let half = piece.len() / 2;
                         net.reserve(conn, 1000).unwrap()[..half].copy_from_slice(&piece[..half]);
                         net.commit(conn, half);
@@ -75,7 +75,7 @@ fn mixed_sends_on_many_connections_keep_their_order() {
     assert!(summary.tx_frames < 5 * PIECES as u64 / 10, "pieces are combined: {} writes", summary.tx_frames);
 }
 
-/// Commits more than was reserved.
+/// Service that commits more than it reserved.
 struct Greedy;
 
 impl Service for Greedy {
@@ -96,7 +96,7 @@ fn committing_more_than_was_reserved_panics() {
     turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
 }
 
-/// Aborts on the peer's last data, which arrive with the FIN.
+/// Service that aborts on the peer's last data, which arrive with the FIN.
 #[derive(Default)]
 struct Rude {
     peer_closed: bool,

@@ -1,4 +1,4 @@
-//! Sends a known stream on each new connection as fast as the peer reads it, then closes.
+//! Service that sends a known stream on each new connection as fast as the peer reads it, and then closes.
 
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 
@@ -7,7 +7,7 @@ pub fn pattern(n: u64) -> u8 {
     (n % 251) as u8
 }
 
-/// Checks that `bytes` are those of the stream from byte `from` on.
+/// Checks that `bytes` equal the stream from byte `from` on.
 pub fn assert_pattern(bytes: &[u8], from: u64) {
     assert!(bytes.iter().zip(from..).all(|(&byte, at)| byte == pattern(at)));
 }

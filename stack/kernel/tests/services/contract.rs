@@ -1,4 +1,4 @@
-//! Checks the order of events that [`Service`] defines, on any transport. Both ends are this service.
+//! Service that checks the order of events that [`Service`] defines, on any transport. It is used at both ends.
 
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
@@ -23,7 +23,7 @@ pub enum Action {
     Linger,
     /// Aborts.
     Abort,
-    /// Aborts this connection and the last that has something to read in the same burst.
+    /// Aborts this connection and the last readable connection of the same burst.
     AbortTwo,
 }
 

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Order for the other thread: reply with these bytes on this connection.
 pub type Order = (ConnId, Bytes);
 
-/// Passes received data to another thread, and sends its replies. Data are not copied in either direction.
+/// Service that passes received data to another thread, and sends the replies of that thread. Data are not copied in
+/// either direction.
 pub struct Deferred {
     orders: Sender<Order>,
 }

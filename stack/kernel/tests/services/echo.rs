@@ -1,4 +1,4 @@
-//! Echoes all data, and closes once the peer has closed and all data are sent.
+//! Service that echoes all data, and closes once the peer has closed and all data are sent.
 
 use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 

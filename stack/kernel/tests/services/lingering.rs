@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 /// Reply to every request.
 pub const REFUSAL: &[u8] = b"-ERR unknown command\r\n";
 
-/// Replies to the first message of a connection with [`REFUSAL`], and closes with a lingering close.
+/// Service that replies to the first message of a connection with [`REFUSAL`], and closes with a lingering close.
 #[derive(Debug, Default)]
 pub struct Refuser {
     pub refused: usize,

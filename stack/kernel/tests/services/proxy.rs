@@ -4,7 +4,7 @@ use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transp
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Forwards the close of each direction separately, and a broken connection as a reset.
+/// Proxy that forwards the close of each direction separately, and a broken connection as a reset.
 pub struct Proxy {
     pub upstream: SocketAddr,
     pub failed: Vec<ConnectError>,

@@ -1,4 +1,4 @@
-//! Sends every datagram back to its source.
+//! Service that sends every datagram back to its source.
 
 use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
 

@@ -17,7 +17,7 @@ pub fn compile(words: &str) -> Result<Filter, String> {
 mod tests {
     use super::*;
 
-    /// A frame of ARP and one of IPv4 with TCP from port 7.
+    /// Returns an ARP frame and an IPv4 frame with TCP from port 7.
     fn frames() -> [Vec<u8>; 2] {
         let mut arp = vec![0; 60];
         arp[12..14].copy_from_slice(&[8, 6]);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn invalid_filter_is_reported_with_libpcaps_message() {
-        let Err(message) = compile("tcp prot 7") else { panic!("it was understood") };
+        let Err(message) = compile("tcp prot 7") else { panic!("the filter was accepted") };
         assert!(message.contains("syntax error"), "{message}");
     }
 }

@@ -80,7 +80,8 @@ impl<W: Write> File<W> {
         Ok(true)
     }
 
-    /// Writes the number of frames of `interface` captured until `at`, and of those missed because the buffer was full.
+    /// Writes the numbers of frames of `interface` that were captured, and missed because the buffer was full, until
+    /// `at`.
     pub fn counters(&mut self, interface: usize, at: Duration, kept: u64, missed: u64) -> io::Result<()> {
         // `begin` reserved the room.
         self.left += STATISTICS as u64;

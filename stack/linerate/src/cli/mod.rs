@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Implements [`Args`] of a configuration by arguments that convert to it.
+/// Implements [`Args`] for a configuration through a type of arguments that converts to it.
 macro_rules! parse_as {
     ($config:ty, $args:ty) => {
         impl FromArgMatches for $config {

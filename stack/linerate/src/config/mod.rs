@@ -25,8 +25,8 @@ pub struct Listen {
     pub tcp: Vec<SocketAddr>,
     /// UDP addresses.
     pub udp: Vec<SocketAddr>,
-    /// TCP addresses of the first worker. Each other worker has the next port, and the connections to the port of a
-    /// worker are handled by it. Not for RDMA devices.
+    /// TCP addresses of the first worker. Each further worker listens on the next port, and each worker accepts the
+    /// connections to its own port. Not for RDMA devices.
     pub by_worker: Vec<SocketAddr>,
 }
 
@@ -168,8 +168,8 @@ pub struct NativeTcpConfig {
     /// probes for others.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub keepalive: Option<Duration>,
-    /// Packets that all connections of a worker may hold; 14 336 if `None`, or fewer long ones. The pool of the port is
-    /// sized for them.
+    /// Packets that all connections of a worker may hold; 14 336 if `None`, or fewer if packets are long. The pool of
+    /// the port is sized for them.
     pub max_packets: Option<usize>,
     /// Packets that one connection may hold in each direction; one for every 256 bytes of its buffer if `None`.
     pub max_packets_per_connection: Option<usize>,
@@ -226,8 +226,8 @@ fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> 
     Ok(())
 }
 
-/// Packets that the connections of a worker may hold by default, unless packets are long: seven eighths of those of the
-/// port.
+/// Default number of packets that the connections of a worker may hold, unless packets are long: seven eighths of the
+/// worker's share of the port's pool.
 pub(crate) const DEFAULT_PACKETS: usize = 14_336;
 
 impl NativeTcpConfig {
@@ -249,7 +249,7 @@ impl NativeTcpConfig {
 }
 
 impl NetConfig {
-    /// Returns the name of the first option of the stack, whatever its engine, that is given.
+    /// Returns the name of the first given option that applies to the stack with either engine.
     fn stack_given(&self) -> Option<&'static str> {
         first_given(&[
             ("--ip", !self.ip.is_empty()),
@@ -333,7 +333,7 @@ impl NetConfig {
         }
         if let Via::AfXdp { shared: true, .. } = self.via {
             let given = first_given(&[
-                // The host's kernel, whose leases and addresses these would be, receives the replies.
+                // The kernel receives DHCP replies and router advertisements.
                 ("--dhcp", self.dhcp),
                 ("--slaac", self.slaac),
                 // The kernel receives frames with tags.
@@ -412,13 +412,14 @@ impl NetConfig {
         }
     }
 
-    /// Returns whether the addresses are those of the kernel, on an interface that is shared with it.
+    /// Returns whether the network uses the kernel's addresses of an interface that is shared with the kernel.
     pub fn uses_kernel_addresses(&self) -> bool {
         matches!(self.via, Via::AfXdp { shared: true, .. }) && self.ip.is_empty()
     }
 
-    /// Returns the configuration of a client of up to `connections` connections: an RDMA device registers memory for no
-    /// more, a worker keeps so many, and a port has packets for a request on each.
+    /// Returns the configuration of a client with up to `connections` connections. Options that are not given are sized
+    /// for this number: the memory that an RDMA device registers, the connection limit of a worker, and the packets of
+    /// a port, for a request on each connection.
     pub fn for_client(&self, connections: u32) -> NetConfig {
         let mut config = self.clone();
         match config.via {
@@ -431,7 +432,8 @@ impl NetConfig {
                 if of_worker > Config::MAX_CONNECTIONS {
                     config.max_connections.get_or_insert(of_worker);
                 }
-                // Packets run low when four sevenths are held.
+                // Two packets per connection: packets run low when four sevenths of the limit are held, and requests
+                // hold half.
                 let held = of_worker.saturating_mul(2);
                 if held > DEFAULT_PACKETS && config.engine.unwrap_or_default() == TcpEngine::Native {
                     config.native.max_packets.get_or_insert(held);
@@ -477,7 +479,7 @@ mod tests {
         let max_packets = |config: &NetConfig, connections| config.for_client(connections).native.max_packets;
         assert_eq!(max_packets(&link, 7_168), None, "the default suffices");
         assert_eq!(max_packets(&link, 10_000), Some(20_000));
-        assert_eq!(max_packets(&NetConfig { workers: Some(2), ..link.clone() }, 60_001), Some(60_002), "of a worker");
+        assert_eq!(max_packets(&NetConfig { workers: Some(2), ..link.clone() }, 60_001), Some(60_002), "per worker");
         assert_eq!(max_packets(&NetConfig { engine: Some(TcpEngine::Smoltcp), ..link.clone() }, 60_000), None);
         assert_eq!(max_packets(&NetConfig::default(), 60_000), None);
         let given = NativeTcpConfig { max_packets: Some(100), ..NativeTcpConfig::default() };
@@ -490,7 +492,7 @@ mod tests {
         let most = |config: &NetConfig, connections| config.for_client(connections).max_connections;
         assert_eq!(most(&link, 131_072), None, "the default suffices");
         assert_eq!(most(&link, 1_000_000), Some(1_000_000));
-        assert_eq!(most(&NetConfig { workers: Some(3), ..link.clone() }, 1_000_000), Some(333_334), "of a worker");
+        assert_eq!(most(&NetConfig { workers: Some(3), ..link.clone() }, 1_000_000), Some(333_334), "per worker");
         assert_eq!(most(&NetConfig { engine: Some(TcpEngine::Smoltcp), ..link.clone() }, 200_000), Some(200_000));
         assert_eq!(most(&NetConfig::default(), 1_000_000), None);
         assert_eq!(most(&NetConfig { max_connections: Some(100), ..link }, 1_000_000), Some(100));

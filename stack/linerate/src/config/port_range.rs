@@ -12,13 +12,13 @@ pub struct PortRange {
     last: u16,
 }
 
-/// Setting of the kernel with the local ports of its connections.
+/// Kernel setting of the local ports of outgoing connections.
 const OF_KERNEL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 impl PortRange {
-    /// Ports from which the stack selects those of outgoing connections.
+    /// Local ports of the stack's outgoing connections.
     pub const STACK: PortRange = PortRange::new(*Config::OUTGOING_PORTS.start(), *Config::OUTGOING_PORTS.end());
-    /// The same at addresses of the kernel, which does not use these unless its range has been changed.
+    /// Local ports of the stack's outgoing connections at the kernel's addresses, above the kernel's default range.
     pub const SHARED: PortRange = PortRange::new(61_000, 65_535);
 
     /// Returns the range from which the kernel selects the ports of outgoing connections, if it can be read.
@@ -33,7 +33,7 @@ impl PortRange {
         RangeInclusive::from(self).len()
     }
 
-    /// Creates the range from `first` to `last`, or from `last` to `first` if that is less.
+    /// Creates the range between `first` and `last`, in either order.
     pub const fn new(first: u16, last: u16) -> Self {
         if first <= last { PortRange { first, last } } else { PortRange { first: last, last: first } }
     }

@@ -6,8 +6,8 @@ use linerate_bypass::{Summary, Via};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Timeout for the link to come up. Connecting begins after it all the same: some devices do not report their link
-/// state.
+/// Timeout for the link to come up. Connecting begins after it even if the link is down: some devices do not report
+/// their link state.
 const LINK_LIMIT: Duration = Duration::from_secs(10);
 /// Interval at which the link state is read.
 const LINK_PERIOD: Duration = Duration::from_millis(5);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-/// Bytes of the last-level cache of a worker where the kernel does not report them.
+/// Assumed share of a worker in the last-level cache, in bytes, if the kernel does not report its size.
 const DEFAULT_SHARE: usize = 1 << 20;
 
 /// A listening verbs device.
@@ -36,8 +36,8 @@ pub struct Port<M> {
 struct Near(Option<Vec<usize>>);
 
 impl Near {
-    /// Runs `work` on these cores: the memory that it touches first is on their node, and threads that it starts run
-    /// there.
+    /// Runs `work` on these cores: memory that it touches first is allocated on their node, and threads that it starts
+    /// inherit the cores.
     fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some((before, near)) = self.affinity() else { return work() };
         if let Err(error) = sched_setaffinity(None, &near) {
@@ -50,7 +50,8 @@ impl Near {
         result
     }
 
-    /// Returns the cores of the calling thread, and those of them that are of the node, if there are any.
+    /// Returns the cores of the calling thread and, among them, the cores of the node; `None` if the node has none of
+    /// them.
     fn affinity(&self) -> Option<(CpuSet, CpuSet)> {
         let before = sched_getaffinity(None).ok()?;
         let mut near = CpuSet::new();
@@ -76,7 +77,7 @@ impl<M: Send + 'static> Port<M> {
             rests: options.idle == Some(Idle::Backoff),
             ..options.rdma.config()
         };
-        // The other half is for the data and the states of connections.
+        // The queues of a worker may take half of its cache. The other half is for the data and state of connections.
         let cache = topology.cache_share(cores).unwrap_or(DEFAULT_SHARE) / 2;
         config.fit(cache, options.rdma.sends.is_none() && options.rdma.signal_every.is_none());
         let workers = cores.len();
@@ -112,7 +113,7 @@ impl<M: Send + 'static> Port<M> {
         Ok(self.adapter.count(memory)?)
     }
 
-    /// Checks that the mode allows one-sided access, which option `what` needs.
+    /// Checks that the mode allows one-sided access, which `option` needs.
     fn is_reached(&self, option: &'static str) -> Result<(), Error> {
         match self.mode {
             Mode::Send => Ok(()),
@@ -134,7 +135,7 @@ impl<M: Send + 'static> Port<M> {
         let running = Arc::new(AtomicUsize::new(count));
         let left = running.clone();
         let stops = stop.clone();
-        // Without its device, a service would run on and accept nothing.
+        // Workers stop if the device fails: a service would otherwise run without accepting connections.
         let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
         let connector = near.run(|| std::thread::Builder::new().name("connector".to_owned()).spawn(connects));
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
@@ -181,7 +182,7 @@ mod tests {
         let near = Near(Some(vec![last, 4000]));
         assert_eq!(near.run(|| (cores(), std::thread::spawn(cores).join().unwrap())), (vec![last], vec![last]));
         assert_eq!(cores(), before);
-        // Without usable cores of the node, and without a node, all are used.
+        // All cores are used if the node is unknown or has no usable core.
         for near in [Near(Some(vec![4000])), Near(None)] {
             assert_eq!(near.run(cores), before);
         }

@@ -1,4 +1,4 @@
-//! Every `--via` but `kernel` and `rdma`: workers of the TCP/IP stack on the queue pairs of a DPDK port.
+//! DPDK ports (every `--via` except `kernel` and `rdma`): workers of the TCP/IP stack on the queue pairs of a port.
 
 use super::shared::{self, ControlThread, SharedHost};
 use super::{Job, dpdk_port};
@@ -16,8 +16,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Default keepalive idle time of servers, that of Redis (`tcp-keepalive`): connections of clients that vanished
-/// without FIN or RST end after minutes, not hours.
+/// Default keepalive idle time of servers, equal to the default of Redis (`tcp-keepalive`): connections of clients that
+/// vanished without FIN or RST end after minutes, not hours.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 /// Returns the keepalive of `options`, or the default of a server; `None` if there is none.
@@ -34,16 +34,18 @@ fn time_limit(given: Option<Duration>, default: Option<Duration>) -> Option<Dura
 
 /// An open DPDK port, and the stack configuration of its workers.
 pub struct Port {
-    /// Kernel's state of a shared interface before the workers start, and its control plane after.
+    /// Kernel's state of a shared interface, until the workers start.
     host: Option<SharedHost>,
+    /// Control plane of a shared interface, once the workers have started.
     control: Option<ControlThread>,
     eal: Eal,
     port: dpdk::Port,
     config: Config,
     engine: TcpEngine,
     via: Via,
-    /// Capture file before the workers start, and the running capture after.
+    /// Capture file, until the workers start.
     output: Option<CaptureFile>,
+    /// Running capture, once the workers have started.
     writing: Option<RunningCapture>,
 }
 
@@ -136,7 +138,7 @@ impl Port {
     /// Adds the frames that a shared interface passes to the kernel to `stats`.
     pub fn count_passed(&self, stats: &StatsClient) {
         if let Some(shared) = self.port.shared_interface() {
-            // The interface is returned to the kernel when the port closes, even if a client is still being answered.
+            // A weak reference: the port returns the interface to the kernel when it closes, even during a query.
             let shared = Arc::downgrade(shared);
             stats.count_passed(move || shared.upgrade().and_then(|shared| shared.passed().ok()));
         }

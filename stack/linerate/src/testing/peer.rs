@@ -14,7 +14,7 @@ pub struct PeerConn(usize);
 #[derive(Debug, Default)]
 pub struct Peer {
     conns: Vec<Stream>,
-    /// Connections of which something is to be done.
+    /// Connections with pending operations.
     pending: VecDeque<PeerConn>,
     /// Accepted connections that the test has not seen.
     waiting: VecDeque<PeerConn>,
@@ -26,8 +26,9 @@ pub struct Peer {
 #[derive(Debug)]
 struct Stream {
     stage: Stage,
-    /// Bytes to send, and the number of those that the transport has taken.
+    /// Bytes to send.
     output: Vec<u8>,
+    /// Number of bytes of `output` that the transport has taken.
     sent: usize,
     ending: Ending,
     received: VecDeque<u8>,
@@ -155,7 +156,7 @@ impl Peer {
         self.datagrams.pop_front()
     }
 
-    /// Performs what is to be done of `conn`, as far as it is possible now.
+    /// Performs the pending operations of `conn` as far as possible.
     fn progress(&mut self, net: &mut impl Transport, conn: PeerConn) {
         let stream = &mut self.conns[conn.0];
         match stream.stage {

@@ -16,7 +16,7 @@ pub const PEER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
 /// Step of the clock while nothing is due.
 const STEP: Duration = Duration::from_millis(1);
-/// Smallest step of the clock. A task may be due that the last turn has woken.
+/// Smallest step of the clock. The last turn may have woken a task that is due at the same time.
 const SMALLEST_STEP: Duration = Duration::from_micros(1);
 
 type Host<S> = Worker<MemoryNic, S>;
@@ -52,8 +52,8 @@ fn host<S: Service>(
 }
 
 impl<S: Service, P: Service> Simulation<S, P> {
-    /// Creates a network whose hosts listen on TCP and UDP `ports`: `service` creates the service at [`SERVICE_IP`],
-    /// `peer` that at [`PEER_IP`].
+    /// Creates a network whose hosts listen on TCP and UDP `ports`. `service` creates the service at [`SERVICE_IP`],
+    /// and `peer` the service at [`PEER_IP`].
     pub fn with_peer(
         ports: &[u16],
         service: impl FnOnce(WorkerCtx<S::Message>) -> S,
@@ -190,8 +190,8 @@ impl<S: Service> Simulation<S> {
         self.peer().received(conn)
     }
 
-    /// Sets whether the peer reads, as it does at first. While it does not, its window closes, and the service
-    /// eventually finds no space to send.
+    /// Sets whether the peer reads; it does by default. While it does not, its window closes, and the service
+    /// eventually has no space to send.
     pub fn set_reading(&mut self, conn: PeerConn, reading: bool) {
         self.peer_mut().set_reading(conn, reading);
     }
@@ -206,12 +206,12 @@ impl<S: Service> Simulation<S> {
         self.peer_mut().abort(conn);
     }
 
-    /// Returns the reason of the end of a connection, as the peer sees it; `None` before.
+    /// Returns the peer's close reason of a connection; `None` unless the connection has ended.
     pub fn close_reason(&self, conn: PeerConn) -> Option<CloseReason> {
         self.peer().close_reason(conn)
     }
 
-    /// Returns the reason why a connection of the peer could not be opened, if it could not.
+    /// Returns the error of a connection attempt of the peer; `None` unless the attempt has failed.
     pub fn connect_error(&self, conn: PeerConn) -> Option<ConnectError> {
         self.peer().connect_error(conn)
     }

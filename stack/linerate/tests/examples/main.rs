@@ -1,4 +1,4 @@
-//! Examples of services: each runs on the network of tests, and some over kernel sockets.
+//! Examples of services: each runs in a simulation, and some run over kernel sockets.
 
 #![allow(dead_code, reason = "the main functions of the examples are not called")]
 

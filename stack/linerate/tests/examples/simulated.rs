@@ -13,12 +13,12 @@ use std::sync::mpsc::{Receiver, channel};
 
 const PORT: u16 = 7007;
 
-/// Link that loses and delays frames.
+/// Returns the impairments of a link that loses and delays frames.
 fn bad_link() -> Impairments {
     Impairments { loss: 0.05, delay: Duration::from_millis(5), ..Impairments::default() }
 }
 
-/// Bytes of which no two neighbouring blocks are equal.
+/// Returns bytes in which no two neighbouring blocks are equal.
 fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
 }
@@ -41,7 +41,7 @@ fn echo_returns_a_long_stream_over_a_bad_link() {
 
 #[test]
 fn echo_continues_when_its_peer_reads_again() {
-    // Lengths at which the send queue of the service is full, and the peer has sent everything or not.
+    // The send queue of the service is full at each length; the peer has sent all data at some of them.
     for length in [1_080_000, 1_110_000, 1_140_000, 1_170_000, 8_000_000] {
         let mut sim = Simulation::new(&[PORT], |_| Echo);
         let (conn, sent) = (sim.connect(PORT), pattern(length));

@@ -25,7 +25,7 @@ fn poll(table: &mut Neighbors<u32>, now: Instant) -> (Vec<Solicitation>, Vec<(Ip
 }
 
 #[test]
-fn packets_wait_for_resolution_and_the_oldest_give_way() {
+fn packets_wait_for_resolution_and_the_oldest_are_dropped() {
     let mut table = Neighbors::new(0);
     assert_eq!(table.look_up(ip(1), at(0)), Lookup::Solicit);
     assert_eq!(table.park(ip(1), 0), None);

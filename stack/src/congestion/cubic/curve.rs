@@ -31,8 +31,8 @@ impl Ticks {
     }
 }
 
-/// Point in time in ticks modulo 2³², for durations of at most an hour. Rounding applies to points, so many short
-/// durations lose nothing.
+/// Point in time in ticks modulo 2³², for durations of at most an hour. Points are rounded and durations are exact, so
+/// rounding errors do not accumulate over many short durations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp(u32);
 
@@ -53,8 +53,8 @@ impl Stamp {
 /// 1).
 pub(super) fn height(position: Ticks, mss: u32) -> i64 {
     let ticks = u64::from(position.0.unsigned_abs());
-    // The cube has three times as many fraction bits; as many as time has are kept. C in bytes/s³ gets the same number:
-    // 2⁵³ · 2³⁵ needs two shifts.
+    // Fixed point: the cube has 3·SHIFT fraction bits, of which SHIFT are kept. C in bytes/s³ has SHIFT fraction bits,
+    // too. The product has 2·SHIFT, and is below 2⁵³ · 2³⁵.
     let cubed = (u128::from(ticks * ticks) * u128::from(ticks)) >> (2 * Ticks::SHIFT);
     let c = ((u64::from(mss) * 2) << Ticks::SHIFT) / 5;
     let height = (cubed * u128::from(c)) >> (2 * Ticks::SHIFT);
@@ -62,17 +62,17 @@ pub(super) fn height(position: Ticks, mss: u32) -> i64 {
     if position.0 < 0 { -height } else { height }
 }
 
-/// Returns the inverse: the position at which the curve is `height` bytes above W_max. For cwnd − W_max it is −K (RFC
-/// 9438 §4.2, figure 2).
+/// Returns the inverse of [`height`]: the position at which the curve is `height` bytes above W_max. For cwnd − W_max
+/// it is −K (RFC 9438 §4.2, figure 2).
 pub(super) fn position(height: i64, mss: u32) -> Ticks {
-    // At most 2³¹ bytes, so cubed seconds with three times the fraction bits of time fit.
+    // At most 2³¹ bytes, so that the cube with 3·SHIFT fraction bits stays below 2⁹⁶.
     let bytes = u128::from(height.unsigned_abs().min(1 << 31));
     let cubed = ((bytes * 5) << (3 * Ticks::SHIFT - 1)) / u128::from(mss.max(1));
     let ticks = i32::try_from(cube_root(cubed)).unwrap_or(i32::MAX);
     Ticks(if height < 0 { -ticks } else { ticks })
 }
 
-/// Returns the integer cube root of at most 2⁹⁶, bit by bit, since it is needed once per loss.
+/// Returns the integer cube root of `n`, at most 2⁹⁶. It is computed bit by bit, since it is needed only once per loss.
 fn cube_root(n: u128) -> u32 {
     (0..u32::BITS).rev().fold(0, |root, bit| {
         let candidate = root | 1 << bit;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn curve_is_that_of_rfc_9438_4_2() {
+    fn curve_follows_rfc_9438_4_2() {
         for mss in [536, 1448, 8948] {
             for t in [-60.0, -4.2, -1.0, -0.05, 0.0, 0.01, 0.7, 3.3, 100.0, 1000.0] {
                 let exact = 0.4 * f64::from(mss) * f64::powi(t, 3);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn k_is_that_of_rfc_9438_4_2() {
+    fn k_follows_rfc_9438_4_2() {
         for (segments, mss) in [(30, 1448), (3, 536), (100_000, 1448), (1000, 8948)] {
             let exact = (f64::from(segments) / 0.4).cbrt();
             let k = position(-i64::from(segments * mss), mss as u32);
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_height_is_found_again_from_its_position(height in -(1i64 << 30)..1 << 30, mss in 1..65_536u32) {
+        fn height_is_recovered_from_its_position(height in -(1i64 << 30)..1 << 30, mss in 1..65_536u32) {
             let again = super::height(position(height, mss), mss);
             prop_assert!((again - height).abs() <= 2 + height.abs() / 1000 + i64::from(mss) / 1000, "{}", again);
         }

@@ -51,13 +51,13 @@ struct Stage {
 enum State {
     /// In progress.
     Running,
-    /// Ended by a reduction. Undoing that before the next stage begins resumes it.
+    /// Ended by a reduction. Undoing the reduction before the next stage begins resumes the stage.
     Suspended,
     /// Ended.
     Over,
 }
 
-/// β_cubic = 0.7 (RFC 9438 §4.6).
+/// Returns `window` multiplied by β_cubic = 0.7 (RFC 9438 §4.6).
 fn reduced(window: u32) -> u32 {
     scaled(window, 7, 10)
 }

@@ -101,7 +101,7 @@ fn short_path_uses_the_reno_window_rfc9438_4_3() {
 
 #[test]
 fn short_path_has_the_average_of_the_reno_sawtooth_rfc9438_4_3() {
-    /// Average segments in flight if every window of 100 segments has one loss.
+    /// Returns the average segments in flight if every window of 100 segments has one loss.
     fn average<C: CongestionControl>() -> f64 {
         let mut sender = Sender::<C>::after_loss_at(100 * MSS, millis(1));
         let mut sum = 0.0;

@@ -77,7 +77,7 @@ impl HyStart {
     /// Processes a delivery that lets the window grow. Returns true at the end of slow start: the delay grew and stayed
     /// high for five rounds.
     ///
-    /// Application-limited data show nothing of the window's effect on the delay and must not end slow start.
+    /// Application-limited data do not show the effect of the window on the delay, so they must not end slow start.
     pub fn delivered(&mut self, delivery: &Delivery) -> bool {
         if let Some(rtt) = delivery.rtt {
             self.current = self.current.min(RoundTrip::new(rtt));

@@ -78,8 +78,8 @@ impl CongestionControl for NewReno {
     }
 }
 
-/// Returns half of the data in flight (RFC 5681 §3.1, equation 4), of which at most the window counts: limited transmit
-/// is excluded (RFC 5681 §3.2).
+/// Returns half of the data in flight (RFC 5681 §3.1, equation 4), counting at most the window, which excludes limited
+/// transmit (RFC 5681 §3.2).
 pub(super) fn half(in_flight: u32, window: &Window) -> u32 {
     in_flight.min(window.bytes()) / 2
 }

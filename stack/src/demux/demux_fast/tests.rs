@@ -174,7 +174,7 @@ fn wrong_checksums_take_the_general_path() {
     assert!(fast_demux(&received(&frame, None, (true, true)), &addresses).is_some());
 }
 
-/// Boundary values of header bytes.
+/// Generates boundary values of header bytes.
 fn edge() -> impl Strategy<Value = u8> {
     prop_oneof![any::<u8>(), prop::sample::select(&[0, 1, 2, 6, 0x40, 0x45, 0x4f, 0x50, 0x60, 0xdf, 0xe0, 0xff][..])]
 }

@@ -212,7 +212,7 @@ fn flood_of_queries_causes_no_flood_of_reports() {
 }
 
 #[test]
-fn response_codes_are_those_of_rfc_3810() {
+fn response_codes_follow_rfc_3810() {
     for (code, time) in [(0, 0), (0x7fff, 0x7fff), (0x8000, 0x8000), (0x8001, 0x8008), (0xffff, 0x1fff << 10)] {
         assert_eq!(milliseconds(code), time, "{code:#x}");
     }

@@ -404,7 +404,7 @@ pub(crate) fn prepend_headers<P: Packet>(
     }
 }
 
-/// [`prepend_headers`] with `TCP` as the offload of TCP checksums.
+/// Implements [`prepend_headers`] with `TCP` as the offload of TCP checksums.
 #[inline(always)]
 fn prepend_headers_for<P: Packet, const TCP: bool>(
     packet: &mut P,
@@ -432,7 +432,7 @@ fn prepend_headers_for<P: Packet, const TCP: bool>(
     }
 }
 
-/// [`prepend_headers`] with `N` bytes of headers.
+/// Implements [`prepend_headers`] with `N` bytes of headers.
 #[inline(always)]
 fn prepend_headers_as<P: Packet, const IPV4: bool, const TIMESTAMP: bool, const N: usize>(
     packet: &mut P,

@@ -51,8 +51,8 @@ pub(crate) fn make(secrets: &Secrets, tuple: &Tuple, peer_isn: Seq, mss: u16, no
     cookie(secrets, tuple, peer_isn, period(now), index as u32)
 }
 
-/// Returns the segment size of the peer if `isn` is the valid cookie for its SYN with sequence number `peer_isn`. Both
-/// numbers are those of the peer's ACK, less one.
+/// Returns the segment size of the peer if `isn` is the valid cookie for its SYN with sequence number `peer_isn`. `isn`
+/// is SEG.ACK − 1 of the peer's ACK, and `peer_isn` is SEG.SEQ − 1.
 pub(crate) fn check(secrets: &Secrets, tuple: &Tuple, isn: Seq, peer_isn: Seq, now: Instant) -> Option<u16> {
     let current = period(now);
     let age = (isn.0 >> PARITY_SHIFT ^ current) & 1;

@@ -75,8 +75,8 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             return self.accept_cookie(tuple, seg, hash, params, packet, egress, now);
         }
         if flags & (Control::ACK.0 | Control::RST.0) == 0 {
-            // RFC 9293 §3.10.7.2, fourth. A RST would acknowledge the segment's sequence number, and reset the
-            // connection of a SYN with the same number that is in flight.
+            // RFC 9293 §3.10.7.2, fourth. A RST would acknowledge the segment's sequence number, and so abort the
+            // connection attempt of a SYN in flight with the same number.
             return egress.count_drop(DropCause::InvalidFlags);
         }
         self.shared.reset_for(tuple, seg, egress, now);

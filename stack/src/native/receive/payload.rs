@@ -19,7 +19,7 @@ const SHORT: u32 = 256;
 struct ReceiveRoom {
     /// True if packets run low.
     is_low: bool,
-    /// Set if no packet is left for data beyond gaps or to write to.
+    /// True if no packet is left for data beyond gaps or for data to send.
     is_scarce: bool,
     in_order: bool,
     out_of_order: bool,
@@ -156,7 +156,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         ReceiveRoom {
             is_low,
             is_scarce: all >= settings.packets_in_advance,
-            // Beyond the limit of all connections, only for a service that reads almost at once.
+            // Above the thresholds for all connections, a connection may still queue a few packets, enough for a
+            // service that reads almost at once.
             in_order: all < settings.packets
                 && (queued < MIN_SHARE
                     || unread < settings.packets_received

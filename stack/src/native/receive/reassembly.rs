@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Maximum payload that is copied to the preceding piece, so that it pins no packet of its own.
 const SHORT: usize = 256;
 
-/// Number of pieces from which on short ones are copied.
+/// Number of held pieces at which short ones are copied.
 const COPY_FROM: usize = 16;
 
 /// Number of pieces for which an empty queue keeps memory.
@@ -42,7 +42,7 @@ pub(crate) struct Reassembly<P> {
     fin: Option<Seq>,
     /// Unread in-order data on the heap. It follows the data in the receive queue.
     spilled: Vec<u8>,
-    /// Set if there is a FIN or unread data on the heap.
+    /// True if there is a FIN or unread data on the heap.
     has_more: bool,
 }
 

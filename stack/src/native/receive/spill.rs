@@ -50,7 +50,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Takes in a piece of payload at `seq`, within the window, while unread data is on the heap.
+    /// Appends a piece of payload at `seq`, within the window, to the unread data on the heap. Discards the piece if it
+    /// is out of order or the heap has no room.
     pub(crate) fn spill_segment(&mut self, seq: Seq, packet: P) {
         let bytes = packet.len();
         if seq != self.tcb.rcv_nxt || !self.heap_has_room(bytes) {

@@ -117,7 +117,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             && (available - offered >= rx_limit / 2 || offered < u32::from(tcb.mss) && available >= u32::from(tcb.mss))
     }
 
-    /// Holds a window update back until packets are free, for which the peer may be waiting.
+    /// Defers a window update, for which the peer may be waiting, until packets are free.
     #[cold]
     #[inline(never)]
     fn hold_back(&mut self) {

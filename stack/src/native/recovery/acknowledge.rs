@@ -84,7 +84,7 @@ impl Flight {
         Outcome { window_changed: true, ..outcome }
     }
 
-    /// Fast path: an acknowledgement of new data in order, without losses.
+    /// Processes an acknowledgement of new data in order, without losses.
     #[inline]
     fn advance_in_order<C: CongestionControl>(
         &mut self,
@@ -104,7 +104,7 @@ impl Flight {
 
     /// Returns whether an acknowledgement that advances SND.UNA from `una` to `ack`, with an RTT sample of `sample`
     /// nanoseconds, has to be [reported](Self::report). The minimum RTT is in cold memory, and is updated only if it
-    /// may have changed, or from time to time. Stored sequence numbers are moved along every 16 MB.
+    /// may have changed, or from time to time. A report every 16 MB advances the stored sequence numbers.
     #[inline(always)]
     fn is_notable(&self, una: Seq, ack: Seq, sample: u64, previous: RttEstimator) -> bool {
         previous.is_much_longer_than(sample)
@@ -115,8 +115,8 @@ impl Flight {
             || self.config.exact_ecn
     }
 
-    /// [`acknowledge`](Self::acknowledge) of new data up to `ack` for a [clean](Self::is_clean) flight. `pure`: the
-    /// segment has no data.
+    /// Processes an acknowledgement of new data up to `ack` like [`acknowledge`](Self::acknowledge), for a
+    /// [clean](Self::is_clean) flight. `pure`: the segment has no data.
     #[inline(always)]
     pub(crate) fn acknowledge_clean(
         &mut self,
@@ -146,7 +146,7 @@ impl Flight {
         self.scoreboard.is_lone() && ack == self.next()
     }
 
-    /// Fast path with more than one record.
+    /// Advances SND.UNA to `ack` in the general case, samples the RTT, and returns the sample in nanoseconds.
     #[inline(never)]
     fn advance_further(&mut self, ack: Seq, now: Instant, rtt: &mut RttEstimator) -> u64 {
         let shift = self.samples_shift();
@@ -225,7 +225,7 @@ impl Flight {
         }
     }
 
-    /// General path.
+    /// Processes an acknowledgement on the general path.
     #[inline(never)]
     fn acknowledge_general<C: CongestionControl>(
         &mut self,
@@ -271,7 +271,7 @@ impl Flight {
             self.partial = true;
             self.guarded &= !self.una().after(self.recover);
             if summary.original > 0 || ack.echoed_timestamp.is_some() {
-                // Karn: the RTT is known again. With timestamps, that of a retransmission is known as well (RFC 7323
+                // Karn: the RTT is known again. With timestamps, the RTT of a retransmission is known as well (RFC 7323
                 // §4.1).
                 path.clear_backoff();
             }
@@ -309,7 +309,8 @@ impl Flight {
             Phase::Loss => {}
         }
         let growing = matches!(self.phase, Phase::Open | Phase::Disorder | Phase::Loss);
-        // RFC 5681 §3.2: the window does not grow during a recovery, except on a path that reorders in any case.
+        // RFC 5681 §3.2: the window does not grow during a fast recovery. Without an advance of SND.UNA it grows only
+        // on a path known to reorder.
         let progress = outcome.acknowledged > 0 || self.config.sack && path.reordering_seen();
         let window_limited = growing
             && progress

@@ -57,7 +57,7 @@ pub(crate) struct Flight {
     pub(crate) partial: bool,
     /// Number of duplicate acknowledgements without SACK.
     pub(crate) duplicates: u32,
-    /// Bytes represented by them: "1 SMSS for each" (RFC 9937 §6.2).
+    /// Bytes represented by [`duplicates`](Self::duplicates): "1 SMSS for each" (RFC 9937 §6.2).
     pub(crate) duplicated: u32,
     /// Data before this was sent while the congestion window left no room for another segment (RFC 9438 §5.8).
     pub(crate) limited_until: Seq,
@@ -163,7 +163,7 @@ impl Flight {
 
     /// Returns whether the flight is empty and no further information is expected, so that it may be detached.
     /// Otherwise an empty flight waits about two round trips for a report of duplicates that would undo a recovery, or
-    /// for the result of a probe. A flight detached earlier loses only that.
+    /// for the result of a probe. A flight detached earlier loses only this information.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.is_empty() && self.is_quiet()
@@ -186,7 +186,7 @@ impl Flight {
         self.scoreboard.in_flight().saturating_sub(self.duplicated)
     }
 
-    /// Returns the number of records, at most that of the segments outstanding.
+    /// Returns the number of records, at most the number of segments outstanding.
     #[cfg(test)]
     pub(crate) fn records(&self) -> usize {
         self.scoreboard.len()
@@ -239,7 +239,7 @@ impl Flight {
         !self.disturbed
     }
 
-    /// [`sent`](Self::sent) for one segment of a [clean](Self::is_clean) flight without data in flight.
+    /// Records one segment like [`sent`](Self::sent), in a [clean](Self::is_clean) flight without data in flight.
     #[inline(always)]
     pub(crate) fn sent_lone(&mut self, len: u32, now: Instant, window: u32) {
         // RFC 6298 §5.1.
@@ -252,7 +252,7 @@ impl Flight {
         }
     }
 
-    /// [`sent_lone`](Self::sent_lone) at the earlier time `at`, for a new flight.
+    /// Records a segment like [`sent_lone`](Self::sent_lone), at the earlier time `at`, for a new flight.
     pub(crate) fn resume_lone(&mut self, len: u32, at: Instant, window: u32) {
         // Transmissions of another connection do not matter.
         self.last_sent = Instant::ZERO;

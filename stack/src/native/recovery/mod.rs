@@ -10,7 +10,7 @@
 //!                    flight.retransmission(allowance) → build it, flight.retransmitted(…)
 //!                    or new data                      → build it, flight.sent(…)
 //! ACK:           flight.acknowledge(…) → Outcome, then send; flight.is_settled() → back to the pool
-//! timer:         flight.deadline(…); when due flight.expire(…) → what to do
+//! timer:         flight.deadline(…); when due flight.expire(…) → action
 //! ```
 //!
 //! It implements RACK-TLP (RFC 8985) with SACK (RFC 2018, RFC 2883), and NewReno (RFC 6582) with limited transmit (RFC
@@ -61,8 +61,8 @@ pub(crate) struct Limits {
 const MAX_RTO: Duration = Duration::from_secs(60);
 
 impl Default for Limits {
-    /// Limits for unknown peers: a floor of 200 ms, or of 5 ms once the peer is known; 60 s at most; 15 consecutive
-    /// timeouts.
+    /// Returns the limits for unknown peers: a floor of 200 ms, or of 5 ms once the peer is known; 60 s at most; 15
+    /// consecutive timeouts.
     fn default() -> Self {
         Limits {
             rto_floor: 200_000_000,
@@ -83,7 +83,8 @@ impl Limits {
         Limits { paced: config.pacing, ..limits }
     }
 
-    /// Limits for peers within a data centre, which do not delay acknowledgements: a floor of 5 ms from the start.
+    /// Returns the limits for peers within a data centre, which do not delay acknowledgements: a floor of 5 ms from the
+    /// start.
     #[cfg(test)]
     pub(crate) fn datacenter() -> Self {
         Limits::default().with_rto_floor(Duration::from_millis(5))
@@ -162,13 +163,13 @@ pub(crate) struct Outcome {
     pub(crate) delivered: u32,
     /// Bytes newly marked lost.
     pub(crate) lost: u32,
-    /// Bytes of these that had been retransmitted before.
+    /// Part of [`lost`](Self::lost) that had been retransmitted before.
     pub(crate) lost_again: u32,
     /// Bytes that the receiver reports as duplicates.
     pub(crate) duplicates: u32,
     /// SACK blocks that are invalid and were ignored.
     pub(crate) invalid_blocks: u8,
-    /// True if it counted as a duplicate acknowledgement, or with SACK contained no new information.
+    /// True if the acknowledgement counted as a duplicate, or with SACK contained no new information.
     pub(crate) duplicate: bool,
     /// True if a fast recovery began.
     pub(crate) recovery_began: bool,

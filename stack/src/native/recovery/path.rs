@@ -62,11 +62,11 @@ const SYN_LOST: u8 = 0x80;
 /// delay is the RTT less the minimum RTT of the path.
 ///
 /// The maximum of the last 32 to 64 samples is the peer's delay. Fewer samples do not suffice, because receivers start
-/// with a number of undelayed acknowledgements. A larger sample raises the maximum at once; it falls only after as many
-/// samples without one.
+/// with a number of undelayed acknowledgements. A larger sample raises the maximum at once. The maximum falls only
+/// after as many smaller samples.
 ///
-/// The floor is twice that maximum, and at least [`Limits::learnt_floor`]. Before that it is [`Limits::rto_floor`], or
-/// twice the measured delay if that is more.
+/// The floor is twice that maximum, and at least [`Limits::learnt_floor`]. Until there are enough samples, it is
+/// [`Limits::rto_floor`], or twice the measured delay if that is more.
 ///
 /// An unnecessary tail loss probe for a lone segment shows that the peer's delay has increased: sampling restarts, and
 /// the default floor applies in the meantime. A spurious timeout (RFC 3522, RFC 5682, or DSACK) shows that the learnt
@@ -93,7 +93,7 @@ pub(crate) struct Path {
     delay_samples: u16,
 }
 
-// Each of a million connections has one.
+// Stored per connection, of which there may be a million.
 const _: () = assert!(size_of::<Path>() <= 20);
 
 impl Default for Path {

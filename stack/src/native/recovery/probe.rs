@@ -92,8 +92,8 @@ impl Probe {
         self.pending = false;
     }
 
-    /// TLP_process_ack of §7.4.2: `ack` was acknowledged, a `duplicate` reported. `bare_duplicate`: the segment is a
-    /// duplicate acknowledgement without SACK blocks.
+    /// Performs TLP_process_ack (§7.4.2): `ack` was acknowledged, and `duplicate` was reported. `bare_duplicate`: the
+    /// segment is a duplicate acknowledgement without SACK blocks.
     pub(crate) fn acknowledged(
         &mut self,
         ack: Seq,
@@ -122,8 +122,9 @@ impl Probe {
     }
 }
 
-/// Returns the probe timeout in nanoseconds (§7.2): 2·SRTT, and for a lone segment the acknowledgement delay of the
-/// receiver. SRTT + 4·RTTVAR if that is more, and two ticks of the clock, because the RTT may be shorter than a tick.
+/// Returns the probe timeout in nanoseconds (§7.2): 2·SRTT, or SRTT + 4·RTTVAR if that is more, and two ticks of the
+/// clock, because the RTT may be shorter than a tick. For a lone segment, the acknowledgement delay of the receiver is
+/// added.
 pub(crate) fn probe_timeout(rtt: &RttEstimator, path: &Path, limits: &Limits, scoreboard: &Scoreboard) -> u64 {
     let smoothed = rtt.smoothed_nanos();
     let margin = smoothed.max(4 * rtt.variation_nanos()) + 2 * TICK.as_nanos() as u64;

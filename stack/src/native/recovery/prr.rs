@@ -95,8 +95,9 @@ mod tests {
             sent.push(segments);
             in_flight = in_flight + segments - 1;
         }
-        // A retransmission, then one segment for every second acknowledgement; it ends with ten in flight. (The figure
-        // shows the last but one an acknowledgement earlier, where the algorithm of §6.2 already has ten in flight.)
+        // A retransmission, then one segment for every second acknowledgement; the episode ends with ten in flight.
+        // (The figure shows the penultimate segment one acknowledgement earlier, where the algorithm of §6.2 already
+        // has ten in flight.)
         assert_eq!(sent, [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1]);
         assert_eq!(in_flight + 1, 10);
     }

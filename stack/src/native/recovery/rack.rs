@@ -1,4 +1,4 @@
-//! RACK: loss detection by segments delivered that were sent later (RFC 8985 §6).
+//! RACK: loss detection by the delivery of segments sent later (RFC 8985 §6).
 
 use linerate_bypass::time::Instant;
 
@@ -60,7 +60,7 @@ impl Rack {
         self.forward = self.forward.max(una);
     }
 
-    /// Forgets the last delivery, after an unnecessary retransmission.
+    /// Forgets the last delivery, and cancels the reordering timer.
     pub(crate) fn forget(&mut self) {
         self.sent = Instant::ZERO;
         self.rtt = 0;
@@ -68,8 +68,9 @@ impl Rack {
         self.duplicate_round = None;
     }
 
-    /// Steps 2 and 3 for the delivery of `record`. The records of an acknowledgement are passed in sequence order. It
-    /// arrived at `now` and echoed timestamp `echo`. Returns whether the delivery indicates reordering.
+    /// Performs steps 2 and 3 for the delivery of `record`. The records of an acknowledgement are passed in sequence
+    /// order. The acknowledgement arrived at `now` and echoed timestamp `echo`. Returns whether the delivery indicates
+    /// reordering.
     #[inline]
     pub(crate) fn delivered(
         &mut self,
@@ -101,7 +102,7 @@ impl Rack {
         reordered
     }
 
-    /// Step 4, first half: processes a reported duplicate of a retransmission.
+    /// Performs the first half of step 4: processes a reported duplicate of a retransmission.
     pub(crate) fn duplicate(&mut self, una: Seq, next: Seq, path: &mut Path) {
         if self.duplicate_round.is_some_and(|round| una.at_or_after(round)) {
             self.duplicate_round = None;
@@ -112,17 +113,18 @@ impl Rack {
         }
     }
 
-    /// Step 4, second half: returns the reordering window in nanoseconds. `recovering`: in fast or RTO recovery.
+    /// Performs the second half of step 4: returns the reordering window in nanoseconds. `recovering`: in fast or RTO
+    /// recovery.
     fn window(&self, scoreboard: &Scoreboard, recovering: bool, path: &Path, rtt: &RttEstimator) -> u64 {
         let certain = || recovering || scoreboard.sacked_segments_reach(DUPLICATE_THRESHOLD);
         if !path.reordering_seen() && certain() { 0 } else { path.reordering_window(rtt.smoothed_nanos()) }
     }
 
-    /// Step 5: marks lost segments, and arms the reordering timer.
+    /// Performs step 5: marks lost segments, and arms the reordering timer.
     ///
     /// RFC 8985 sets the timer for the time when the last suspected segment becomes overdue. Here it is set for the
-    /// time when a segment sent together with the delivered one does: not before that, and later by at most the
-    /// interval between the two transmissions. This does not require a look at all suspected segments.
+    /// time when a segment sent together with the delivered one would become overdue. This is later by at most the
+    /// interval between the two transmissions, and does not require a pass over all suspected segments.
     pub(crate) fn detect(
         &mut self,
         scoreboard: &mut Scoreboard,

@@ -98,7 +98,7 @@ impl RttEstimator {
         self.smoothed = (smoothed + (error >> (3 + spread_shift))) as u32;
     }
 
-    /// [`rto`](Self::rto) in nanoseconds, for a floor in nanoseconds.
+    /// Returns [`rto`](Self::rto) in nanoseconds, for a floor in nanoseconds.
     #[inline(always)]
     pub(crate) fn rto_nanos(&self, floor: u64) -> u64 {
         if !self.has_sample() {

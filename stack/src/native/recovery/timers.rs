@@ -90,7 +90,7 @@ impl Flight {
         }
     }
 
-    /// RACK's reordering timer (RFC 8985 §6.2 step 5).
+    /// Processes an expired reordering timer of RACK (RFC 8985 §6.2 step 5).
     fn expire_reordering<C: CongestionControl>(
         &mut self,
         now: Instant,
@@ -114,7 +114,7 @@ impl Flight {
         Expired::Reordering { lost: found.lost, recovery_began }
     }
 
-    /// RFC 8985 §7.3.
+    /// Makes a tail loss probe due (RFC 8985 §7.3).
     fn send_probe(&mut self, now: Instant, unsent: bool) -> Expired {
         self.probe.due(self.in_flight(), self.scoreboard.is_one_segment(), self.probe_base);
         self.rto_base = now;
@@ -128,7 +128,7 @@ impl Flight {
         Some((last.end() - len, len))
     }
 
-    /// RFC 6298 §5.4 to §5.6.
+    /// Processes an expired retransmission timer (RFC 6298 §5.4 to §5.6).
     fn expire_rto<C: CongestionControl>(
         &mut self,
         now: Instant,

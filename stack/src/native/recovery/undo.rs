@@ -166,7 +166,7 @@ impl Flight {
         }
     }
 
-    /// Algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the timeout is spurious.
+    /// Performs the algorithm of RFC 5682, §3.1 with SACK and §2.1 without. Returns whether the timeout is spurious.
     fn is_timeout_spurious(&mut self, ack: &Acknowledgement, summary: &AckSummary, outcome: &Outcome) -> bool {
         match self.forward_rto {
             ForwardRto::Off => false,

@@ -51,8 +51,8 @@ impl<P> Shared<P> {
 }
 
 impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
-    /// Sends the response: with `HAS_RESPONSE`, the data written by the service, if the
-    /// request was consumed; otherwise the request itself. Returns the length, or `None` without effect.
+    /// Sends the response: with `HAS_RESPONSE`, the data written by the service, if the request was consumed; otherwise
+    /// the request itself. Returns the length, or `None` without effect.
     #[inline(always)]
     pub(crate) fn rr_respond<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
         &mut self,
@@ -97,8 +97,8 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         Some(len as usize)
     }
 
-    /// Replaces the request by a response of `len` bytes from `write`, and sends it. The
-    /// request must be of `request_len` bytes and unread. Otherwise returns `write`, and the request is unchanged.
+    /// Replaces the request by a response of `len` bytes from `write`, and sends it. The request must be of
+    /// `request_len` bytes and unread. Otherwise returns `write`, and the request is unchanged.
     #[inline(always)]
     pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
@@ -170,8 +170,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         !egress.has_data_room() && turn.request.is_none() && turn.reserved == 0 && self.tcb.unsent > 0
     }
 
-    /// Drops the first `n` bytes of the request. Returns whether the connection is in
-    /// request-response mode.
+    /// Drops the first `n` bytes of the request. Returns whether the connection is in request-response mode.
     #[inline(always)]
     pub(crate) fn rr_consume(&mut self, n: usize) -> bool {
         let tcb = &mut *self.tcb;
@@ -210,8 +209,8 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         Some(Some(packet.into_bytes(0..len)))
     }
 
-    /// Reserves up to `max` bytes at the end of the response. Returns the number reserved:
-    /// zero outside the local turn, or if the response does not fit into one segment or packet.
+    /// Reserves up to `max` bytes at the end of the response. Returns the number reserved: zero outside the local turn,
+    /// or if the response does not fit into one segment or packet.
     #[inline(always)]
     pub(crate) fn rr_reserve<N: Nic<Packet = P>>(&mut self, max: usize, egress: &mut Egress<N>) -> usize {
         let tcb = &mut *self.tcb;
@@ -247,8 +246,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         data.get_mut(at..)
     }
 
-    /// Commits the first `n` reserved bytes of the response. Returns whether there is such
-    /// a response.
+    /// Commits the first `n` reserved bytes of the response. Returns whether a response exists.
     ///
     /// # Panics
     ///

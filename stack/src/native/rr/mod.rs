@@ -26,7 +26,7 @@ const RR_BIT: u32 = 1 << 31;
 enum Turn<P> {
     /// A request awaits the response. Everything sent was acknowledged.
     Local(LocalTurn<P>),
-    /// This response is not acknowledged. Everything received was consumed.
+    /// The response, not yet acknowledged. Everything received was consumed.
     Peer(Bytes),
 }
 

@@ -92,13 +92,14 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// [`rr_receive`](Self::rr_receive) without timestamps.
+    /// Processes a segment like [`rr_receive`](Self::rr_receive), without timestamps.
     #[inline(never)]
     fn rr_receive_without_timestamps(mut self, meta: SegmentMeta, packet: P, now: Instant) -> Option<P> {
         self.rr_receive_as::<20>(&meta, packet, now)
     }
 
-    /// [`rr_receive`](Self::rr_receive) in request-response mode, with a TCP header of `N` bytes.
+    /// Processes a segment like [`rr_receive`](Self::rr_receive), in request-response mode and with a TCP header of `N`
+    /// bytes.
     #[inline(always)]
     fn rr_receive_as<const N: usize>(&mut self, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
         let tcb = &mut *self.tcb;

@@ -64,7 +64,8 @@ impl<P: Packet> Shared<P> {
         self.send_fixed_len_in::<N, LEN>(packet, header, link, egress)
     }
 
-    /// [`send_fixed_len`](Self::send_fixed_len) in the empty packet `packet`. The transmit queue has room.
+    /// Sends a segment like [`send_fixed_len`](Self::send_fixed_len), in the empty packet `packet`. The transmit queue
+    /// has room.
     #[inline(always)]
     fn send_fixed_len_in<N: Nic<Packet = P>, const LEN: usize>(
         &self,
@@ -94,7 +95,8 @@ impl<P: Packet> Shared<P> {
         self.send_header_in(packet, header, egress, now)
     }
 
-    /// [`send_header`](Self::send_header) in the empty packet `packet`. The transmit queue has room.
+    /// Sends a segment like [`send_header`](Self::send_header), in the empty packet `packet`. The transmit queue has
+    /// room.
     fn send_header_in<N: Nic<Packet = P>>(
         &self,
         mut packet: P,

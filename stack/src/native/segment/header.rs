@@ -81,9 +81,9 @@ impl OptionBytes {
 /// Checksum offloads in use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offload {
-    /// The port computes the IPv4 header checksum.
+    /// True if the port computes the IPv4 header checksum.
     pub ipv4: bool,
-    /// The port computes the TCP checksum.
+    /// True if the port computes the TCP checksum.
     pub tcp: bool,
 }
 
@@ -136,7 +136,7 @@ impl TxHeader<'_> {
         self.offload_for(self.tuple.is_ipv4(), offload)
     }
 
-    /// [`offload`](Self::offload) with the address family as a constant.
+    /// Returns [`offload`](Self::offload) with the address family as a constant.
     #[inline(always)]
     pub fn offload_for(&self, ipv4: bool, offload: Offload) -> Option<TxOffload> {
         if !(offload.tcp || offload.ipv4 && ipv4) {

@@ -380,7 +380,7 @@ mod tests {
         options
     }
 
-    /// One well-formed option. SACK has as many blocks as smoltcp parses; experimental kinds are excluded.
+    /// Generates a well-formed option. SACK has as many blocks as smoltcp parses; experimental kinds are excluded.
     fn valid_option() -> impl Strategy<Value = Vec<u8>> {
         let with = |kind: u8| move |value: Vec<u8>| [&[kind, 2 + value.len() as u8], &value[..]].concat();
         let bytes = |len| prop::collection::vec(any::<u8>(), len);

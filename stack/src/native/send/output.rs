@@ -282,7 +282,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn send_acks_and_probes<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let tcb = &mut *self.tcb;
         if tcb.flags.take(Flags::WINDOW_PROBE | Flags::KEEPALIVE) {
-            // An old sequence number: the peer responds with the one it expects (RFC 9293 §3.8.4, §3.8.6.1).
+            // An old sequence number: the peer's response acknowledges the number it expects (RFC 9293 §3.8.4,
+            // §3.8.6.1).
             let seq = tcb.una - 1;
             self.send_ack(seq, Control::ACK, egress, now);
         }
@@ -343,7 +344,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn send_syn<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) -> bool {
         let syn = Syn::of(self.tcb, &self.shared.settings, now);
         if self.tcb.attempts == 0 {
-            // No TSval before this one was sent.
+            // This is the first TSval: echoes of earlier values are not valid.
             self.cold.idle_since = timestamp_clock(now);
         }
         let went = self.shared.send_syn(&self.tcb.tuple, &syn, None, egress, now);

@@ -15,7 +15,7 @@ const MIN_MTU_V4: u16 = 552;
 const MIN_MTU_V6: u16 = 1280;
 /// Consecutive timeouts after which full segments are assumed to be dropped by the path.
 const BLACK_HOLE_TIMEOUTS: u8 = 2;
-/// Payload of the segments tried then (RFC 4821 §7.2).
+/// Payload of segments after a black hole was detected (RFC 4821 §7.2).
 const BLACK_HOLE_MSS: u16 = 1024;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {

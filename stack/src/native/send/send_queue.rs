@@ -18,8 +18,8 @@ struct Piece<P> {
     len: u32,
     /// Packet that was never sent. Headers can be prepended in place.
     packet: Option<P>,
-    /// Memory that is kept until it is acknowledged, and that a port may be reading: that of a packet that was sent or
-    /// is shared, or other memory.
+    /// Memory that is kept until it is acknowledged, and that a port may be reading: the memory of a packet that was
+    /// sent or is shared, or memory outside of packets.
     retained: Option<Bytes>,
     /// True if the piece holds a packet of the port: in `packet`, or as the memory of `retained`.
     holds_mbuf: bool,
@@ -37,7 +37,8 @@ impl<P: Packet> Piece<P> {
         usize::from(self.holds_mbuf)
     }
 
-    /// Returns the bytes of the piece on the heap. Memory that devices can access belongs to a store of the service.
+    /// Returns the bytes of the piece on the heap. Memory that devices can access is not counted: it belongs to a store
+    /// of the service.
     fn heap_bytes(&self) -> usize {
         match &self.retained {
             Some(bytes) if !self.holds_mbuf && bytes.memory() == Memory::Process => self.len as usize,
@@ -88,7 +89,7 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.iter().map(Piece::packets).sum()
     }
 
-    /// Returns the bytes in these packets.
+    /// Returns the bytes in the packets held.
     pub fn packet_bytes(&self) -> usize {
         self.pieces.iter().filter(|piece| piece.holds_mbuf).map(|piece| piece.len as usize).sum()
     }
@@ -114,7 +115,7 @@ impl<P: Packet> SendQueue<P> {
         self.pieces.shrink_to(most);
     }
 
-    /// Appends `bytes` to the last piece if that is in a packet that was never sent, has room, and stays within `most`
+    /// Appends `bytes` to the last piece if it is in a packet that was never sent, has room, and stays within `most`
     /// bytes. Returns whether it did.
     pub fn append_copy(&mut self, bytes: &[u8], most: usize) -> bool {
         let Some(piece) = self.pieces.back_mut() else { return false };
@@ -410,7 +411,7 @@ impl<P: Packet> SendQueue<P> {
         self.build_frame_separate(first, seq, len, header, egress, write)
     }
 
-    /// [`build_frame`](Self::build_frame) with the header in a packet of its own.
+    /// Builds a frame like [`build_frame`](Self::build_frame), with the header in a packet of its own.
     fn build_frame_separate<N: Nic<Packet = P>>(
         &mut self,
         first: usize,

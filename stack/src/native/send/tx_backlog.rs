@@ -1,6 +1,8 @@
-//! Backlog of connections whose data the port did not accept. They continue in order of arrival, as far as the transmit
-//! queue has room, so that the cost of a turn does not depend on their number. While the queue is full, data of other
-//! connections waits behind them: otherwise those that receive replies would send again before those that wait.
+//! Backlog of connections whose data the port did not accept.
+//!
+//! The backlog is served in order of arrival while the transmit queue has room, so that the cost of a turn does not
+//! depend on its length. While the queue is full, data of other connections waits behind the backlog: otherwise
+//! connections that receive replies would send again before connections in the backlog.
 
 use crate::congestion::CongestionControl;
 use crate::egress::Egress;
@@ -10,8 +12,8 @@ use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 use std::collections::VecDeque;
 
-/// Connections that may fail to send although the transmit queue has room, before the others are skipped: no packets
-/// are free.
+/// Connections that may fail to send although the transmit queue has room. The rest of the backlog is then skipped: no
+/// packets are free.
 const MAX_FAILED_SENDS: usize = 4;
 
 /// Slots in the backlog, each once.

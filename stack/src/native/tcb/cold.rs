@@ -75,7 +75,7 @@ impl From<EndReason> for ConnectError {
     }
 }
 
-// Each of a million connections has one.
+// Stored per connection, of which there may be a million.
 const _: () = assert!(size_of::<TcbCold<Builtin>>() <= 96);
 
 impl<C: CongestionControl> TcbCold<C> {

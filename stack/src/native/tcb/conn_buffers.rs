@@ -18,7 +18,7 @@ use std::collections::HashSet;
 /// Packets for which a spare queue keeps memory. A queue that has grown beyond this is shrunk.
 const RETAINED_CAPACITY: usize = 64;
 
-/// Length of a receive queue from which on short payloads are merged, so that each does not hold a packet.
+/// Length of a receive queue at which short payloads are merged, so that each does not hold a packet.
 pub(crate) const CROWDED: usize = 64;
 
 /// Queues of both directions, and the retransmission state.

@@ -282,7 +282,7 @@ impl Tcb {
         }
     }
 
-    /// Returns whether the control block is that of `conn`, and the connection was reported to its service.
+    /// Returns whether the control block belongs to `conn`, and the connection was reported to its service.
     #[inline(always)]
     pub fn is_open_as(&self, conn: ConnId) -> bool {
         self.generation == conn.generation() && self.flags.has(Flags::OPEN)

@@ -31,7 +31,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let tcb = &mut *self.tcb;
         tcb.state = State::TimeWait;
         tcb.retransmit_at = Tick::NONE;
-        // The window covers at least what was advertised: the right edge does not move left, and the peer sends no more
+        // The window covers at least the advertised one: the right edge does not move left, and the peer sends no more
         // data.
         let scale = tcb.rcv_scale();
         let window = tcb.rcv_window().max(self.cold.rx_limit).div_ceil(1 << scale).min(65_535);

@@ -104,7 +104,7 @@ struct Record {
     next: Seq,
     peer_next: Seq,
     ts_recent: u32,
-    /// Deadline in ticks: the low 32 bits, which repeat after 52 days. [`TimeWait::deadline`] restores the others.
+    /// Deadline in ticks: the low 32 bits, which repeat after 52 days. [`TimeWait::deadline`] restores the upper bits.
     until: u32,
     /// Record with the next deadline, or the next free slot.
     later: u32,
@@ -216,7 +216,7 @@ impl TimeWait {
             self.records[at as usize] = record;
             at
         };
-        // The table has room: its capacity is that of the records.
+        // The table has room: its capacity equals the capacity for records.
         let _ = self.table.insert(closed.tuple.hash_with(&self.key), at);
         self.append(at, now);
     }
@@ -392,7 +392,7 @@ impl Record {
 
     /// Returns whether a SYN may open a new connection (RFC 6191 §2).
     fn may_reopen(&self, segment: &Segment) -> bool {
-        // Greater than the last sequence number seen, which is the one of the peer's FIN.
+        // Greater than the last sequence number seen, the sequence number of the peer's FIN.
         let beyond = segment.seq.at_or_after(self.peer_next);
         match segment.timestamp {
             Some(timestamp) if self.marks.timestamps() => match timestamp.value.wrapping_sub(self.ts_recent) as i32 {

@@ -1,7 +1,7 @@
 //! Timers of inactive connections: keepalive (RFC 9293 §3.8.4), FIN-WAIT-2 timeout and idle timeout.
 //!
 //! The fast paths record nothing for these timers. An expired timer determines the time of the last activity: from the
-//! time at which the buffers were detached, or by comparing sequence numbers with those of its last check.
+//! time at which the buffers were detached, or by comparing sequence numbers with the values at its last check.
 
 use crate::config::Keepalive;
 use crate::congestion::CongestionControl;

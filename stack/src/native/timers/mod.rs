@@ -236,7 +236,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.tcb.retransmit_at = Tick::NONE;
             self.arm_keepalive(now);
         } else if buffers.flight.is_settled() && !tcb.retransmit_at.is_some() {
-            // Received data waits for its service or for a gap to be filled. The peer may be gone nevertheless.
+            // Received data waits for its service or for a gap to be filled. The peer may have failed nevertheless.
             self.arm_keepalive(now);
         }
     }

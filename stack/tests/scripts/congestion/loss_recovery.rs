@@ -116,7 +116,8 @@ fn lose(lost: &[Rel], limit: Duration) -> Vec<Got> {
     let end = s.flow().peer_end;
     let mut receiver = Receiver::new(first, RTT, true);
     receiver.seq = end;
-    // The script has expected the twenty segments. Those that arrived are acknowledged here.
+    // The script has already expected the twenty segments, so `play` does not receive them: their arrivals are
+    // acknowledged here.
     for n in (0..20).filter(|n| !lost.contains(n)) {
         let seg = receiver.receive(first + n * SEG, SEG);
         s.inject(seg);

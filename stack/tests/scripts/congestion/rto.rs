@@ -6,8 +6,8 @@ use crate::harness::*;
 
 /// RTT at which a probe precedes the timeout clearly.
 const NEAR: Duration = ms(20);
-/// Bytes per write in scripts with consecutive timeouts: full segments may be divided after those, in case the path
-/// drops large packets.
+/// Bytes per write in scripts with consecutive timeouts, which may divide full segments in case the path drops large
+/// packets.
 const SMALL: Rel = 100;
 
 #[test]

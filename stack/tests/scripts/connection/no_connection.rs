@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 
-/// Drop cause of such segments.
+/// Drop cause of segments without SYN, RST or ACK, and of SYN+FIN, to a listening port.
 const INVALID_FLAGS: &str = "segment to a listening port with invalid flags";
 
 #[test]

@@ -83,7 +83,7 @@ fn old_data_is_acknowledged_not_reset() {
     s.expect(ack(2, 2));
     s.pass(secs(1));
     s.inject(data(2, 100).ack(2).junk());
-    // No data can follow a FIN, and such data must not end TIME-WAIT.
+    // Data after the FIN is invalid and must not end TIME-WAIT.
     assert!(s.drain().iter().all(|got| !got.has(RST)));
     s.inject(fin(1, 2));
     s.expect(ack(2, 2));

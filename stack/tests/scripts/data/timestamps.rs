@@ -43,7 +43,7 @@ fn ack_of_gap_echoes_last_in_order_timestamp() {
 
 #[test]
 fn timestamps_of_final_handshake_ack_and_fin_are_echoed() {
-    // RFC 7323 §4.3: of every segment at the last acknowledgement, whatever it carries.
+    // RFC 7323 §4.3: the timestamp of every segment at Last.ACK.sent is echoed, also without data.
     let mut s = Script::listen(peer().timestamps().sack(), |_| {});
     s.inject(syn(0).mss(1012).sack_permitted().timestamp(100, 0));
     let tsval = s.expect(syn_ack(0, 1).echoing(100)).tsval();

@@ -102,7 +102,7 @@ fn rst_is_accepted_with_closed_window() {
 
 #[test]
 fn unread_small_segments_do_not_shrink_window() {
-    // RFC 9293 §3.8.6: an offered window stays offered, whatever memory a byte takes.
+    // RFC 9293 §3.8.6: an offered window is not withdrawn, even if small segments take much memory per byte.
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     for n in 0..1000 {
@@ -337,11 +337,12 @@ fn unread(ports: &[u16], configure: impl FnOnce(&mut linerate_stack::Config)) ->
 
 #[test]
 fn window_limited_by_packet_shortage_opens_unsolicited() {
-    // RFC 9293 §3.8.6: otherwise the peer would notice by its next probe, up to a minute later.
+    // RFC 9293 §3.8.6: otherwise only the peer's next probe would detect the open window, up to a minute later.
     let ports = [6000, 6001, 6002, 6003, 6004];
     let mut s = unread(&ports, |config| {
         settings::receive_buffer(config, BUFFER);
-        // Four connections fill their windows, with twelve packets each that are too full to be packed: four sevenths.
+        // Four connections fill their windows with twelve packets each, too full to be packed: four sevenths of the
+        // packets.
         config.max_packets = Some(84);
     });
     let next = 1 + BUFFER as Rel;
@@ -402,7 +403,7 @@ fn packets_held_by_worker_are_bounded() {
         s.pass(DELAYED_ACK);
         s.drain();
     }
-    // Five sevenths; the others are for replies and for the minimum share of a connection.
+    // Five sevenths of the packets. The rest is for replies and for the minimum share of a connection.
     s.on_port(6000).expect_delivered(40 * 1460);
     s.on_port(6001).expect_delivered(4 * 1460);
     assert_eq!(s.drops("receive queue full"), 44);
@@ -477,7 +478,7 @@ fn scaled_window_that_opens_with_queued_data_is_used_completely() {
 fn packets_held_by_connection_are_bounded() {
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
     s.on_port(6000);
-    // One packet is dropped. After a gap half as many are kept.
+    // One packet is dropped. After the gap that it leaves, half as many packets are kept.
     for n in 0..200 {
         s.inject(data(1 + 300 * n, 300));
     }

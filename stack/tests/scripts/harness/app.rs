@@ -41,13 +41,13 @@ pub enum Command {
     Echo,
     /// Consume received data and write as many bytes, now and in future.
     CopyBack,
-    /// [`CopyBack`](Self::CopyBack) through [`Transport::answer`], one slice at a time.
+    /// [`CopyBack`](Self::CopyBack) through [`Transport::respond`], one slice at a time.
     AnswerEach,
     /// Take received slices and write their bytes, now and in future.
     TakeBack,
     /// Forward the received data to the peer once.
     Forward,
-    /// Consume this many bytes and write that many in one [`Transport::answer`].
+    /// Consume this many bytes and write that many in one [`Transport::respond`].
     Answer(usize, usize),
     /// Check the received data and leave it unread.
     Peek,
@@ -274,7 +274,7 @@ impl App {
         }
     }
 
-    /// Consumes `request` bytes and writes `len` bytes, after those that wait for buffer space.
+    /// Consumes `request` bytes and writes `len` bytes, after the bytes that wait for buffer space.
     fn answer(&self, net: &mut impl Transport, conn: ConnId, port: u16, request: usize, len: usize) {
         let received = net.received(conn);
         let mut log = self.log.borrow_mut();

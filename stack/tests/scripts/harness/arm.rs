@@ -132,7 +132,7 @@ impl Arm {
         packet
     }
 
-    /// Has the worker's port report the TCP checksum of `packet`, whose bytes are `frame`, as good if it is correct.
+    /// Makes the worker's port report the TCP checksum of `packet`, whose bytes are `frame`, as good if it is correct.
     fn mark_checksum(&self, frame: &[u8], packet: &mut MemoryPacket) {
         if self.offloads && wire::has_right_tcp_checksum(frame) {
             let ipv4 = frame[14] >> 4 == 4;

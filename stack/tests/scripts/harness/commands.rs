@@ -35,31 +35,31 @@ impl Script {
         self.command(Command::Read(n as usize));
     }
 
-    /// Has the service leave received data unread.
+    /// Makes the service leave received data unread.
     #[track_caller]
     pub fn stop_reading(&mut self) {
         self.command(Command::Reading(false));
     }
 
-    /// Has the service consume received data, which is its initial mode.
+    /// Makes the service consume received data, as it does initially.
     #[track_caller]
     pub fn start_reading(&mut self) {
         self.command(Command::Reading(true));
     }
 
-    /// Has the service write `n` bytes at the next `readable`.
+    /// Makes the service write `n` bytes at the next `readable`.
     #[track_caller]
     pub fn write_on_readable(&mut self, n: Rel) {
         self.command(Command::WriteOnReadable(n as usize));
     }
 
-    /// Has the service forward received data to the peer.
+    /// Makes the service forward received data to the peer.
     #[track_caller]
     pub fn echo(&mut self) {
         self.command(Command::Echo);
     }
 
-    /// Has the service run `commands` at the next `readable` in place of its default action.
+    /// Makes the service run `commands` at the next `readable` in place of its default action.
     #[track_caller]
     pub fn on_readable(&mut self, commands: Vec<Command>) {
         self.command(Command::OnReadable(commands));

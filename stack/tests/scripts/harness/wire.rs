@@ -1,4 +1,4 @@
-//! Frames on the wire: builds those of the peer and parses those of the worker.
+//! Frames on the wire: builds the peer's frames and parses the worker's.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

@@ -227,7 +227,7 @@ fn unread_data_that_returned_in_part_keeps_its_order_on_heap() {
         s.pass(ms(1));
         s.drain();
     }
-    // The service looks for data and does not read.
+    // The service calls `received`, which moves unread data back into packets, but does not read.
     s.on_port(6000).stop_reading();
     s.pass(secs(20));
     s.drain();
@@ -250,7 +250,7 @@ fn read_attempts_do_not_delay_stall_timeout() {
         if s.drops("peer acknowledged nothing for too long") == 1 {
             return;
         }
-        // The service looks for data.
+        // The service calls `received`, which counts as a read attempt.
         s.stop_reading();
     }
     panic!("the connection was not reset");
@@ -263,7 +263,7 @@ fn long_slice_is_sent_while_the_heap_is_in_use() {
     s.drain();
     s.set_peer(peer());
     s.on_port(5000).handshake();
-    // Longer than the send buffers of the others may be at present.
+    // Longer than the reduced send buffers of the other connections.
     s.send(200_000);
     s.pass(ms(1));
     assert!(!s.drain().is_empty(), "nothing was sent");
@@ -296,7 +296,7 @@ fn owned_bytes_of_many_connections_reduce_send_buffers() {
 fn packets_of_silent_peers_return_although_the_heap_is_full() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 128, ..link() }, |_| {});
     let free = s.free_packets();
-    // Each connection may queue 16 KB, however much of the heap is in use.
+    // Each connection may queue 16 KB even if the heap is full.
     for port in 6000..6180 {
         s.on_port(port).handshake();
         s.command(Command::Send(14_000));
@@ -314,14 +314,14 @@ fn packets_of_silent_peers_return_although_the_heap_is_full() {
 }
 
 #[test]
-fn retransmission_finds_a_packet_that_its_segment_did_not_find() {
+fn retransmission_of_segment_dropped_for_lack_of_packets_is_delivered() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), LinkConfig { pool: 256, ..link() }, |_| {});
     let ports = 6000..6028;
     for port in ports.clone() {
         s.on_port(port).handshake();
         s.echo();
     }
-    // More than heap and packets have room for, and the minimum shares exceed the packets.
+    // More data than the heap and the packets can hold; the minimum shares alone exceed the packets.
     for n in 0..130 {
         for port in ports.clone() {
             s.on_port(port).inject(data(1 + 500 * n, 500));
@@ -334,7 +334,7 @@ fn retransmission_finds_a_packet_that_its_segment_did_not_find() {
     let before = s.drops("receive queue full");
     s.inject(data(1, 1000));
     s.pass(ms(200));
-    assert!(s.drops("receive queue full") > before, "the segment found a packet");
+    assert!(s.drops("receive queue full") > before, "the segment was not dropped");
     s.drain();
     s.inject(data(1, 1000));
     s.expect_delivered(1000);

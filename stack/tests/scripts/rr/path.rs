@@ -185,7 +185,7 @@ fn neighbor_is_confirmed_in_rr_mode() {
                 s.expect_rr(n > 0);
                 s.pass(ms(50));
             }
-            // The neighbour has another address, which the worker learns only from a request.
+            // The neighbour has another Ethernet address, which the worker discovers only by a neighbour request.
             let before = s.neighbor_requests;
             for _ in 0..4000 {
                 at = exchange(s, at, LEN);

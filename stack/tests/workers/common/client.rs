@@ -21,9 +21,9 @@ pub struct Outcome {
 /// Condition on which a client closes its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Close {
-    /// All data is sent, whatever has returned.
+    /// All data is sent, even if echoes are outstanding.
     WhenSent,
-    /// All data has returned.
+    /// All echoes are received.
     WhenBack,
     /// Never.
     Never,

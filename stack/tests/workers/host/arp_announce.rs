@@ -366,7 +366,7 @@ fn dad_conflict_is_reported_with_both_stations() {
     assert_eq!((bench.host.workers[0].duplicate(), bench.host.drops(CLAIMED)), (None, 1));
 }
 
-/// The other end may wait until this host is ready.
+/// Some peers bring up the link only after this host is ready.
 #[test]
 fn service_starts_with_link_down_and_dad_runs_on_link_up() {
     let mut bench = Bench::with_dad(1);

@@ -127,7 +127,8 @@ fn datagrams_and_pings_from_martians_are_dropped<E: Engine<MemoryNic>>() {
 
 fn arp_from_martians_is_dropped<E: Engine<MemoryNic>>() {
     let [mut bench, _] = benches::<E>();
-    // The unspecified address is the sender of an ARP probe, and an own one claims it (RFC 5227 §1.1, §2.4).
+    // Handled elsewhere: ARP probes have the sender 0.0.0.0, and an own address as the sender is a conflict (RFC 5227
+    // §1.1, §2.4).
     let claimed = ["0.0.0.0", "10.0.0.2", "192.0.2.2"];
     for source in V4.into_iter().filter(|source| !claimed.contains(source)) {
         let source: Ipv4Addr = source.parse().unwrap();
@@ -144,7 +145,7 @@ fn arp_from_martians_is_dropped<E: Engine<MemoryNic>>() {
     }
 }
 
-/// Solicitations from an own address are dropped. An advertisement of one is a conflict instead.
+/// Solicitations from an own address are dropped. An advertisement of an own address is a conflict instead.
 fn solicitations_from_martians_are_dropped<E: Engine<MemoryNic>>() {
     let [mut bench, _] = benches::<E>();
     for source in V6.into_iter().filter(|source| *source != "::") {

@@ -296,7 +296,7 @@ fn misdirected_frames_reach_their_worker() {
 
 #[test]
 fn connections_to_the_port_of_a_worker_are_its_own() {
-    // Port 7 of the clients is the third one.
+    // Port 7, to which the clients connect, belongs to the third worker.
     let by_worker = "0.0.0.0:5".parse().unwrap();
     let server = Config { listen_by_worker: vec![by_worker], ..server() };
     // Frames are distributed by the hash, which the port reports.

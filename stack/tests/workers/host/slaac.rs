@@ -249,7 +249,7 @@ fn renewed_addresses_are_kept() {
     assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
 }
 
-/// A router advertisement arrives at one queue. One worker probes, and all learn the address.
+/// A router advertisement arrives at one queue. One worker probes the address, and all workers use it.
 #[test]
 fn router_advertisement_reaches_all_workers() {
     for queue in 0..3 {

@@ -14,7 +14,7 @@ const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const HOST_ADDRESS: &str = "10.0.0.2:7";
 const PEER_ADDRESS: &str = "10.0.0.9:5000";
 
-/// Service that keeps received datagrams, and sends or writes the given ones.
+/// Service that keeps received datagrams, sends the datagrams in `to_send`, and writes the datagrams in `to_write`.
 #[derive(Default)]
 struct DatagramLog {
     kept: Vec<Bytes>,

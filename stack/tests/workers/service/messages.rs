@@ -120,7 +120,7 @@ fn messages_timers_and_aborts_reach_their_connection<A: Engine<MemoryNic>, B: En
     assert_eq!(worker.next_deadline(), Some(now + SECOND));
 }
 
-/// Service that sets a timer of `after`, which replaces one of an hour.
+/// Service that sets a timer of one hour and replaces it by a timer of `after`.
 struct Alarm {
     after: Duration,
     rung: Vec<Instant>,

@@ -136,7 +136,7 @@ fn link_outage_shorter_than_timeouts_loses_nothing<A: Engine<MemoryNic>, B: Engi
 }
 
 fn stalled_peer_does_not_block_others<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
-    // The server does not read on port 8. Both buffers bound what the client sends there.
+    // The server does not read on port 8. Its receive buffer and the client's send buffer bound the data sent there.
     let both = Config {
         listen: vec!["0.0.0.0:7".parse().unwrap(), "0.0.0.0:8".parse().unwrap()],
         rx_buffer: Some(BUFFER),

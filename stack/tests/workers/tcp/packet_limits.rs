@@ -78,8 +78,8 @@ fn packets_kept_by_service_close_windows_before_drops() {
         source.service().outcomes[0].received
     };
     assert!((1..ALL).contains(&received_after(20)));
-    // Two fifths are free, and the queues are nearly empty: the service holds the others. The window is one segment
-    // from the next reading of the pool on, which is due.
+    // Two fifths of the packets are free, and the queues are nearly empty: the service holds the other packets. The
+    // next reading of the pool level, which is due, reduces the window to one segment.
     left.set(pool * 2 / 5);
     clock.advance(Duration::from_millis(1));
     received_after(2_000);
@@ -136,6 +136,6 @@ fn queued_send_data_is_bounded_across_connections() {
     net.expect("all data received", Duration::from_secs(10), |net| {
         net.a.service().outcomes.first().is_some_and(|outcome| outcome.received == 10_000)
     });
-    // Four sevenths, the share of a single connection. The others are for connections that hold less and for reception.
+    // Four sevenths, the share of a single connection. The rest is for connections that hold less and for reception.
     assert_eq!(net.b.service().at_once, 40);
 }

@@ -30,7 +30,7 @@ where
         let client = || Client::new(to, 5, 1000).closing(Close::Never);
         let link = LinkConfig::default();
         let mut net: Net<_, _, A, B> = Net::start_with(link.clone(), 1, &host(1), client, &config, Echo::default);
-        // A client that answers a cookie has a connection until it is reset.
+        // A client that acknowledges a SYN cookie considers the connection open until it is reset.
         let failed = |net: &Net<Client, Echo, A, B>| {
             let is_over = |outcome: &&Outcome| outcome.failed.is_some() || outcome.closed.is_some();
             net.a.service().outcomes.iter().filter(is_over).count()
@@ -145,7 +145,7 @@ fn half_open_limit_of_source_sends_cookies_to_that_source_only() {
         assert_eq!((bench.half_open(), bench.host.drops(HALF_OPEN)), (2, 3));
         bench.syn(other).expect("a SYN-ACK");
         assert_eq!((bench.half_open(), bench.host.drops(HALF_OPEN)), (3, 3));
-        // Every handshake complete_handshake, with a cookie or with half-open state.
+        // Every handshake completes, with a cookie or with half-open state.
         for (port, answer) in (1..=5).zip(&answers) {
             assert_eq!(bench.complete_handshake(&format!("{prefix}:{port}"), answer), None);
         }
@@ -190,7 +190,7 @@ fn spoofed_half_open_connections_do_not_exclude_source() {
     assert_eq!(bench.syn("192.0.2.1:4"), None);
 }
 
-/// A source that complete_handshake half-open connections and cookies stays within the limit.
+/// A source that completes handshakes of half-open connections and of cookies stays within the limit.
 #[test]
 fn cookies_and_half_open_connections_share_limit() {
     for data in [&b""[..], b"hello"] {

@@ -65,8 +65,8 @@ impl Service for LateReader {
     }
 }
 
-/// RFC 9293 §3.10.5 with §3.6: data received before the FIN belongs to the service, in whatever order the two ends
-/// close. Here the peer's FIN arrives first, and the worker's FIN is acknowledged long before the service reads.
+/// RFC 9293 §3.10.5 with §3.6: data received before the FIN belongs to the service, regardless of which end closes
+/// first. Here the peer's FIN arrives first, and the worker's FIN is acknowledged long before the service reads.
 fn received_data_is_readable_after_both_ends_closed<A: Engine<MemoryNic>, B: Engine<MemoryNic>>() {
     let client = || Client::new(SERVER, 1, 1000);
     let mut net = Net::<_, _, A, B>::start(LinkConfig::default(), client, LateReader::default);

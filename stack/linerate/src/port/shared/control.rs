@@ -81,7 +81,7 @@ impl ControlPlane {
         self.check(known).into_iter().flatten().for_each(|known| self.workers.report(known.ip, known.mac));
     }
 
-    /// Passes changes and requests on.
+    /// Passes the kernel's changes to the workers, and the workers' neighbour requests to the kernel.
     fn turn(&mut self) {
         let changes = self.monitor.poll();
         let Changes { network, neighbors } = self.check(changes).unwrap_or_default();
@@ -102,7 +102,7 @@ impl ControlPlane {
     fn apply_network(&mut self) {
         let network = network_of(self.monitor.network(), &self.listen);
         if network.routes.len() > MOST_ROUTES {
-            tracing::warn!("{}: more than {MOST_ROUTES} routes: their change is not followed", self.interface);
+            tracing::warn!("{}: more than {MOST_ROUTES} routes: the changes are ignored", self.interface);
             return;
         }
         let addresses: Vec<_> = network.addresses.iter().map(ToString::to_string).collect();

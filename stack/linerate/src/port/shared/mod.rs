@@ -27,7 +27,7 @@ pub struct SharedHost {
 }
 
 impl SharedHost {
-    /// Reads the kernel's state of the interface, if `options` name one whose addresses are to be used.
+    /// Reads the kernel's state of the shared interface; returns `None` unless the network uses the kernel's addresses.
     pub fn open(options: &NetConfig, listen: &Listen) -> Result<Option<Self>, Error> {
         let Via::AfXdp { interface, shared: true, .. } = &options.via else { return Ok(None) };
         if !options.uses_kernel_addresses() {
@@ -84,8 +84,8 @@ fn outgoing_ports(given: Option<PortRange>, listen: &Listen) -> Result<Option<Po
     Err(Error::KernelPorts { wanted, kernel })
 }
 
-/// Returns the state of the interface as the stack needs it. Of more addresses than it supports, those that are
-/// listened on come first, then permanent ones.
+/// Returns the state of the interface for the stack. Addresses beyond the supported number are omitted: listening
+/// addresses take precedence, then preferred over deprecated and permanent over temporary addresses.
 fn network_of(network: &InterfaceNetwork, listen: &Listen) -> HostNetwork {
     let is_listened = |ip: IpAddr| listen.tcp.iter().chain(&listen.udp).any(|address| address.ip() == ip);
     let mut own: Vec<&InterfaceAddress> = network.addresses.iter().collect();

@@ -18,7 +18,7 @@ pub(crate) struct Retransmission {
 pub(crate) struct LossScan {
     /// Bytes newly marked lost.
     pub(crate) lost: u32,
-    /// Bytes of these that had been retransmitted before.
+    /// Part of [`lost`](Self::lost) that had been retransmitted before.
     pub(crate) lost_again: u32,
     /// True if a suspected segment is not overdue yet.
     pub(crate) waiting: bool,

@@ -79,13 +79,13 @@ impl Scoreboard {
         self.loss_scan_from = una;
     }
 
-    /// Returns whether it holds more memory than an idle scoreboard should.
+    /// Returns whether the scoreboard holds more memory than an idle one keeps.
     #[inline]
     pub(crate) fn exceeds_idle_capacity(&self) -> bool {
         self.records.capacity() > IDLE_RECORDS
     }
 
-    /// Empties the scoreboard, and keeps as much memory as an idle one should.
+    /// Empties the scoreboard, and frees memory beyond that of an idle one.
     pub(crate) fn reset(&mut self) {
         self.next = self.una;
         self.records.clear();

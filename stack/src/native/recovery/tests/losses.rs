@@ -259,8 +259,8 @@ fn segments_of_a_burst_are_ordered_by_sequence_number() {
 
 #[test]
 fn transmissions_at_the_same_time_keep_their_order() {
-    // New data is sent, and a retransmission at the same time: the acknowledgement of the former says nothing about the
-    // latter.
+    // New data is sent, and then a retransmission at the same time: delivery of the new data does not indicate that the
+    // retransmission was lost.
     let mut network = Network::new(Options::default());
     network.send_segments(10);
     network.now += MS * 20;

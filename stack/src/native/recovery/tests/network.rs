@@ -328,7 +328,7 @@ impl Network {
         }
     }
 
-    /// Retransmits as much as permitted, and returns the segment numbers.
+    /// Retransmits the permitted segments, and returns their numbers.
     pub(crate) fn retransmit_segments(&mut self) -> Vec<u32> {
         let mut sent = Vec::new();
         while let Some((seq, len)) = self.flight.retransmission(self.flight.allowance(self.cc.window).min(MSS)) {

@@ -124,8 +124,8 @@ fn reneging_receiver_gets_data_again() {
 
 #[test]
 fn ack_of_new_data_does_not_show_a_spurious_timeout() {
-    // RFC 5682 §3.1 step 3a: the first segment was lost, the others arrived, and all acknowledgements but these were
-    // lost.
+    // RFC 5682 §3.1 step 3a: the first segment was lost, the others arrived, and all acknowledgements except the two
+    // below were lost.
     let mut network = Network::new(Options::default());
     network.send_segments(5);
     network.expire();

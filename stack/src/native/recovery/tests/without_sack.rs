@@ -51,7 +51,7 @@ fn one_lost_segment_of_a_burst_is_retransmitted_alone() {
 }
 
 #[test]
-fn duplicates_of_a_recovery_start_no_other() {
+fn duplicates_of_a_recovery_start_no_second_recovery() {
     // RFC 6582 §3.2 step 2: after a timeout all data is retransmitted although only the first segment was missing.
     let mut network = Network::new(options());
     network.drop_packets(&[(0, 0), (0, 1)]);
