@@ -5,7 +5,7 @@ use crate::store::{Key, Store};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Shards available to a command, by number: at least those of all its keys.
+/// Shards available to a command, by number: at least the shards of all its keys.
 ///
 /// The shard of a key depends only on its hash, so every worker can compute it.
 pub struct Shards<'a> {
@@ -60,7 +60,7 @@ impl Placement {
         if self.of_slots.is_some() { self.own..self.own + 1 } else { 0..self.count }
     }
 
-    /// Returns the shard of each slot that workers use as long as the server runs.
+    /// Returns the shard of each slot. Workers use this placement until the server ends, even if the map is replaced.
     pub fn of_map(map: &ClusterMap) -> Arc<[u8]> {
         map.shards().into()
     }
@@ -87,7 +87,7 @@ impl<'a> Shards<'a> {
     /// Panics if no shard is present.
     #[inline]
     pub fn key<'k>(&self, space: u8, bytes: &'k [u8]) -> Key<'k> {
-        self.stores.iter().flatten().next().expect("the shards of a request's keys are there").key(space, bytes)
+        self.stores.iter().flatten().next().expect("the shards of a request's keys are present").key(space, bytes)
     }
 
     /// Returns the shard of `key`.
@@ -97,7 +97,7 @@ impl<'a> Shards<'a> {
     #[inline]
     pub fn of(&mut self, key: &Key) -> &mut Store {
         let at = self.placement.shard_of(key.hash());
-        self.stores[at].as_mut().expect("the shards of a command's keys are there")
+        self.stores[at].as_mut().expect("the shards of a command's keys are present")
     }
 
     /// Returns true if both keys are in the same shard.
@@ -136,7 +136,8 @@ impl<'a> Shards<'a> {
         self.stores.len()
     }
 
-    /// Returns the shards that commands on all keys visit: those of the [node](Placement::of_node), present or not.
+    /// Returns the shards that commands on all keys visit: the shards of the [node](Placement::of_node), present or
+    /// not.
     pub fn of_node(&self) -> Range<usize> {
         self.placement.of_node()
     }

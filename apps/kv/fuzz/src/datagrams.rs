@@ -10,7 +10,7 @@ use linerate_kv::memcached::udp::{DATAGRAM, Frame, HEADER, MAX_DATAGRAMS};
 
 /// Memory per worker.
 const MEMORY: u64 = 2 << 20;
-/// Limits of parts, and of bytes in all.
+/// Limits of the number of parts, and of the total number of bytes.
 const PARTS: usize = 100;
 const BYTES: usize = 256 << 10;
 /// Length limit of a datagram.

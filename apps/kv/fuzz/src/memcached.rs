@@ -28,7 +28,7 @@ pub fn memcached(data: &[u8]) {
         assert_eq!(requests(pieces, limits, false), expected, "threshold {}", cuts.long);
     }
     if cuts.bits & 1 != 0 {
-        // Refusing long data changes nothing but these data. The last request then does not wait for its data.
+        // A refused data block affects only its own request. The last request then does not wait for its data block.
         let lines = |requests: Requests| requests.0.into_iter().map(|(line, _)| line).collect::<Vec<_>>();
         let expected = lines(expected);
         for pieces in [&whole, &some, &bytes] {

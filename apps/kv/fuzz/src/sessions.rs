@@ -13,7 +13,7 @@ use linerate_kv::{memcached, resp};
 
 /// Start of a part.
 pub const PART: u8 = 0xff;
-/// Start of a repetition, followed by its count, times 64, and the byte.
+/// Start of a repetition. The next byte *n* and the byte behind it stand for 64 · *n* copies of the latter.
 const REPEAT: u8 = 0xfe;
 /// Limit of the bytes sent in a session.
 const MAX_SENT: usize = 256 << 10;

@@ -25,7 +25,7 @@ pub struct Node {
 pub struct OwnNodes {
     /// Address announced to clients.
     pub host: String,
-    /// Port of the first worker. That of each other worker is one higher than the one before.
+    /// Port of worker 0. Worker *n* has this port plus *n*.
     pub port: u16,
     /// Number of workers.
     pub workers: usize,
@@ -44,7 +44,7 @@ pub struct ClusterMap {
     workers: Vec<u8>,
 }
 
-/// Reason why a list of nodes is no map of this process.
+/// Error in a list of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// A range that is empty or ends beyond the last slot.
@@ -64,7 +64,7 @@ pub enum MapError {
     #[error("slots {0}-{1} belong to no node: add them to a node")]
     Missing(u16, u16),
     /// Two nodes with the same address and port.
-    #[error("node {0} is there twice: remove one")]
+    #[error("node {0} is listed twice: remove one entry")]
     Twice(String),
     /// A worker without a node.
     #[error("no node {node} for worker {worker} of this host: add it, or name this host by --cluster-announce")]
@@ -127,7 +127,7 @@ impl ClusterMap {
         ClusterMap::build(nodes.collect(), (0..workers).collect(), seed)
     }
 
-    /// Creates the map of the process with the nodes `own` of `nodes`.
+    /// Creates the map of a cluster with `nodes`, of which this process serves `own`.
     pub fn of_fleet(nodes: Vec<Node>, own: &OwnNodes) -> Result<Self, MapError> {
         let position = |worker: usize| {
             let port = own.port.wrapping_add(worker as u16);
@@ -303,7 +303,7 @@ mod tests {
             with(&|nodes| nodes[1].slots[0] = 100..=8000),
             "slots 8001-8191 belong to no node: add them to a node"
         );
-        assert_eq!(with(&|nodes| nodes[2].port = 7001), "node 10.0.0.2:7001 is there twice: remove one");
+        assert_eq!(with(&|nodes| nodes[2].port = 7001), "node 10.0.0.2:7001 is listed twice: remove one entry");
         assert_eq!(
             error(fleet(), own(7000, 3)),
             "no node 10.0.0.2:7002 for worker 2 of this host: add it, or name this host by --cluster-announce"

@@ -1,8 +1,8 @@
 //! Static Redis Cluster: hash slots, and the nodes that serve them.
 //!
-//! Each worker is a node with its own port. The nodes and their slots are fixed, except that a
-//! [`ClusterMap`] can replace another. In cluster mode the hash of a key contains its slot, so the shard of a key
-//! follows from its hash as without cluster mode.
+//! Each worker is a node with its own port. Nodes and slots change only when a new [`ClusterMap`] replaces the current
+//! one. In cluster mode the hash of a key contains its slot, so the shard of a key follows from its hash as without
+//! cluster mode.
 
 mod map;
 mod slot;

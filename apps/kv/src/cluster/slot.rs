@@ -53,8 +53,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     rest.iter().fold(crc, |crc, byte| crc << 8 ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// Returns the hash slot of `key`. Only a hash tag counts if there is one: the bytes between the first `{` and the
-/// first `}` behind it, unless there are none.
+/// Returns the hash slot of `key`, or of its hash tag if it has one: the bytes between the first `{` and the next `}`,
+/// unless empty.
 #[inline]
 pub fn key_slot(key: &[u8]) -> u16 {
     let tag = memchr::memchr(b'{', key).and_then(|open| {
@@ -121,7 +121,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         let mut low = std::collections::HashSet::new();
         (0..8192).for_each(|_| _ = low.insert(hash_with_slot(random.u64(..), random.u16(..16)) & MASK));
-        // As many different values as among uniform ones: 16384 (1 - 1/√e).
+        // Expected number of distinct values among uniform ones: 16384 (1 - 1/√e).
         assert!((6200..6700).contains(&low.len()), "{}", low.len());
     }
 }

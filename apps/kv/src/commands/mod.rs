@@ -109,8 +109,8 @@ impl<'a> Request<'a> {
         Request { command: Ok(queued.command), args: queued.args.args(), key: None, is_queued: true }
     }
 
-    /// Returns the lengths of every second argument from `first` on and of the value behind it, as far as the value
-    /// needs memory. A long value is in a store already, but with several stores it may be another one.
+    /// Returns the lengths of every second argument from `first` on and of the value behind it. A long value is in the
+    /// arena already and counts as 0, unless there are several stores: it may then be in the memory of another one.
     fn sizes(&self, first: usize, has_several: bool) -> impl Iterator<Item = (usize, usize)> {
         (first..self.args.len()).step_by(2).map(move |at| {
             let value = match self.args.value(at + 1) {
@@ -209,7 +209,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns true if the request waits for the end of a pause of the clients. One that has run in part does not.
+    /// Returns true if the request waits for the end of a pause of the clients. A request that has run in part does
+    /// not.
     #[cold]
     pub fn waits_in(&self, mode: PauseMode, session: &Session) -> bool {
         let Ok(command) = &self.command else { return false };

@@ -38,8 +38,8 @@ pub trait Server {
     /// Returns true if all workers obey the change of the pause with this version.
     fn is_pause_obeyed(&self, version: u64) -> bool;
 
-    /// Returns the counters of all workers. `stats` are the current ones of this worker; those of others may be some
-    /// milliseconds old.
+    /// Returns the counters of all workers. `stats` are the current counters of this worker. The counters of other
+    /// workers may be some milliseconds old.
     fn totals(&mut self, stats: &Stats) -> Totals;
 
     /// Restarts the totals at 0, except those that describe the present state. `stats` are the current counters of this
@@ -49,7 +49,7 @@ pub trait Server {
     /// Returns the map of the cluster and the worker whose node answers, in cluster mode.
     fn cluster(&self) -> Option<(&ClusterMap, usize)>;
 
-    /// Returns the number of keys in the database `space`, in all shards or, in cluster mode, in that of the node.
+    /// Returns the number of keys in the database `space`, in all shards or, in cluster mode, in the shard of the node.
     fn keys(&self, space: u8) -> u64;
 
     /// Returns the slow requests of all workers, the newest first, at most [`Settings::slow_entries`].
@@ -61,7 +61,7 @@ pub trait Server {
     /// Returns the memory and layout of the strings exported for RDMA READ, if there are any.
     fn export(&self) -> Option<(RemoteAddr, Layout)>;
 
-    /// Returns the counters exported for RDMA atomics and the place of the first one, if there are any.
+    /// Returns the counters exported for RDMA atomics and the remote address of the first one, if there are any.
     fn counters(&self) -> Option<(&CounterNames, RemoteAddr)>;
 }
 
@@ -103,8 +103,8 @@ pub struct Settings {
     pub output: u64,
     /// Limit of an argument in bytes (`proto-max-bulk-len`).
     pub bulk: u64,
-    /// Limit of request bytes kept for a client (`client-query-buffer-limit`): those of an incomplete request without
-    /// its long values, and those queued by `MULTI`.
+    /// Limit of request bytes kept for a client (`client-query-buffer-limit`): an incomplete request without its long
+    /// values, and commands queued by `MULTI`.
     pub query: u64,
     /// Microseconds from which a request enters the slow log (`slowlog-log-slower-than`). Negative disables it.
     pub slow_micros: i64,
@@ -182,8 +182,8 @@ impl CommandType {
 }
 
 impl Stats {
-    /// Counts a command, unless it is `GET`: those are the others of [`commands`](Self::commands), so that they need no
-    /// counter of their own.
+    /// Counts a command that is not `GET`. `GET` needs no counter of its own: its count is the rest of
+    /// [`commands`](Self::commands).
     #[inline]
     pub fn count_type(&mut self, command_type: CommandType) {
         self.by_type[command_type as usize] += 1;
@@ -217,6 +217,6 @@ pub struct Totals {
     pub expired: u64,
     /// Evicted keys.
     pub evicted: u64,
-    /// Number of keys, and of keys with an expiry time, of each database. In cluster mode those of the node.
+    /// Number of keys, and of keys with an expiry time, in each database; in cluster mode, in the shard of the node.
     pub databases: [(u64, u64); DATABASES as usize],
 }

@@ -52,7 +52,7 @@ impl Server for TestServer {
         let mut settings = self.settings.clone();
         change(&mut settings)?;
         if settings.clients > 50_000 {
-            return Err(RejectedSetting { parameter: "maxclients", reason: "there are not so many".to_owned() });
+            return Err(RejectedSetting { parameter: "maxclients", reason: "too many connections".to_owned() });
         }
         self.settings = settings;
         Ok(())
@@ -210,8 +210,8 @@ impl TestClient {
         String::from_utf8_lossy(&out).trim_end_matches("\r\n").replace("\r\n", " ")
     }
 
-    /// Checks that exported strings equal those of the stores. As long as there were few keys, every short string is
-    /// exported.
+    /// Checks that exported strings equal the strings in the stores. As long as there were few keys, every short string
+    /// must be exported.
     fn compare_export(&mut self, command: &str) {
         const FEW: usize = 300;
         let words: Vec<Vec<u8>> = command.split_ascii_whitespace().map(|word| word.trim_matches('"').into()).collect();

@@ -52,7 +52,7 @@
 //! Records below the floor of their log were flushed and are invalid, even if an entry refers to them. A record is
 //! below the floor if its lap and unit, as a 64-bit number, minus those of the floor is negative as a signed number. A
 //! search that must see every flush made before it began reads the floors after it began, preferably together with the
-//! row. A flush writes one word, whatever the number of keys.
+//! row. A flush writes two words, regardless of the number of keys.
 //!
 //! A READ has no defined order, and may see parts of concurrent writes, byte by byte. The hashes detect this; the
 //! reader then reads again. The hash of a bucket proves that the bucket was in this state at some time during the READ:
@@ -76,14 +76,14 @@ pub(super) const HEAD: usize = 32;
 const LONGEST: usize = 255;
 /// Length limit of a record in bytes.
 pub(super) const LONGEST_BYTES: usize = LONGEST * UNIT;
-/// A record takes at most this fraction of a log, because a longer one would displace too many others.
+/// A record takes at most 1/`PART` of a log, because a longer one would displace too many others.
 const PART: usize = 8;
 /// Bits of a unit number, and of a unit number with its lap.
 const UNIT_BITS: u32 = 30;
 /// Bytes of a floor.
 pub(super) const FLOOR: usize = 16;
 pub(super) const POSITION_BITS: u32 = 40;
-/// Fraction of the export used for buckets. With records of usual length, half of the entries are in use.
+/// Buckets take 1/`INDEX_PART` of the export. With records of usual length, half of the entries are in use.
 const INDEX_PART: usize = 6;
 const SHARDS: std::ops::RangeInclusive<u32> = 1..=256;
 const LOG: std::ops::RangeInclusive<u32> = 64..=1 << UNIT_BITS;

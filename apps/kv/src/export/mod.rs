@@ -1,4 +1,5 @@
 //! RDMA-readable copy of short strings: an index and a log in memory that clients read with RDMA READ.
+//!
 //! | file | contents |
 //! |------|----------|
 //! | `format.rs` | memory format |

@@ -195,7 +195,7 @@ impl<'a> Search<'a> {
         }
         let (entries, _) = entries.as_chunks();
         let found = entries.iter().map(|bytes| Entry(u64::from_le_bytes(*bytes))).find(|entry| entry.is_of(self.hash));
-        // An extent outside the log is never READ, whatever the server writes.
+        // An extent outside the log is never READ, regardless of the bytes that the server writes.
         let is_there = |entry: &Entry| entry.at() + entry.units() <= self.layout.log();
         if found.as_ref().is_none_or(is_there) { Ok(found) } else { Err(HashMismatch) }
     }

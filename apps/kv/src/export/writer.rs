@@ -152,7 +152,7 @@ impl Writer {
             self.replace(bucket, slot, Entry::EMPTY);
         }
         let units = self.layout.units(lens as u16 as usize, (lens >> 16) as u16 as usize);
-        self.tail.at += units.expect("what is in the log went into it");
+        self.tail.at += units.expect("a record in the log has a valid length");
         if self.tail.at != self.end {
             // Prefetch the bucket for the next call.
             self.prefetch_bucket(self.memory.load(self.word_of(self.tail.at) + 1));
@@ -179,7 +179,7 @@ impl Writer {
         Bucket { number, entries: std::array::from_fn(|slot| Entry(self.memory.load(first + slot))) }
     }
 
-    /// Replaces the entry in `slot`, and inverts the hash of the former one's record.
+    /// Replaces the entry in `slot`, and inverts the hash of the former entry's record.
     fn replace(&self, mut bucket: Bucket, slot: usize, entry: Entry) {
         let former = std::mem::replace(&mut bucket.entries[slot], entry);
         let mut bytes = [0; ENTRIES * 8];

@@ -32,7 +32,7 @@ pub enum Count {
     UdpRequests,
     /// Datagrams without valid requests, which get no reply.
     UdpIgnored,
-    /// Datagrams for which there was no room: requests not run, and parts of replies not sent.
+    /// Datagrams dropped during a pause or for lack of room, and replies cut off for lack of room.
     UdpDropped,
 }
 

@@ -3,12 +3,12 @@
 //!
 //! Differences from memcached:
 //! - Times are exact to the millisecond, and an item that expires at once is invisible from then on.
-//! - A value in the arena is not a number, whatever its first bytes are.
+//! - A value in the arena is not a number, even if it starts with digits.
 //! - A request with an invalid key or flag does nothing. memcached runs the part before it.
 //! - `ma` applies a new time to live also if it makes the number longer.
 //! - Memory for a new item is requested only once it is clear that the item will be stored.
-//! - A line of more than 2 KB that does not list keys, or of more than 1 MB, closes the connection, in however few
-//!   segments it arrives.
+//! - A line of more than 2 KB that does not list keys, or of more than 1 MB, closes the connection, regardless of the
+//!   number of segments in which it arrives.
 //! - `stats` reports nothing about memcached's internals: slabs, their classes and the crawler.
 
 mod base64;

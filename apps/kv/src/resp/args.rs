@@ -23,7 +23,7 @@ impl<'a> Args<'a> {
         self.ranges.len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no arguments.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

@@ -21,7 +21,7 @@ pub fn parse(digits: &[u8]) -> Option<i64> {
         [b'0', ..] => return None,
         _ => {}
     }
-    // Accumulate negative numbers, of which there is one more.
+    // Accumulate the negated number, because the minimum has no positive counterpart.
     let number = magnitude.iter().try_fold(0i64, |number, digit| {
         let digit = digit.wrapping_sub(b'0');
         (digit <= 9).then_some(())?;

@@ -187,7 +187,7 @@ impl Parser {
                 self.bulk = Some(bulk);
                 return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
-            // Like Redis, ignore the two bytes behind it.
+            // Like Redis, ignore the two bytes behind the argument.
             self.args.push(self.at..self.at + bulk);
             self.bulk = None;
             self.at = end;

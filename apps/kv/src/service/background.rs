@@ -75,7 +75,7 @@ impl Kv {
             self.replies.set_limit(self.server.settings().output);
             self.disconnect_idle(net);
         }
-        // A command that changes the pause runs in steps.
+        // `CLIENT PAUSE` remains in `unfinished` until this worker and all others obey it.
         if is_due || !self.unfinished.is_empty() {
             self.refresh_pause(net);
         }
@@ -113,7 +113,8 @@ impl Kv {
         has_more
     }
 
-    /// Notes the slots of this worker's shard that were served according to the map `before`, and are not any more.
+    /// Records the slots of this worker's shard that the map `before` assigned to this process and the current map does
+    /// not.
     #[cold]
     fn note_lost_slots(&mut self, before: &ClusterMap) {
         let Some(map) = self.server.map() else { return };
@@ -135,7 +136,7 @@ impl Kv {
         }
     }
 
-    /// Resets the counters of this worker on behalf of another one.
+    /// Resets the counters of this worker on behalf of another worker.
     pub(super) fn reset_stats(&mut self) {
         self.server.tally.stats = self.stats;
         self.server.reset_own_tally();

@@ -1,6 +1,6 @@
 //! Latency of requests, from the burst in which they arrive to their replies, as a histogram.
 //!
-//! One burst of [`SAMPLED`] is timed, and each of its requests counts with the duration of the burst. A request for
+//! One burst in [`SAMPLED`] is timed, and each of its requests counts with the duration of the burst. A request for
 //! another worker counts when its batch returns.
 
 use crate::service::Kv;
@@ -8,7 +8,7 @@ use linerate_bypass::inspect::Figure;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 
-/// One burst of this number is timed: reading the clock for each one would cost more than a hundredth of a GET.
+/// One burst in this many is timed: reading the clock for each burst would cost more than a hundredth of a GET.
 pub(in crate::service) const SAMPLED: u64 = 16;
 
 /// Upper bound of the first bucket: 2⁹ ns. Each further bound is twice the one before.

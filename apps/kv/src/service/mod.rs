@@ -1,4 +1,5 @@
 //! Service for Redis and memcached clients on any transport, with one shard of the data per worker.
+//!
 //! | module | contents |
 //! |--------|----------|
 //! | `conn` | connections: input, dispatch of requests, output |
@@ -68,7 +69,7 @@ pub struct Kv {
     placement: Placement,
     /// A key may belong to another worker or, in a cluster, to another machine.
     is_routed: bool,
-    /// The keys of memcached clients are in this worker's shard, whatever their hash is.
+    /// The keys of memcached clients are in this worker's shard, regardless of their hash.
     keeps_memcached: bool,
     /// Copies of the strings of other shards.
     copies: CopyReader,
@@ -132,7 +133,7 @@ impl Kv {
     /// Panics if the hub was created for another number of workers.
     pub fn new(hub: Arc<Hub>, ctx: WorkerCtx<Message>) -> Self {
         let WorkerCtx { worker, workers, app_sender } = ctx;
-        assert_eq!(hub.workers(), workers, "number of workers, and that of the hub");
+        assert_eq!(hub.workers(), workers, "the hub has another number of workers");
         let clock = background::Clock::new();
         let now = clock.started();
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
@@ -209,7 +210,7 @@ impl Kv {
         self.clients[conn.slot()] = Some(client);
     }
 
-    /// Serves the connections `readable`. Returns the number of those for which no further event is needed.
+    /// Serves the connections `readable`. Returns the number of connections that need no further event.
     #[inline(always)]
     fn serve_burst(&mut self, net: &mut impl Transport, readable: &[ConnId]) -> usize {
         let mut rest = readable;

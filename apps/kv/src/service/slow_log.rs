@@ -31,7 +31,7 @@ impl SlowLog {
         SlowLog { workers: (0..workers).map(|_| Mutex::default()).collect(), ..SlowLog::default() }
     }
 
-    /// Adds a request that `worker` ran. Each worker keeps its last `capacity` requests.
+    /// Adds a request that `worker` ran. Each worker keeps its last `most` requests.
     fn add(&self, worker: usize, mut request: SlowRequest, most: usize) {
         let mut requests = lock(&self.workers[worker]);
         request.id = self.next.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! memcached over UDP, without connections and without state per client.
 //!
-//! The requests of a datagram run together: here if the shards of all keys are present; on another worker, if all keys
-//! are in one shard of it, in which case the source travels with the batch; otherwise here, with borrowed shards.
-//! Datagrams wait for the end of the worker's turn, so that the items of all of them are prefetched together.
+//! The requests of a datagram run together: on this worker if the shards of all keys are present; on another worker if
+//! all keys are in its shard, with the source in the batch; otherwise on this worker with borrowed shards. Datagrams
+//! wait for the end of the worker's turn, or until [`GROUP`] are queued, so that their items are prefetched together.
 
 use crate::memcached::udp::{self, Frame};
 use crate::memcached::{Count, Data, Limits, LongLine, Parsed, Parser, Request};
@@ -54,7 +54,7 @@ pub(super) struct Datagrams {
     port: Option<u16>,
     /// Datagrams received in this turn.
     waiting: Vec<PendingDatagram>,
-    /// Hashes of their first keys, as far as those are in this worker's shard.
+    /// Hashes of the datagrams' first keys that belong to this worker's shard.
     hashes: Vec<u64>,
     /// Number of datagrams that run on other workers or wait for shards.
     pending: usize,

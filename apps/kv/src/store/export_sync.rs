@@ -1,4 +1,5 @@
 //! Keeps the RDMA-readable export in step with the store.
+//!
 //! Every change of a string is reported here: a write, a new expiry time, a removal of any kind, and a flush.
 
 use crate::export::Writer;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 pub const KEYSPACES: usize = 32;
 
 /// Table from keyspaces to their current ids.
+///
 /// Each item stores the id of its keyspace. A flush gives the keyspace another id. Items with the old id are dead and
 /// are removed in the background.
 pub(crate) struct Keyspaces {
@@ -121,7 +122,7 @@ impl Keyspaces {
     #[inline]
     fn publish_expiring(&self, number: u8) {
         let space = self.of_id(number);
-        // `flushed` cannot answer this: the last dead item was already subtracted.
+        // `is_flushed` does not suffice: it returns false once the last dead item has been subtracted.
         if self.current(space) == number {
             self.stats.set_expiring(space, self.expiring[usize::from(number)]);
         }

@@ -100,7 +100,7 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// Creates a key of `space` whose hash [`Keys`] computed earlier.
+    /// Creates a key of `space` whose hash a [`KeyHasher`] computed earlier.
     pub(crate) fn with_hash(space: u8, bytes: &'a [u8], hash: u64) -> Self {
         Key { space, bytes, hash }
     }
@@ -233,7 +233,7 @@ impl Store {
         self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.external_bytes
     }
 
-    /// Returns the bytes in use by class. Their sum is that [in use](Self::used).
+    /// Returns the bytes in use by class. The sum equals [`used`](Self::used).
     pub fn memory_by_class(&self) -> [(&'static str, usize); 3] {
         [
             ("items", self.heap.used()),
@@ -331,7 +331,7 @@ impl Store {
         self.key(self.keyspaces.of_id(item.space()), item.key()).hash
     }
 
-    /// Removes the item at `location` on the store's own account.
+    /// Removes an item that no command deletes: it has expired, is evicted or flushed, or is in a lost slot.
     fn reclaim_item(&mut self, location: Location) {
         let hash = self.hash_at(location);
         if !self.keyspaces.is_flushed(self.item(location).space()) {

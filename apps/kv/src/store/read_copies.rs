@@ -5,7 +5,7 @@
 //! key had at that time, and no reader sees a part of a transaction.
 //!
 //! A copy ends with the step of the LRU clock in which it was made. Until then, a use would not change the item, so
-//! reads of copies leave the access time as if the shard had been asked. Under LFU each use counts, and there are no
+//! reads of copies leave the access time as reads of the shard would. Under LFU each use counts, and there are no
 //! copies.
 
 use crate::store::index::lookahead::LocationHint;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Entry of the copy of a key.
 pub type CopyEntry = CacheEntry;
 
-/// Bits of a label below the end of a copy in milliseconds, for the keyspace.
+/// Bits of a label for the keyspace. The bits above hold the end of the copy in milliseconds.
 const SPACE_BITS: u32 = 8;
 
 /// Assumed words of a copy.
@@ -72,7 +72,7 @@ impl ReadCopies {
         (label as u8 == key.space && label >> SPACE_BITS > now).then(|| &out[..len])
     }
 
-    /// Returns true if the copy of `entry`, found for `hash`, is still that of its key.
+    /// Returns true if `entry`, found for `hash`, still refers to the copy of its key.
     #[inline]
     pub fn is_current(&self, hash: u64, entry: CopyEntry) -> bool {
         self.0.is_current(hash, entry)

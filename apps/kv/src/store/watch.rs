@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Table of the watched keys of a shard, by hash.
 ///
 /// Keys with equal hashes share an entry: a change of either counts as a change of both, so a transaction may fail
-/// without need, which is harmless. The table is a tree because clients decide its size: a growing hash table would
+/// unnecessarily, which is harmless. The table is a tree because clients decide its size: a growing hash table would
 /// move all entries at once.
 #[derive(Default)]
 pub(crate) struct Watches {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
-/// Half of the clients use RESP, half the memcached protocol.
+/// Clients of the service, half of them with RESP, half with the memcached protocol.
 #[derive(Debug)]
 pub struct Clients {
     seed: u64,

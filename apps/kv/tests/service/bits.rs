@@ -33,7 +33,7 @@ fn long_values_have_the_bits_of_their_bytes() {
         expect_reply(&mut server, client, "getrange all 0 1", "$2\r\nx\0\r\n");
         expect_reply(&mut server, client, "bitfield ones get u9 40000000 set i5 48000000 7", "*2\r\n:479\r\n:-1\r\n");
         expect_reply(&mut server, client, "bitfield ones get u5 48000000 get u1 40000003", "*2\r\n:7\r\n:0\r\n");
-        // In a transaction, all of them run at once.
+        // In a transaction, each command runs in one step.
         let replies = server.call(client, &lines(&["multi", "bitop not all ones", "bitcount ones", "exec"]));
         assert!(replies.ends_with(&format!("*2\r\n:{LEN}\r\n:{}\r\n", LEN * 8 - 3)), "{replies}");
     }
@@ -61,7 +61,7 @@ fn other_clients_run_between_the_steps() {
         server.send(client, &line(command));
         server.turn_of(0);
         assert!(server.received(client).is_empty(), "{command}");
-        // The values are those at the beginning.
+        // The commands use the values at their start.
         let changed = lines(&["setbit ones 9 0", "set a other"]);
         server.send(other, &changed);
         server.turn_of(0);

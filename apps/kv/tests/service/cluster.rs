@@ -295,7 +295,7 @@ fn long_values_and_memcached_work_in_cluster_mode() {
         assert_eq!(server.call(client, &request(&["get", &key])), get);
         assert_eq!(server.call(client, &line("ping")), "+PONG\r\n");
     }
-    // memcached clients know no redirections: every key is here.
+    // The memcached protocol has no redirections: every worker serves every key.
     for worker in 0..WORKERS {
         let client = server.connect_to_memcached(worker);
         for n in 0..60 {

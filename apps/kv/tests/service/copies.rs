@@ -6,7 +6,7 @@ use linerate_bypass::time::Duration;
 use linerate_kv::store::{Evictable, EvictionPolicy};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sends `bytes` to worker 0 and returns the reply of its next turn, in which the other worker has none.
+/// Sends `bytes` to worker 0 and returns the reply of its next turn. The other worker has no turn in between.
 fn at_once(server: &mut TestServer, client: Client, bytes: &[u8]) -> String {
     server.send(client, bytes);
     server.turn_of(0);

@@ -87,7 +87,7 @@ fn hgetall_hkeys_and_hvals_serve_other_clients_between_steps() {
 }
 
 #[test]
-fn fields_read_in_steps_are_those_of_one_moment() {
+fn fields_read_in_steps_are_a_consistent_snapshot() {
     // The hash changes once while it is read, changes all the time, or is removed.
     for (change, changes) in
         [("hset h new v", 1), ("hincrby h new 1", 1000), ("hdel h k0", 1), ("del h", 1), ("set h x", 1)]
@@ -313,7 +313,7 @@ fn slow_log_has_requests_of_all_workers() {
         for (n, client) in clients.iter().enumerate() {
             expect_reply(&mut server, *client, &format!("client setname c{n}"), "+OK\r\n");
             expect_reply(&mut server, *client, &format!("rename nosuch k{n}"), "-ERR no such key\r\n");
-            // Their run time does not depend on the size of the data.
+            // The run time of these commands does not depend on the size of the data.
             server.call(*client, &lines(&["set a 1", "get a", "incr a", "mget a b"]));
         }
         let client = clients[0];

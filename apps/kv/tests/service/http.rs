@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Requests at which Redis 7.0 disconnects, independent of the bytes around them.
+/// Returns requests at which Redis 7.0 disconnects, independent of the bytes around them.
 fn http_on_redis_port() -> Vec<Vec<u8>> {
     vec![
         b"POST / HTTP/1.1\r\n".to_vec(),

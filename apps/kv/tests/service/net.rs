@@ -47,7 +47,7 @@ struct Net {
     worker: usize,
     now: Instant,
     ends: Vec<End>,
-    /// Stands for closed connections.
+    /// Placeholder for closed connections.
     missing_end: End,
     reserved: Vec<u8>,
     /// Sent datagrams, and the number of further ones that can be sent.

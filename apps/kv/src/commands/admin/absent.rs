@@ -5,7 +5,7 @@ use crate::commands::error::{CommandError, CommandResult, FUNCTION_FLUSH, LIBRAR
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 
-/// Reply of a Redis server whose latency monitor is off, without its address.
+/// Reply to `LATENCY DOCTOR`, modelled on the reply of a Redis server whose latency monitor is off.
 const NO_MONITOR: &str = "Latency monitoring is disabled in this Redis instance. See SLOWLOG for slow requests.";
 
 fn is_mode(word: &[u8]) -> bool {

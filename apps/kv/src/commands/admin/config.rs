@@ -8,7 +8,7 @@ use crate::resp::{Args, Reply, number};
 use crate::store::{Evictable, EvictionPolicy};
 use std::ops::RangeInclusive;
 
-/// Maximum of `slowlog-max-len`. An entry takes up to 5 KB, and each worker keeps as many.
+/// Maximum of `slowlog-max-len`. Each worker keeps up to this many entries of up to 5 KB.
 const MAX_SLOW_ENTRIES: i64 = 1 << 16;
 
 /// Eviction policies by their names in Redis.
@@ -42,7 +42,7 @@ const fn settable(name: &'static str, shown: Shown, set: Setter) -> Parameter {
     Parameter { name, shown, set: Some(set) }
 }
 
-/// Supported parameters of Redis: those that can be set, and those that clients and tools read.
+/// Supported parameters of Redis: settable parameters, and parameters that clients and tools read.
 const PARAMETERS: &[Parameter] = &[
     settable(
         "maxmemory",
@@ -299,7 +299,7 @@ mod tests {
                 ("timeout x", "timeout", "argument couldn't be parsed into an integer"),
                 ("timeout -1", "timeout", "argument must be between 0 and 2147483647 inclusive"),
                 ("maxclients 0", "maxclients", "argument must be between 1 and 4294967295 inclusive"),
-                ("timeout 9 maxclients 60000", "maxclients", "there are not so many"),
+                ("timeout 9 maxclients 60000", "maxclients", "too many connections"),
                 (
                     "proto-max-bulk-len 5",
                     "proto-max-bulk-len",

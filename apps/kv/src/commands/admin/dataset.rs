@@ -26,7 +26,7 @@ pub fn flushall(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
     flush(0..DATABASES, cx, request, reply)
 }
 
-/// Index slots examined per step for keys flushed before, while a flush waits for their removal.
+/// Index slots examined per step while a flush waits for the removal of previously flushed keys.
 const MAX_SLOTS: usize = 1 << 12;
 
 fn flush(
@@ -65,8 +65,9 @@ pub fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
     Ok(())
 }
 
-/// Returns the place of the strings exported for RDMA READ: address, key, seed, shards, rows, log units, the numbers of
-/// a [`Layout`](crate::export::Layout); and the clock, in milliseconds since 1970. Nil if nothing is exported.
+/// Replies with the remote address and key of the strings exported for RDMA READ, the parameters of their
+/// [`Layout`](crate::export::Layout) (seed, shards, rows, log units), and the time in milliseconds since 1970. Replies
+/// with nil if nothing is exported.
 pub fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
@@ -80,9 +81,9 @@ pub fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) 
     Ok(())
 }
 
-/// Returns the place of the counter with a name: address and key. The first request for a name creates its counter,
-/// which starts at 0. With `VALUE`, returns the value that the processor sees, or nil if there is no such counter.
-/// Without a name, returns the number of counters and its limit.
+/// Replies with the remote address and key of the named counter. The first request for a name assigns a counter, which
+/// starts at 0. With `VALUE`, replies with the value that the processor sees, or nil if no counter has this name.
+/// Without a name, replies with the number of named counters and its limit.
 pub fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (names, RemoteAddr { address, key }) = cx.server.counters().ok_or(NO_COUNTERS)?;
     let numbers = match (request.args.get(1), request.args.get(2)) {

@@ -29,7 +29,7 @@ pub fn info(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
         let every = [section, "all", "default", "everything"];
         request.args.len() == 1 || names.any(|name| every.iter().any(|is| name.eq_ignore_ascii_case(is.as_bytes())))
     };
-    // The shards of other workers publish theirs periodically.
+    // Other workers publish the memory in use of their shards periodically.
     cx.shards.all().for_each(|store| store.publish_used());
     let totals = cx.server.totals(cx.stats);
     let mut text = String::new();

@@ -56,7 +56,7 @@ impl Request<'_> {
     }
 }
 
-/// Returns the arguments as Redis logs them. Secret ones are replaced.
+/// Returns the arguments as Redis logs them. Secret arguments are replaced.
 fn shortened(args: Args<'_>, is_secret: bool) -> Vec<Vec<u8>> {
     let shown = if args.len() > ARGS { ARGS - 1 } else { args.len() };
     let mut short: Vec<Vec<u8>> = (0..shown)

@@ -19,7 +19,7 @@ pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
 
 fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8, steps: &mut usize) -> bool {
     if text.is_empty() {
-        // In Redis not even `*` matches the empty text. Its commands handle a single `*` separately.
+        // In Redis not even `*` matches the empty text. Redis commands handle a pattern of a single `*` separately.
         return pattern.is_empty();
     }
     // Pattern behind the last star, and the text from which it is tried.

@@ -133,8 +133,8 @@ pub(in crate::commands) struct Fields {
 
 /// Replies with an item for each field, after the `head` for their number.
 ///
-/// A large hash is read in steps if the session may pause. The reply shows one moment: if the hash changes between two
-/// steps, reading starts again.
+/// A large hash is read in steps if the session may pause. The reply is a consistent snapshot: if the hash changes
+/// between two steps, reading starts again.
 fn visit(
     cx: &mut Context<'_, '_>,
     request: &Request<'_>,

@@ -9,7 +9,7 @@ use crate::resp::{Args, Reply};
 
 /// Cells of the table computed per step, and bytes copied or compared: less than two milliseconds.
 const STEP: usize = 1 << 20;
-/// Bytes that Redis takes for a cell, whose sum is limited.
+/// Bytes per table cell in Redis, which limits the table to `proto-max-bulk-len` bytes.
 const CELL: u64 = 4;
 
 /// Search for a longest common subsequence that has run in part.
@@ -19,15 +19,15 @@ pub struct LcsTask {
     options: Options,
     /// Copies of the strings.
     strings: [Vec<u8>; 2],
-    /// Lengths of the longest common subsequences of the part of the first string so far and each part of the second.
+    /// Lengths of the longest common subsequences of the processed prefix of the first string and each prefix of the
+    /// second.
     lens: Vec<u32>,
-    /// Number of rows, which are bytes of the first string, and of cells in the next row that are complete.
+    /// Number of complete rows, one for each byte of the first string, and of complete cells in the next row.
     row: usize,
     column: usize,
     /// Length of the cell to the upper left of the next one.
     diagonal: u32,
-    /// For each cell, one bit: without the last byte of the first string, the length is greater than without that of
-    /// the second.
+    /// One bit for each cell: set if the length in the cell above exceeds the length in the cell to the left.
     directions: Vec<u64>,
     walk: Option<Walk>,
 }
@@ -40,10 +40,10 @@ struct Options {
     min_match_len: u64,
 }
 
-/// Way back through the table.
+/// Traceback through the table.
 #[derive(Debug)]
 struct Walk {
-    /// Lengths of the parts of both strings that are left.
+    /// Lengths of the remaining prefixes of both strings.
     at: [usize; 2],
     /// Bytes of the subsequence, from the end.
     found: Vec<u8>,

@@ -167,8 +167,8 @@ fn parse_exponent(text: &[u8]) -> Option<i64> {
     Some(if is_negative { -magnitude } else { magnitude })
 }
 
-/// Returns the number nearest to `bits` times two to the `exponent`; of two, the even one. If `is_cut`, a fraction
-/// below one was cut off `bits`, which then has more than 64 bits.
+/// Returns the number nearest to `bits` times two to the `exponent`; ties go to the even number. If `is_cut`, a
+/// fraction below one was cut off `bits`, which then has more than 64 bits.
 fn round(is_negative: bool, bits: u128, is_cut: bool, exponent: i64) -> LongDouble {
     let len = 128 - bits.leading_zeros();
     let (mantissa, exponent) = if len <= 64 {

@@ -42,7 +42,7 @@ pub struct Session {
     pub(super) since: u64,
     pub(super) used: u64,
     pub(super) last: Option<&'static Command>,
-    /// Requests to come without a reply.
+    /// Upcoming requests that get no reply.
     pub(super) silence: Silence,
     /// The current request has no reply.
     pub(super) is_silent: bool,
@@ -56,9 +56,9 @@ pub(super) enum Silence {
     /// No request.
     #[default]
     Off,
-    /// The next one.
+    /// The next request.
     Next,
-    /// All.
+    /// All requests.
     On,
 }
 
@@ -186,7 +186,7 @@ impl Session {
         self.is_authenticated && self.transaction.is_none() && self.silence == Silence::Off && !self.is_under_pause
     }
 
-    /// Sets the state of the clients of the server. While they are paused, each request is checked.
+    /// Sets whether the clients of the server are paused. During a pause each request is checked.
     pub fn set_under_pause(&mut self, is_under_pause: bool) {
         self.is_under_pause = is_under_pause;
     }
@@ -219,7 +219,7 @@ impl Session {
         self.is_authenticated
     }
 
-    /// Makes the session act for another client with the database `space` and `protocol`, which is authenticated.
+    /// Makes the session act for another, authenticated client with the database `space` and `protocol`.
     pub fn act_for(&mut self, space: u8, protocol: Protocol) {
         (self.space, self.protocol) = (space, protocol);
     }

@@ -1,5 +1,5 @@
-//! Hostile server: whatever bytes are read, the reader does not panic, reads nothing outside the export, and finds
-//! nothing outside the record.
+//! Hostile server: for any bytes, the reader does not panic, reads nothing outside the export, and finds nothing
+//! outside the record.
 
 use super::super::format::{BUCKET, ENTRIES, Entry, FLOOR, LONGEST_BYTES};
 use super::*;

@@ -53,7 +53,6 @@ fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    /// The requests do not depend on the cuts.
     #[test]
     fn requests_do_not_depend_on_cuts(
         all in prop::collection::vec(request(), 1..5),
@@ -67,7 +66,6 @@ proptest! {
         prop_assert_eq!(requests(&bytes, &each, KNOWN), Ok(all));
     }
 
-    /// The result does not depend on the cuts.
     #[test]
     fn result_for_hostile_bytes_does_not_depend_on_cuts(
         bytes in prop::collection::vec(prop_oneof![
@@ -205,7 +203,7 @@ fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> 
 }
 
 proptest! {
-    /// Arguments are the same when taken out.
+    /// Long arguments that are taken out have the same bytes.
     #[test]
     fn long_arguments_are_taken_out_independent_of_cuts(
         args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 1..6),

@@ -142,9 +142,9 @@ impl Kv {
         }
     }
 
-    /// Returns true if the client starts no request before it has read replies: many are queued for it, and those for
-    /// all clients exceed twice the limit of one client. The limit of one client alone does not bound the memory for
-    /// many clients that do not read.
+    /// Returns true if the client must read replies before its next request starts: many are queued for it, and the
+    /// replies queued for all clients exceed twice the limit of one client. The limit of one client alone does not
+    /// bound the memory for many clients that do not read.
     fn is_backlogged(&self, client: &Client) -> bool {
         let most = self.settings().output as usize;
         client.output.bytes() >= MANY && most > 0 && self.queued_output / 2 >= most
@@ -245,7 +245,7 @@ impl Kv {
             }
             let needs = self.needed_shards(&request, session);
             let can_run_remotely = request.can_run_remotely();
-            // A request behind remote ones runs at once only if its reply follows immediately.
+            // In an open round only a short request for this worker's shard runs at once.
             let is_next = client.round.is_none()
                 || can_run_remotely && !request.may_take_long() && needs == ShardSet::from_iter([self.worker]);
             if is_next && self.has(&needs) {

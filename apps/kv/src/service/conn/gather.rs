@@ -48,7 +48,7 @@ pub(in crate::service) enum Piece {
     Silent,
     /// Digit 0 or 1, to be added to the sum.
     Digit,
-    /// The sum as an integer, which ends it. No worker has a reply for this.
+    /// Sum of the digits as an integer. The digits that follow belong to the next sum. No worker sends this reply.
     Sum,
 }
 
@@ -126,8 +126,8 @@ impl Round {
         self.early.push((owner, list));
     }
 
-    /// Writes all replies to `out`. The last missing ones are the next of `batch`, of the worker `owner`. The others
-    /// are [held](Self::hold) by this worker, `own`, or [kept](Self::keep).
+    /// Writes all replies to `out`. The last missing replies, from the worker `owner`, are next in `batch`. All other
+    /// replies are [held](Self::hold) by this worker, `own`, or [kept](Self::keep).
     pub fn write(&mut self, own: usize, owner: usize, batch: &mut ReplyList, out: &mut Replies) {
         let Round { runs, held, early, .. } = self;
         let mut sum = 0;

@@ -64,7 +64,7 @@ impl Kv {
             Stop::Empty => slice.len(),
             Stop::Long { at, len } => {
                 let at = used + at;
-                // A long value known before would not have been buffered.
+                // If the value started in the buffered input, an earlier call would have begun to receive it.
                 debug_assert!(at >= before, "{at} of {before}");
                 client.incoming = Some(self.incoming(len));
                 let taken = self.receive(client, &input[at..]);

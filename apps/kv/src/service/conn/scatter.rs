@@ -1,5 +1,5 @@
-//! `MGET`, and commands that count keys, split into their keys. The keys of each shard are read or changed without
-//! interruption, but those of different shards at different times.
+//! `MGET`, and commands that count keys, split into their keys. The keys of one shard are read or changed without
+//! interruption, the keys of different shards at different times.
 
 use crate::commands::{Scatter, Session};
 use crate::resp::{Args, Protocol, Reply};
@@ -47,8 +47,8 @@ impl Kv {
         can_run
     }
 
-    /// Finds the owners of the keys and prefetches the items of this worker's. Returns false if the keys cannot be
-    /// reached now.
+    /// Finds the owners of the keys and prefetches the items in this worker's shard. Returns false if the keys cannot
+    /// be reached now.
     fn route(&mut self, client: &Splitting<'_>, args: Args<'_>, keys: &mut Vec<ScatteredKey>) -> bool {
         let space = client.session.space();
         keys.resize(args.len() - 1, ScatteredKey::default());
@@ -137,7 +137,8 @@ impl Kv {
         }
     }
 
-    /// Runs an `MGET` here if there are copies of all keys of other workers. Returns false, without any effect, if not.
+    /// Runs an `MGET` here if there are copies of all keys of other workers. Otherwise returns false, without any
+    /// effect.
     fn read_all(&mut self, from: (u8, Protocol), args: Args<'_>, keys: &[ScatteredKey]) -> bool {
         let (space, protocol) = from;
         if keys.iter().any(|key| key.owner != self.worker && key.copy.is_none()) {
@@ -159,7 +160,8 @@ impl Kv {
                 return false;
             }
         }
-        // All values of a shard were current at one time, between the reads and these.
+        // If all copies are still current, the values of each shard were current together: after the reads and before
+        // these checks.
         let is_current = |key: &ScatteredKey| self.copies.is_current(key.owner, key.hash, key.copy);
         let are_current = keys.iter().filter(|key| key.owner != self.worker).all(is_current);
         if !are_current {

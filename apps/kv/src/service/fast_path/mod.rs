@@ -22,8 +22,8 @@ use std::ops::Range;
 
 /// Limit of requests parsed ahead per client.
 pub(super) const MAX_AHEAD: usize = 16;
-/// Number of requests parsed ahead before they are executed. More would evict prefetched lines from the cache. One
-/// request per client of a port's burst is as many.
+/// Number of requests parsed ahead before they are executed. More would evict prefetched lines from the cache. A port's
+/// burst with one request per segment has as many requests.
 pub(super) const GROUP: usize = BURST;
 /// Number of requests parsed ahead before their index lines are prefetched, which load while more are parsed.
 /// Prefetching one at a time would be slower: the segment descriptors miss the cache as well, and few such misses
@@ -39,7 +39,8 @@ pub(super) struct ParsedAhead {
     /// Copy of the value, which belongs to another worker.
     copy: Option<CopyEntry>,
     space: u8,
-    /// Worker of the key, of which a [`ConnId`] distinguishes 256, or [`NO_SHARD`] in a cluster of at most 255.
+    /// Worker of the key, or [`NO_SHARD`] if another machine serves it. A [`ConnId`] limits the workers to 256, a
+    /// cluster to 255.
     owner: u8,
 }
 

@@ -1,6 +1,6 @@
 //! Options that give access to the data without a password.
 
-/// Option of `kv serve` that gives access without a password, and so excludes one.
+/// Option of `kv serve` that gives access without a password, and therefore cannot be combined with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordConflict {
     /// memcached over UDP.
@@ -15,7 +15,7 @@ pub enum PasswordConflict {
 }
 
 impl PasswordConflict {
-    /// Returns the first of the options in use that excludes a password.
+    /// Returns the first option in use that cannot be combined with a password.
     pub fn find(udp: bool, export: bool, counters: bool) -> Option<Self> {
         let options = [(udp, Self::Udp), (export, Self::Export), (counters, Self::Counters)];
         options.into_iter().find_map(|(is_used, conflict)| is_used.then_some(conflict))

@@ -7,15 +7,15 @@ use std::sync::Arc;
 /// Bounds of the number of reads in a window.
 const MIN_WINDOW: u64 = 4096;
 const MAX_WINDOW: u64 = 1 << 24;
-/// Copies are used only if this part of the reads of a window succeed. A read without success costs more than a request
-/// alone, since the copy made for it moves cache lines between the cores as well.
+/// Fraction of the reads of a window that must succeed for copies to be used. An unsuccessful read costs more than a
+/// request alone, because the copy made for it also moves cache lines between the cores.
 const NEEDED: (u64, u64) = (3, 4);
-/// Windows for which copies are not used after they were of little use.
+/// Number of windows for which copies are not used after a window with too few successful reads.
 const PAUSE: u64 = 128;
 
 /// Reader of the copies of other shards.
 ///
-/// If the copies hold most of the requested keys, they are used, and otherwise tried again from time to time.
+/// Copies are used if most of the requested keys have one. Otherwise they are tried again from time to time.
 pub(in crate::service) struct CopyReader {
     copies: Arc<[ReadCopies]>,
     /// Value read last, padded to whole words.
@@ -103,7 +103,7 @@ impl CopyReader {
         Some(value)
     }
 
-    /// Returns true if `entry` of the shard `owner` is still that of the key with the hash `hash`.
+    /// Returns true if `entry` of the shard `owner` still belongs to the key with the hash `hash`.
     #[inline]
     pub fn is_current(&self, owner: usize, hash: u64, entry: Option<CopyEntry>) -> bool {
         self.copies.get(owner).zip(entry).is_some_and(|(copies, entry)| copies.is_current(hash, entry))

@@ -32,8 +32,8 @@ pub struct Config {
     pub workers: usize,
     /// Port of memcached clients. All other ports are for Redis clients.
     pub memcached: Option<u16>,
-    /// Memory of items and values, [`Settings::memory`] bytes of it. Long values are sent from there, without a copy if
-    /// the transport can reach it.
+    /// Arena of items and values, which use up to [`Settings::memory`] bytes. Long values are sent without a copy if
+    /// the transport can read the arena.
     pub arena: Arena,
     /// Export of short strings for RDMA READ, laid out for as many shards as workers, and its remote address once that
     /// is known.
@@ -83,7 +83,7 @@ pub struct Hub {
     pauses: PauseBoard,
 }
 
-/// Map of the cluster, which can be replaced, and the placement of slots, which stays.
+/// Map of the cluster, which can be replaced, and the placement of slots on workers, which never changes.
 struct Cluster {
     map: Mutex<Arc<ClusterMap>>,
     /// Number of replacements.
@@ -151,7 +151,7 @@ impl Hub {
     /// # Panics
     /// Panics if `map` has been made for another number of workers.
     pub fn in_cluster(config: Config, map: ClusterMap) -> Arc<Self> {
-        assert_eq!(map.workers(), config.workers, "number of workers in the map, and that of the service");
+        assert_eq!(map.workers(), config.workers, "the map has another number of workers");
         Hub::build(config, random_key(), Some(map))
     }
 
@@ -161,7 +161,7 @@ impl Hub {
     /// # Panics
     /// Panics if this server is not in a cluster, or if `map` has been made for another number of workers.
     pub fn replace_map(&self, map: ClusterMap) {
-        assert_eq!(map.workers(), self.workers, "number of workers in the map, and that of the service");
+        assert_eq!(map.workers(), self.workers, "the map has another number of workers");
         let cluster = self.cluster.as_ref().expect("the server is in a cluster");
         *lock(&cluster.map) = Arc::new(map);
         cluster.version.fetch_add(1, Ordering::Release);
@@ -390,7 +390,7 @@ impl Hub {
         all
     }
 
-    /// Resets the counters, as far as workers have published them.
+    /// Resets the published counters of all workers.
     pub(in crate::service) fn reset_tally(&self) {
         for counted in &self.tallies {
             let mut counted = lock(counted);

@@ -19,17 +19,17 @@ const MAX_TEXT: usize = 16 << 10;
 const IDLE: usize = 8;
 const IDLE_ROUNDS: usize = 64;
 
-/// Batch of requests for the shard of another worker, from all connections that have some in a turn. It returns with
-/// the replies.
+/// Batch of the requests of one turn, from all connections, for the shard of another worker. It returns with the
+/// replies.
 ///
 /// The sender has parsed the requests and hashed their keys. The requests of a client are consecutive.
 #[derive(Default)]
 pub struct RemoteBatch {
     /// Worker that sent the batch.
     pub(in crate::service) sender: usize,
-    /// Number of the batch among those of the sender, from 1.
+    /// Number of the batch, counted by the sender from 1.
     pub(in crate::service) number: u64,
-    /// Start of the burst from which the batch is, if that burst is timed.
+    /// Start of the burst in which the requests arrived, if that burst is timed.
     pub(in crate::service) since: Option<Instant>,
     pub(in crate::service) requests: Vec<RemoteRequest>,
     /// Bytes of all requests.
@@ -59,7 +59,7 @@ pub(in crate::service) enum Form {
 /// Request in a batch.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::service) struct RemoteRequest {
-    /// Client, or a number for a datagram.
+    /// Connection of the client, or an index into `sources` for a datagram.
     pub conn: ConnId,
     /// Hash of the first key, or 0.
     pub hash: u64,

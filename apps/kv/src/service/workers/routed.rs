@@ -22,7 +22,7 @@ pub(in crate::service) enum Operation {
     Set,
     /// Element of `MGET`, which is nil for values of other types.
     Element,
-    /// Key of `EXISTS`. The reply to this and the following ones is a digit.
+    /// Key of `EXISTS`. The reply to this operation and to `Touch` and `Remove` is a digit.
     Exists,
     /// Key of `TOUCH`.
     Touch,

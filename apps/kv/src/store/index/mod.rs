@@ -14,7 +14,7 @@ pub(crate) struct Location(pub NonZeroU32);
 
 /// Entries of a full-size segment. Growing one takes some ten microseconds.
 const SEGMENT: usize = 1024;
-/// Places per line: a cache line's worth.
+/// Slots per line, which fill a cache line.
 const LINE: usize = 8;
 
 /// Hash table of locations, divided into segments that grow independently.
@@ -171,8 +171,8 @@ impl Index {
     }
 
     /// Calls `visit` with the locations of some entries from `cursor` on. The first cursor is 0. Returns the next
-    /// cursor, or 0 at the end. An entry that exists from the first call to the last is visited at least once, whatever
-    /// is inserted and removed meanwhile. A call examines about `most` slots.
+    /// cursor, or 0 at the end. An entry that exists from the first call to the last is visited at least once, even if
+    /// other entries are inserted and removed in between. A call examines about `most` slots.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Location)) -> u64 {
         let (mut at, mut tag) = ((cursor >> 32) as usize, cursor as u32);
         let mut left = most.max(1);

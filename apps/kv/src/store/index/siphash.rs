@@ -1,4 +1,5 @@
 //! SipHash-1-3 of several keys at once, one key per SIMD lane.
+//!
 //! Each step of a hash depends on the step before, so a single hash cannot use the full width of the processor. Four
 //! keys advance together instead.
 //!
@@ -90,7 +91,7 @@ impl HashBatch {
     #[inline(always)]
     pub fn hash_all(&mut self, high: u64, mut take: impl FnMut(u32, u64)) {
         let len = std::mem::take(&mut self.len);
-        // Unused entries of the last group are stale. They are hashed along and their hashes dropped.
+        // Unused entries of the last group are stale. They are hashed as well, and their hashes are dropped.
         let (groups, _) = self.keys.as_chunks::<LANES>();
         for (group, first) in groups.iter().zip((0..len).step_by(LANES)) {
             let named = group.iter().map(|key| key.id).zip(hash(group, high));

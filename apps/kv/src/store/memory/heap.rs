@@ -123,7 +123,7 @@ impl Heap {
         has_all
     }
 
-    /// Allocates a page of the arena whose bytes have locations. An arena for several heaps has others.
+    /// Allocates a page of the arena that locations can address. An arena for several heaps may have further pages.
     fn alloc_page(&mut self) -> Option<u32> {
         let page = self.pieces.alloc_page()?;
         if page < self.max_pages {
@@ -232,7 +232,7 @@ impl Heap {
         self.at_mut(to)[..len].copy_from_slice(&copy[..len]);
     }
 
-    /// Returns the bytes of the page from `location` on, of which the item says how many it has.
+    /// Returns the bytes of the page from `location` on. The header of the item determines its length.
     #[inline(always)]
     pub fn at(&self, location: Location) -> &[u8] {
         let start = start_of(location);

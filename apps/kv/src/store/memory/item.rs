@@ -1,4 +1,5 @@
 //! Layout of an item in its slot.
+//!
 //! | bytes | contents |
 //! |-------|----------|
 //! | 0..2  | key length |

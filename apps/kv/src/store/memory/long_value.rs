@@ -21,13 +21,15 @@ const EXTEND_STEP: usize = 64 << 10;
 /// Approximate limit of pieces per value, however fragmented memory is.
 const MAX_PIECES: usize = 64;
 
-/// Value in the arena, in one or more pieces. Clones share the bytes, which never change, whatever happens to the key.
+/// Value in the arena, in one or more pieces. Clones share the bytes, which never change, even if the key is
+/// overwritten or removed.
 #[derive(Clone)]
 pub struct Long {
     /// Pieces, none of them empty.
     pieces: Arc<[Bytes]>,
     len: usize,
-    /// True if the memory belongs to another store, which no longer counts it. The store that keeps the value does.
+    /// True if the memory belongs to another store, which no longer counts it: the store that holds the value counts
+    /// it.
     is_lent: bool,
 }
 
@@ -68,7 +70,8 @@ impl Long {
         })
     }
 
-    /// Returns the bytes that the keeping store counts for it outside its own pieces.
+    /// Returns the bytes that the store holding the value counts besides its own arena memory: the list of pieces, and
+    /// the bytes of a lent value.
     pub(in crate::store) fn overhead(&self) -> usize {
         2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
     }
@@ -272,7 +275,7 @@ impl LongWriter {
         LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 }
     }
 
-    /// Copies as much of `bytes` as there is room for. Returns the number of bytes copied.
+    /// Copies bytes from the start of `bytes` into the allocated room. Returns their number.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while let Some(piece) = self.pieces.get_mut(self.piece)
@@ -328,8 +331,8 @@ impl LongWriter {
 }
 
 impl Store {
-    /// Allocates memory for a value of `len` bytes. This one call evicts everything that has to go, which may be many
-    /// items. Values that arrive over time should be [extended](Self::extend_long) instead.
+    /// Allocates memory for a value of `len` bytes. The call evicts as many items as necessary, possibly very many.
+    /// Values that arrive over time should be [extended](Self::extend_long) instead.
     pub fn long(&mut self, len: usize, now: u64) -> Result<LongWriter, Error> {
         if len > self.memory {
             return Err(Error::Full);
@@ -368,8 +371,8 @@ impl Store {
         }
     }
 
-    /// Allocates pieces for `len` bytes of a value of `whole` bytes: as few as waste little, or smaller ones if the
-    /// arena has no large ones.
+    /// Allocates pieces for `len` bytes of a value of `whole` bytes: few pieces with little unused memory, or smaller
+    /// ones if the arena has no large ones.
     fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<BuddyMut>> {
         if self.used() + len + SLACK > self.memory {
             return None;

@@ -7,7 +7,7 @@ use crate::store::memory::item::{Form, Item};
 use crate::store::{Error, Key, Store};
 use linerate_bypass::arena::BuddyArena;
 
-/// Index batch examined together for flushed items.
+/// Index slots examined together for flushed items.
 const SWEPT: usize = 256;
 /// Bytes left unused by a new page or long value, for the next growth of the index and of lists.
 pub(in crate::store) const SLACK: usize = 16 << 10;
@@ -91,7 +91,7 @@ impl Store {
         false
     }
 
-    /// Examines about `most` index batch and removes flushed items.
+    /// Examines about `most` index slots and removes flushed items.
     pub(in crate::store) fn sweep_some(&mut self, most: usize) {
         let mut found = std::mem::take(&mut self.scratch_locations);
         let mut left = most;
@@ -189,7 +189,7 @@ impl Store {
         let more = self.reserve_shortfall().min(self.reserve()) * (MORE_PIECES - PIECES) / self.reserve();
         self.refill_reserve(PIECES + more, now);
         while !self.has_room(size, count, key) {
-            // There are free bytes but no free page: move the parts of long values out of one.
+            // There are free bytes but no free page: move the parts of long values out of a page.
             let is_scattered = self.used() + self.heap.growth(count) + SLACK <= self.memory;
             // Check after each page: a page that was free before is not progress if several are needed.
             if is_scattered && (0..count).any(|_| self.evacuate_page() && self.has_room(size, count, key)) {

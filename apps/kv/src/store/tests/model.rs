@@ -103,7 +103,7 @@ impl Bench {
             let there = self.store.peek_untouched(&self.store.key(0, &name), self.now);
             let found = find(&self.export, &name, self.now);
             if found.is_some() {
-                prop_assert!(found == there, "{:?} is not as it was exported", name);
+                prop_assert!(found == there, "{:?} differs from its export", name);
             } else if let Some(value) = there {
                 let fits = name.len() + value.len() <= self.export.layout().longest();
                 prop_assert!(!fits || !room, "{:?} was not exported", name);
@@ -122,7 +122,7 @@ impl Bench {
             }
             return Ok(());
         };
-        let Some((value, at)) = self.map.get(&name.0) else { panic!("{:?} came from nowhere", name.0) };
+        let Some((value, at)) = self.map.get(&name.0) else { panic!("{:?} was never stored", name.0) };
         prop_assert_eq!(self.store.expires_at(&key, now), Some(*at));
         match value {
             Value::String(value) => {
@@ -269,7 +269,7 @@ impl Bench {
                 let value = vec![fill; old.len()];
                 let seen = self.seen.get(&name.0).copied().unwrap_or_default();
                 if store.set_with_hint(&key, seen, &value, now) {
-                    prop_assert_eq!(*at, None, "it never expires from then on");
+                    prop_assert_eq!(*at, None, "an item with an expiry time was overwritten in place");
                     self.map.insert(name.0, (Value::String(value), None));
                 }
             }
@@ -416,7 +416,7 @@ fn run(evict: EvictionPolicy, memory: usize, steps: Vec<((u8, u8), Do)>) -> Resu
         }
         bench.compare_export(room)?;
     }
-    // Everything is as expected, and all memory is freed.
+    // The final state is as expected, and flushes free all memory.
     for space in 0..2 {
         for key in 0..40 {
             bench.compare(&((space, key), name(key)))?;
@@ -446,7 +446,7 @@ proptest! {
 
     /// Evictions and refusals leave the other values unchanged.
     #[test]
-    fn store_under_memory_pressure_is_a_map_that_forgets(
+    fn store_under_memory_pressure_keeps_other_values(
         steps in prop::collection::vec(((0..2u8, 0..40u8), operation()), 1..200),
         policy in 0..8usize,
     ) {

@@ -138,7 +138,7 @@ impl Store {
     /// # Panics
     /// Panics if the keys are equal.
     pub fn rename(&mut self, from: &Key, to: &Key, now: u64) -> Result<bool, Error> {
-        assert!((from.space, from.bytes) != (to.space, to.bytes), "a key is not renamed to itself");
+        assert!((from.space, from.bytes) != (to.space, to.bytes), "the keys of a rename are equal");
         let Some(location) = self.find(from, now) else { return Ok(false) };
         let mut scratch = std::mem::take(&mut self.scratch);
         let item = self.item(location);
@@ -194,7 +194,7 @@ impl Store {
     }
 
     /// Calls `visit` with keys of `space` from `cursor` on. The first cursor is 0. Returns the next cursor, or 0 at the
-    /// end. A key that exists throughout is visited at least once. A call examines about `count` places.
+    /// end. A key that exists throughout is visited at least once. A call examines about `count` index slots.
     pub fn scan(&self, space: u8, cursor: u64, count: usize, now: u64, mut visit: impl FnMut(&[u8], ValueType)) -> u64 {
         let space = self.keyspaces.current(space);
         self.index.scan(cursor, count, |location| {
@@ -208,9 +208,9 @@ impl Store {
     /// Returns a random key of `space`. If only a small part of all keys is in `space`, it returns a key near the last
     /// one added or found. If that key and its neighbours are gone, all keys are examined.
     pub fn random_key(&mut self, space: u8, now: u64) -> Option<Vec<u8>> {
-        /// Enough if most keys are in the keyspace.
+        /// Number of random items examined, which suffices if most keys are in the keyspace.
         const TRIES: usize = 64;
-        /// Adjacent places examined at a time after that.
+        /// Adjacent index slots examined at a time after that.
         const NEAR: usize = 2048;
         if self.len(space) == 0 {
             return None;
@@ -251,8 +251,8 @@ impl Store {
         self.index.len() == self.keyspaces.flushed()
     }
 
-    /// Returns true if all of `keyspaces` can be flushed in constant time. Otherwise dead keys of too many flushes
-    /// remain, and those at about `most` index places are removed.
+    /// Returns true if all of `spaces` can be flushed in constant time. Otherwise dead keys of too many flushes remain,
+    /// and about `most` index slots are examined for dead keys, which are removed.
     pub fn prepare_flush(&mut self, spaces: Range<u8>, most: usize) -> bool {
         if !self.keyspaces.can_flush(spaces.clone()) {
             self.sweep_some(most);

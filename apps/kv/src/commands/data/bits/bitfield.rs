@@ -80,7 +80,7 @@ impl Type {
         i128::from(number) + if is_far { 1 << 64 } else { 0 }
     }
 
-    /// Returns `number` as far as it is in range, or as `overflow` demands; `None` if it fails.
+    /// Returns `number` if it is in range. Otherwise applies `overflow`, which returns `None` for `FAIL`.
     fn limited(self, number: i128, overflow: Overflow) -> Option<i128> {
         let (least, most) = self.range();
         match overflow {
@@ -97,12 +97,13 @@ impl Operation {
         !matches!(self.action, Action::Get)
     }
 
-    /// Returns its bytes.
+    /// Returns the range of bytes that contain the integer.
     fn bytes(&self) -> Range<usize> {
         (self.offset / 8) as usize..(self.offset + u64::from(self.of.bits)).div_ceil(8) as usize
     }
 
-    /// Runs on `bytes`, those from number `first` on. Returns the reply, and whether the bytes changed.
+    /// Runs on `bytes`, which start at byte `first` of the value. Returns the reply, and whether the bytes were
+    /// written.
     fn run(&self, bytes: &mut [u8], first: usize) -> (Option<i64>, bool) {
         let start = self.offset - first as u64 * 8;
         let bit = |bytes: &[u8], at: u64| u64::from(bytes[(at / 8) as usize] >> (7 - at % 8) & 1);

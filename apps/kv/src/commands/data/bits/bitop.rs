@@ -18,7 +18,7 @@ enum Operation {
     Not,
 }
 
-/// `BITOP` that has computed part of a long result. The sources are those at its beginning.
+/// `BITOP` that has computed part of a long result. The sources are snapshots taken at its start.
 #[derive(Debug)]
 pub struct BitOpTask {
     operation: Operation,

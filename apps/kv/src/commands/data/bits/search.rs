@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct BitSearch {
     value: Snapshot,
-    /// Bits of the value that count.
+    /// Range of bits to examine.
     bits: Range<u64>,
     /// Next byte.
     at: usize,
@@ -32,7 +32,7 @@ impl BitSearch {
         BitSearch { value, at: (bits.start / 8) as usize, bits, goal }
     }
 
-    /// Returns the bits of the byte at `at` that count.
+    /// Returns the mask of the bits to examine in the byte at `at`.
     fn mask(&self, at: usize) -> u8 {
         let first = at as u64 * 8;
         let skipped = self.bits.start.saturating_sub(first).min(8) as u32;
@@ -51,7 +51,7 @@ impl BitSearch {
                 break;
             }
             let bytes = &bytes[..count];
-            // The first byte and the last one may count in part.
+            // The range may start or end inside a byte.
             let is_partial = self.at as u64 * 8 < self.bits.start || (self.at + count) as u64 * 8 > self.bits.end;
             let done = if is_partial { 1 } else { count };
             match &mut self.goal {
@@ -105,8 +105,8 @@ fn position_of_other(bytes: &[u8], skipped: u8) -> Option<usize> {
     bytes[whole..].iter().position(|byte| *byte != skipped).map(|at| whole + at)
 }
 
-/// Returns the bits from `start` to `end`, which are inclusive and count from the end if negative, of a value of `len`
-/// bytes. `is_bits` tells bits from bytes.
+/// Returns the range of bits from `start` to `end` of a value of `len` bytes. Both are inclusive, count from the end if
+/// negative, and are bit positions if `is_bits`, otherwise byte positions.
 fn range(start: i64, end: i64, is_bits: bool, len: usize) -> Range<u64> {
     let (unit, total) = if is_bits { (1, len as i64 * 8) } else { (8, len as i64) };
     if start < 0 && end < 0 && start > end {
@@ -160,13 +160,13 @@ pub fn bitpos(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
             }
             _ => return Err(SYNTAX),
         };
-        // Without an end, zeros follow the value.
+        // Without an explicit end, zeros follow the value.
         let is_endless = !bit && args.len() < 5 && !bits.is_empty();
         Ok((bits, Goal::Find(bit, if is_endless { value.len() as i64 * 8 } else { -1 })))
     })
 }
 
-/// Runs a search that `begin` describes, in steps if it may.
+/// Runs the search that `begin` defines, in steps if the request may run in steps.
 fn run(
     cx: &mut Context<'_, '_>,
     request: &Request<'_>,

@@ -1,8 +1,8 @@
-//! Strings at one moment, for commands that run in steps.
+//! Snapshots of strings, for commands that run in steps.
 
 use crate::store::{Long, Str};
 
-/// String at one moment. A long value is shared, and never changes.
+/// Snapshot of a string. A long value is immutable, so the snapshot shares its bytes.
 #[derive(Clone)]
 pub enum Snapshot {
     Short(Vec<u8>),
@@ -32,7 +32,7 @@ impl Snapshot {
         }
     }
 
-    /// Copies the bytes of a value from `at` on to `out`, as far as there are some.
+    /// Copies the bytes of a value from `at` on to `out`, up to the end of the value or of `out`.
     pub fn copy_of(value: &Str<'_>, at: usize, out: &mut [u8]) {
         match value {
             Str::Short(bytes) => {
@@ -58,7 +58,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns some of the bytes from `at` on, none only at the end.
+    /// Returns a nonempty part of the bytes from `at` on, or no bytes at the end.
     pub fn from(&self, at: usize) -> &[u8] {
         match self {
             Snapshot::Short(bytes) => bytes.get(at..).unwrap_or_default(),
@@ -75,7 +75,7 @@ impl Snapshot {
         }
     }
 
-    /// Copies the bytes from `at` on to `out`, and returns how many there were. The rest of `out` is unchanged.
+    /// Copies the bytes from `at` on to `out` and returns their number. The rest of `out` is unchanged.
     pub fn copy(&self, mut at: usize, mut out: &mut [u8]) -> usize {
         let wanted = out.len();
         while !out.is_empty() {

@@ -92,7 +92,7 @@ fn refill_stops_when_reserve_is_free() {
     store.set_evict(EvictionPolicy::None);
     store.set_memory(store.used() / 2);
     while store.refill_reserve(100, 0) {}
-    assert!(store.reserve_shortfall() > 0 && !store.refill_reserve(100, 0), "nothing may go");
+    assert!(store.reserve_shortfall() > 0 && !store.refill_reserve(100, 0), "nothing can be evicted");
 }
 
 #[test]
