@@ -93,7 +93,7 @@ pub enum Error {
         /// Its planned duration.
         planned: Duration,
     },
-    /// The server refused the keys that the load sets first.
+    /// The server refused keys that the load set before measuring.
     #[error(
         "{remote} refused {refused} SET{} while keys were loaded{}: correct the settings of the server, or add --no-fill",
         if *.refused == 1 { "" } else { "s" },
@@ -171,10 +171,10 @@ pub enum Error {
         /// Cause.
         error: io::Error,
     },
-    /// The directory of a HTTP server could not be loaded.
+    /// The directory of an HTTP server could not be loaded.
     #[error("--dir {0}")]
     Site(#[from] SiteError),
-    /// The map of the cluster could not be read, or is wrong.
+    /// The cluster map could not be read, or is invalid.
     #[error("--cluster-map {}: {reason}", path.display())]
     ClusterMap {
         /// The file.
@@ -212,7 +212,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a load without a connection to `remote`, by that of the last attempt.
+    /// Returns the error of a load without a connection to `remote`. `why` is the error of the last attempt.
     pub fn no_connection(remote: SocketAddr, why: Option<ConnectError>) -> Error {
         match why {
             Some(ConnectError::Refused) if local_client::is_reserved(remote) => Error::LocalServer(remote),

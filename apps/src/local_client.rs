@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Returns whether `remote`, to which a TCP connection was refused, is a port of this host's kernel that a process has
-/// bound without listening. Servers on shared interfaces reserve their ports so.
+/// bound without listening. Servers on shared interfaces reserve their ports in this way.
 pub fn is_reserved(remote: SocketAddr) -> bool {
     is_local(remote).unwrap_or(false) && is_bound(remote)
 }
 
-/// Returns whether the kernel has the address: it then sends to it from the same address.
+/// Returns whether the address belongs to the kernel: the kernel then selects the same address as source.
 fn is_local(remote: SocketAddr) -> io::Result<bool> {
     let any = match remote {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -25,7 +25,7 @@ fn is_bound(remote: SocketAddr) -> bool {
     let family = if remote.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let attempt = || -> io::Result<()> {
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Connections that have ended are no obstacle with this option.
+        // With SO_REUSEADDR, connections in TIME-WAIT do not block the port.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         Ok(bind(&socket, &remote)?)
     };

@@ -1,5 +1,5 @@
-//! Messages for wrong command lines: one line with the problem, the closest valid spelling, an example, and the page of
-//! help.
+//! Messages for wrong command lines: one line with the problem, the closest valid spelling, an example, and the help
+//! command.
 
 use crate::config::name_of;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

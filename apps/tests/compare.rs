@@ -164,11 +164,12 @@ fn interrupted_comparison_leaves_no_process_on_other_machines() {
     }
 }
 
-/// Returns whether nothing is left of the comparison `process` whose temporary directory is in `scratch`.
+/// Returns whether no process, namespace or file remains of the comparison `process` with its temporary directory in
+/// `scratch`.
 fn is_gone(process: u32, scratch: &Path) -> bool {
     let names = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let variable = format!("TMPDIR={}", scratch.display());
-    // Programs inherit the environment. One that has ended and was not waited for has none.
+    // Programs inherit the environment. A zombie process has none.
     let started = |pid: &std::ffi::OsString| {
         let environ = fs::read(Path::new("/proc").join(pid).join("environ")).unwrap_or_default();
         environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
@@ -198,7 +199,7 @@ fn killed_or_repeatedly_interrupted_comparison_leaves_nothing() {
         let output = program.wait_within(TIME_LIMIT);
         wait_for("the removal of everything", || is_gone(process, scratch.path()));
         if signals.len() > 1 {
-            // The second signal came too early to end the comparison before its report.
+            // A second signal within a second of the first is ignored, so the comparison still writes its report.
             assert_eq!(output.status.code(), Some(1), "{output:?}");
             assert!(!results(dir.path()).finished);
         }

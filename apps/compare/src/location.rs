@@ -28,7 +28,7 @@ impl Location {
     /// Returns the machine reached through the command prefix `prefix`, which is split at white space only.
     ///
     /// # Errors
-    /// A description of what is wrong with the prefix.
+    /// A description of the error in the prefix.
     pub fn on(prefix: &str, program: PathBuf) -> Result<Location, String> {
         let prefix: Vec<String> = prefix.split_whitespace().map(str::to_owned).collect();
         if prefix.is_empty() {

@@ -32,8 +32,8 @@ pub fn raise_priority() -> Priority {
 }
 
 /// Raises the session's priority and returns the niceness to restore: `None` without autogroups, or if another
-/// comparison has already raised it. That one restores it; restoring the raised value found here would keep it raised
-/// forever.
+/// comparison has already raised the priority. The other comparison restores the niceness: restoring the raised value
+/// would keep the priority raised forever.
 fn raise_session() -> io::Result<Option<i32>> {
     let Ok(session) = fs::read_to_string(SESSION) else { return Ok(None) };
     let before = parse(&session).filter(|niceness| *niceness != FIRST);
@@ -49,7 +49,7 @@ fn parse(session: &str) -> Option<i32> {
 impl Drop for Priority {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // Lowering is permitted where raising was.
+            // Lowering the priority needs no more privileges than raising it.
             let _ = fs::write(SESSION, before.to_string());
         }
     }

@@ -63,7 +63,7 @@ pub fn html(results: &Results) -> String {
     html::page(&format!("{TITLE}: {}", results.began), &pages::full(results))
 }
 
-/// Returns the page as Markdown. Its only plot is that of the verdict, in the file beside it.
+/// Returns the page as Markdown. Its only plot is the plot of the verdict, in a separate file beside it.
 pub fn markdown(results: &Results) -> String {
     markdown::page(&pages::full(results))
 }

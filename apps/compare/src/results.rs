@@ -21,9 +21,9 @@ pub struct Results {
     pub seconds: f64,
     /// Set if the comparison completed without interruption.
     pub finished: bool,
-    /// The machine; the server's, if loads ran on another.
+    /// Machine of the servers, and of the loads unless separate.
     pub machine: Machine,
-    /// The load's machine, if different.
+    /// Machine of the loads, if separate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_machine: Option<Machine>,
     /// Settings common to all rows.

@@ -59,7 +59,7 @@ pub struct Setting {
 pub struct Status<'a> {
     /// Description of the current step.
     pub now: String,
-    /// Number of completed steps, and of all.
+    /// Number of completed steps, and number of all steps.
     pub steps: (usize, usize),
     /// Estimated remaining time.
     pub left: Duration,
@@ -98,9 +98,9 @@ pub struct ComparisonConfig {
     pub keys: u64,
     /// Set to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
-    /// The machine; the server's, if there are two.
+    /// Machine of the server, and of the load unless separate.
     pub machine: Machine,
-    /// The load's machine and the network between the two, if it is another.
+    /// Machine of the load, if separate, and the network between the machines.
     pub other: Option<(Machine, Network)>,
 }
 
@@ -252,7 +252,7 @@ impl Comparison {
             if matches!(&row.outcome, Outcome::Ran(measured) if measured.fixed.is_empty() && measured.sweeps.is_empty())
             {
                 let (why, remedy) = match self.results.finished {
-                    true => ("nothing was measured in the available time", "give it more: without --quick"),
+                    true => ("nothing was measured in the available time", "allow more time: leave --quick out"),
                     false => ("the comparison was interrupted before", "let it run to its end"),
                 };
                 row.outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };

@@ -1,4 +1,4 @@
-//! Stream of a client, whose protocol its first bytes show.
+//! Stream of a client, whose first bytes identify the protocol.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use linerate_async::{TcpStream, now};
@@ -19,7 +19,7 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// Stream that replays the bytes which were read to find its protocol, and notes the time of the last progress.
+/// Stream that replays the bytes read to identify its protocol, and records the time of the last progress.
 pub(crate) struct ClientStream {
     stream: TcpStream,
     /// Bytes `replayed..read` are to be read again.
@@ -35,7 +35,7 @@ impl ClientStream {
         ClientStream { stream, first: [0; PREFACE.len()], read: 0, replayed: 0, progress }
     }
 
-    /// Waits for the first bytes. Returns `None` if the stream ends before they show the protocol.
+    /// Waits for the first bytes. Returns `None` if the stream ends before they identify the protocol.
     ///
     /// # Errors
     /// The connection has failed.

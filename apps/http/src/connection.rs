@@ -92,11 +92,11 @@ async fn respond(worker: Rc<WorkerState>, mut request: Request<Incoming>) -> Res
 enum Drained {
     /// The phase ends.
     Ends,
-    /// The phase is asked to end, and finishes the requests that it has received.
+    /// The phase finishes the requests that it has received, and then ends.
     Finishes,
 }
 
-/// Limit of the time in which nothing is sent to a client. The client has not sent a complete request, or does not
+/// Limit of the time without bytes sent to a client, because the client has not sent a complete request or does not
 /// receive the response.
 struct Watch<'a> {
     progress: &'a Cell<Instant>,

@@ -14,12 +14,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Limits of what clients may use.
+/// Limits of the memory and time of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum connections of all workers. Further ones are reset.
     pub clients: usize,
-    /// Time after which a connection is closed to which nothing has been sent.
+    /// Time without sent bytes after which a connection is closed.
     pub client_timeout: Duration,
     /// Maximum length of the head of a request. A longer one is refused with status 431.
     pub header_bytes: usize,

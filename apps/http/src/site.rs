@@ -154,7 +154,7 @@ impl Loader {
         for entry in fs::read_dir(directory).map_err(failed(directory))? {
             let entry = entry.map_err(failed(directory))?;
             let path = entry.path();
-            // Not that of the target of a symbolic link.
+            // Does not follow symbolic links.
             let kind = entry.file_type().map_err(failed(&path))?;
             let name = entry.file_name();
             let Some(name) = served_name(&name).filter(|_| kind.is_file() || kind.is_dir()) else {
@@ -168,7 +168,7 @@ impl Loader {
             let too_large = || SiteError::TooLarge { path: path.clone(), limit: self.limit };
             let left = self.left.checked_sub(OVERHEAD).ok_or_else(too_large)?;
             let mut contents = Vec::new();
-            // One byte more shows that the file is too large, whatever its length was when it was opened.
+            // Reads one byte more, to detect a file that is too large or grows while it is read.
             let opened = File::open(&path).and_then(|file| file.take(left + 1).read_to_end(&mut contents));
             opened.map_err(failed(&path))?;
             self.left = left.checked_sub(contents.len() as u64).ok_or_else(too_large)?;

@@ -157,7 +157,7 @@ pub struct ConnectsReport {
 pub struct PortWaitsReport {
     /// Connections that waited.
     pub connections: u64,
-    /// Time in seconds during which no port was free, of the worker with the longest.
+    /// Time in seconds during which no port was free, at the worker with the longest time.
     pub seconds: f64,
 }
 
@@ -235,7 +235,7 @@ pub struct OneSidedReport {
     pub superseded: u64,
     /// GETs sent to the server to refresh its order of eviction.
     pub touches: u64,
-    /// GETs sent to the server in the end.
+    /// GETs sent to the server because their value could not be read.
     pub asked: u64,
     /// Processor time of the server in seconds, including connecting and filling, if the server reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,7 +254,7 @@ pub struct CountReport {
     pub adds: u64,
     /// COMPARE_AND_SWAPs that found the expected value.
     pub swaps: u64,
-    /// COMPARE_AND_SWAPs that did not, each followed by another operation.
+    /// COMPARE_AND_SWAPs that found another value, each followed by another operation.
     pub swap_misses: u64,
     /// Operations whose connections were lost before completion.
     pub unknown: u64,
@@ -375,7 +375,7 @@ impl fmt::Display for KvReport {
                  superseded records; {asked} GETs were sent as requests, and {touches} to keep keys from eviction)"
             )?;
             if let Some(seconds) = server_cpu_seconds {
-                writeln!(f, "server CPU {seconds:>12.3} s (from before its connections were made until after them)")?;
+                writeln!(f, "server CPU {seconds:>12.3} s (including connecting and filling)")?;
             }
         }
         writeln!(f, "errors     {:>12}", all.errors)?;

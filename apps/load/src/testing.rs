@@ -25,7 +25,7 @@ struct Conn<S> {
     aborted: bool,
 }
 
-/// FakeTransport transport. `room` is the send capacity of each connection.
+/// Fake transport. `room` is the send capacity of each connection.
 pub struct FakeTransport<S> {
     room: usize,
     /// Largest slice returned by `reserve`.

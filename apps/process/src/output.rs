@@ -1,9 +1,9 @@
-//! Lines on standard output and standard error, either of which may be a pipe whose reader has gone.
+//! Lines on standard output and standard error, which may be pipes without a reader.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-/// Writes one line to standard output and flushes it. A pipe whose reader has gone is no error.
+/// Writes one line to standard output and flushes it. A pipe without a reader is no error.
 pub fn print_line(line: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {

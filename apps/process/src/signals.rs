@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// process and then to its group.
 const REPETITION: Duration = Duration::from_secs(1);
 
-/// Returns a flag that the first SIGINT or SIGTERM sets. Another one, at least a second later, kills the program.
+/// Returns a flag that the first SIGINT or SIGTERM sets. Another signal, at least a second later, kills the program.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -33,7 +33,7 @@ pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Ends the program by the next of `signals` that is no repetition of the one at `first`, as without a handler.
+/// Ends the program at the next signal that does not repeat the signal received at `first`, as without a handler.
 fn kill_by_next(signals: &mut Signals, first: Instant) {
     if let Some(signal) = signals.forever().find(|_| first.elapsed() >= REPETITION)
         && let Err(error) = emulate_default_handler(signal)
@@ -42,7 +42,7 @@ fn kill_by_next(signals: &mut Signals, first: Instant) {
     }
 }
 
-/// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first of them sets.
+/// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first signal sets.
 ///
 /// The first signal drains workers for up to `drain`. They stop when no connection remains, at the timeout, or at the
 /// second signal, if it comes at least a second later; a third kills the program. If `drain` is zero the first signal

@@ -81,7 +81,8 @@ impl fmt::Display for SummaryReport<'_> {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
-        let again = self.summary.retransmitted.map_or_else(String::new, |again| format!("; {again} segments again"));
+        let again =
+            self.summary.retransmitted.map_or_else(String::new, |again| format!("; {again} segments retransmitted"));
         let [reads, writes] = self.units;
         let elsewhere = match reads {
             "frames" => format!("; {misdirected} frames at another worker than their flow's"),

@@ -1,4 +1,4 @@
-//! Result of a run with the facts without which it misleads.
+//! Result of a run with the context that is necessary to interpret it.
 
 use linerate::RunContext;
 use serde::Serialize;

@@ -236,7 +236,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         time(schedule.takes())
     ));
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
-    // Works only if this process is killed.
+    // Removes the directory and the network namespaces if this process is killed.
     let _remover = Remover::start(scratch.path())?;
     let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = raise_priority();
@@ -251,7 +251,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     };
     drop(first);
     results.notes.extend(notes(&results));
-    // Each is attempted, so that neither a full disk nor a closed pipe loses the results.
+    // Write and print before checking either result, so that neither a full disk nor a closed pipe loses the results.
     let written = report::write(&results, &out.path);
     let printed = print(report::terminal(&results).trim_end());
     eprint_line(lines(&written?));
@@ -297,7 +297,7 @@ fn notes(results: &Results) -> Vec<String> {
     if results.load_machine.is_some() {
         notes.push(
             "Servers and load generators ran on separate machines. Each server reported its own processor time on \
-             request; the request arrives later than on one machine by the time that it takes to reach the server."
+             request; the request arrives later than on one machine, by its transmission time."
                 .to_owned(),
         );
     }
@@ -309,8 +309,8 @@ fn notes(results: &Results) -> Vec<String> {
     }
     notes.push(
         "The ceiling of a client was measured against a minimal server for its protocol over the link: the native \
-         engine, or spinning kernel sockets. For these two no smaller server exists, so their rows may be limited by \
-         the load generator, which does as much work per request as they do."
+         engine, or spinning kernel sockets. No smaller server exists for these two, so their rows may be limited by \
+         the load generator, which does the same amount of work per request."
             .to_owned(),
     );
     notes

@@ -106,7 +106,10 @@ pub enum HugepagesError {
     #[error(transparent)]
     Hugepages(Error),
     /// More pages are to be released than are reserved.
-    #[error("release {requested} pages of {size}{}: {reserved} are reserved: give at most that, or --all", on(*.node))]
+    #[error(
+        "release {requested} pages of {size}{}: {reserved} are reserved: give at most {reserved}, or --all",
+        on(*.node)
+    )]
     NotReserved {
         /// Page size.
         size: PageSize,
@@ -458,7 +461,7 @@ mod tests {
     fn releasing_more_pages_than_are_reserved_releases_none() {
         let (_tree, host) = fake();
         for (line, part) in [
-            ("release 11", "release 11 pages of 2 MB: 10 are reserved: give at most that, or --all"),
+            ("release 11", "release 11 pages of 2 MB: 10 are reserved: give at most 10, or --all"),
             ("release --memory 22M", "release 11 pages of 2 MB: 10 are reserved"),
             ("release 6 --node 1", "release 6 pages of 2 MB on node 1: 5 are reserved"),
         ] {

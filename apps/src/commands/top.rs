@@ -119,7 +119,7 @@ impl Drop for Screen {
     }
 }
 
-/// Shows samples until a key or a signal, which returns `None`, or until sampling fails, which returns the error.
+/// Shows samples until a key or a signal ends the display. Returns an error if sampling failed.
 fn show(
     terminal: &mut DefaultTerminal,
     mut state: State,

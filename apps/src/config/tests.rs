@@ -139,7 +139,7 @@ fn error_names_file_line_and_key() {
 }
 
 #[test]
-fn origin_is_that_of_the_first_option_of_a_message() {
+fn origin_belongs_to_the_first_option_of_a_message() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\nmemory = '1q'\n").unwrap();
     let given = ["program", "kv", "serve", "--spin", "--config", file.path().to_str().unwrap()].map(OsString::from);
@@ -148,7 +148,7 @@ fn origin_is_that_of_the_first_option_of_a_message() {
     for message in ["--memory 1q: write a number", "--spin has no effect with --memory: leave it out"] {
         assert_eq!(args.origin_in(message), Some(line.as_str()), "{message}");
     }
-    // The second has the path in the environment; its option is on the command line in the third.
+    // The environment supplies the path to `doctor`, unless --path is on the command line.
     let origin = |words: &[&str]| {
         let words = words.iter().map(OsString::from).collect();
         merge(&built(), words).unwrap().origin_in("--path x: no such file").map(str::to_owned)

@@ -27,7 +27,7 @@ pub(super) fn checks(machine: &Machine, dpdk: Option<&Dpdk>, interfaces: &[Inter
     checks
 }
 
-/// Returns what the checks find of the PCI device at `address` and the remedy, if it cannot be used now.
+/// Returns the finding and the remedy of the check of the PCI device at `address`, unless the device is usable.
 pub fn pci_advice(machine: &Machine, address: &str) -> Option<String> {
     let dpdk = Dpdk::find(machine);
     let checks = checks(machine, dpdk.as_ref(), &super::interfaces::list(machine));

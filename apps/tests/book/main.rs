@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// Test that acts as a host in a separate process.
+/// Name of the test that acts as a host in a separate process.
 const NAME: &str = "every_command_of_the_book_runs";
 /// Environment variable with the number of the host in its page, and the path of the page.
 const HOST: &str = "LINERATE_BOOK_HOST";

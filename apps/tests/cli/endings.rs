@@ -99,7 +99,7 @@ fn load_stops_filling_a_server_that_refuses_keys() {
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), ""), "{output:?}");
         let line = output.stderr.strip_prefix(&format!("linerate: {} refused ", address(&server))).unwrap();
         let (refused, line) = line.split_once(" SETs while keys were loaded; the first: SET key:").unwrap();
-        // Those that were outstanding may also be refused.
+        // Outstanding SETs may also be refused.
         assert!((1000..10_000).contains(&refused.parse::<u32>().unwrap()), "{output:?}");
         assert!(line.contains(&format!("the reply is \"{reply}\": ")) && line.ends_with("add --no-fill\n"), "{line}");
     }

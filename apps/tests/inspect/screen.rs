@@ -134,7 +134,7 @@ fn top_shows_that_a_process_is_stopped_and_continues_with_it() {
     server.signal(Signal::STOP);
     wait_for("the note", || terminal.written().contains("stale: no reply for"));
     server.signal(Signal::CONT);
-    // The heading is drawn again without the note, which reveals the command that followed it.
+    // The heading is redrawn without the note, so that the command after the note is visible again.
     let had = terminal.written().len();
     wait_for("the terminal", || terminal.written()[had..].contains("--via"));
     terminal.keyboard.write_all(b"q").unwrap();
@@ -154,7 +154,7 @@ fn top_offers_a_choice_of_several_processes() {
     let line = written.lines().find(|line| line.contains(&second.pid().to_string())).unwrap();
     assert!(line.contains("discard serve") && written.contains(&first.pid().to_string()), "{written}");
     let number = line.split_whitespace().next().unwrap();
-    // An answer that is none of the numbers repeats the question.
+    // An invalid number repeats the question.
     terminal.keyboard.write_all(format!("9\n{number}\n").as_bytes()).unwrap();
     wait_for("the screen", || terminal.written().contains(&format!("top: pid {}", second.pid())));
     terminal.keyboard.write_all(b"q").unwrap();

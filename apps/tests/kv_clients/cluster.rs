@@ -145,7 +145,7 @@ fn redis_cli_follows_redirections() {
                 );
             }
         }
-        // `foo` has slot 12182, which is the other process's. `bar` has slot 5061.
+        // `foo` has slot 12182, which belongs to the other process. `bar` has slot 5061.
         let of_other = format!("(error) MOVED 12182 {}\n", fleet.nodes[2]);
         assert_eq!(redis_cli(&fleet.server(0), "GET foo"), of_other);
         assert_eq!(redis_cli(&fleet.server(0), "SET bar 1"), "OK\n");
@@ -182,7 +182,7 @@ fn redis_benchmark_loads_all_nodes() {
 }
 
 #[test]
-fn wrong_map_on_sighup_leaves_the_map_before_in_force() {
+fn wrong_map_on_sighup_leaves_the_previous_map_in_force() {
     if !Client::RedisCli.is_installed() || !has_cores(2) {
         return;
     }
@@ -198,7 +198,7 @@ fn wrong_map_on_sighup_leaves_the_map_before_in_force() {
         fleet.change_map(|path| write_map(path, &nodes, &slots));
         for process in &mut fleet.processes {
             let line = process.wait_for_log(part);
-            let parts = ["--cluster-map", "the map before stays in force"];
+            let parts = ["--cluster-map", "the previous map stays in force"];
             assert!(parts.iter().all(|part| line.contains(part)), "{line}");
         }
         fleet.wait_for_slots(&BEFORE);

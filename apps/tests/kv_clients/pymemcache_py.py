@@ -88,7 +88,7 @@ def counting(c):
     c.set("text", "x")
     try:
         c.incr("text", 1)
-        raise AssertionError("it was increased")
+        raise AssertionError("a value that is no number was increased")
     except MemcacheClientError as error:
         assert error.args == (b"cannot increment or decrement non-numeric value",), error.args
 
@@ -108,7 +108,7 @@ def large_values(c):
         assert c.set("large", value) and c.get("large") == value
     try:
         c.set("large", bytes(1 << 20))
-        raise AssertionError("it was stored")
+        raise AssertionError("a value above the limit was stored")
     except MemcacheServerError as error:
         assert error.args == (b"object too large for cache",), error.args
     # The refused value is skipped, and the old value is deleted.

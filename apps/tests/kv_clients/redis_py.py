@@ -141,7 +141,7 @@ def transactions(r):
         pipe.set("t", "y").execute_command("NOSUCH")
         try:
             pipe.execute()
-            raise AssertionError("it was executed")
+            raise AssertionError("a transaction with an unknown command was executed")
         except redis.ResponseError as error:
             assert "unknown command" in str(error), error
     assert r.get("t") == b"x"
@@ -153,7 +153,7 @@ def transactions(r):
         pipe.set("t", "z")
         try:
             pipe.execute()
-            raise AssertionError("it was executed")
+            raise AssertionError("a transaction was executed despite a change of a watched key")
         except redis.WatchError:
             pass
         pipe.watch("t", "other")

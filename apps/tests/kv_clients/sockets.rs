@@ -54,9 +54,9 @@ fn external_server(program: &str, args: &str, address: SocketAddr) -> Option<Pro
     Some(program)
 }
 
-/// Checks the tests: the servers that they imitate pass them.
+/// Checks the tests themselves against Redis and memcached.
 #[test]
-#[ignore = "tests no part of this project: ./run test --all"]
+#[ignore = "tests Redis and memcached, not Linerate: ./run test --all"]
 fn clients_work_with_redis_and_memcached() {
     let _turn = turn();
     let [redis, memcached] = [unused_address(), unused_address()];

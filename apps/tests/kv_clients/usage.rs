@@ -175,7 +175,7 @@ fn sigint_during_requests_ends_the_server_with_a_summary() {
         before.rsplit(' ').next()?.parse::<u64>().ok()
     };
     let [all, lost, refused] = [" errors: ", " lost", " refused"].map(number);
-    // A connection opened again before the end is lost again.
+    // A connection that was reopened before the end is lost again.
     assert!(lost >= Some(4), "{ended:?}");
     // No other errors.
     assert_eq!(all, lost.zip(refused).map(|(lost, refused)| lost + refused), "{ended:?}");

@@ -1,4 +1,4 @@
-//! A Linux client that is served beside clients that do not read their replies.
+//! Service of a Linux client beside clients that do not read their replies.
 
 use super::client::{connect, random};
 use super::engine::needs_native;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Number of clients that do not read, sufficient to hold all packets of the server's port.
 const CLIENTS: usize = 24;
-/// Socket buffers of each in bytes, small so that data wait in the server.
+/// Sizes of the socket buffers of each client in bytes, small so that data waits in the server.
 const RECEIVE_BUFFER: usize = 4096;
 const SEND_BUFFER: usize = 16 << 10;
 /// Consecutive rounds without a successful write, after which the server accepts no more data.

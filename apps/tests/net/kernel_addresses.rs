@@ -15,7 +15,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-/// Kernel's addresses in the namespace, with the port of the servers.
+/// Addresses of the kernel in the namespace, with the port of the servers.
 const OWN: [&str; 2] = ["10.9.0.4:7", "[fd09::4]:7"];
 
 fn own() -> [SocketAddr; 2] {
@@ -28,7 +28,7 @@ fn serve(namespace: &str, service: &str, more: &str) -> Command {
 
 const LISTEN: &str = "--listen 10.9.0.4:7 --listen [fd09::4]:7";
 
-/// Moves this end of the wire to another Ethernet address, as a host does that takes over the address of another.
+/// Moves this end of the wire to another Ethernet address, as in a takeover of its IP addresses by another host.
 fn move_neighbor(namespace: &str, mac: &str) {
     ip(&format!("link set lr0 address {mac}"));
     for own in ["10.9.0.1", "fd09::1"] {
@@ -36,8 +36,8 @@ fn move_neighbor(namespace: &str, mac: &str) {
     }
 }
 
-/// Serves on the kernel's addresses beside a connection of the kernel to the same address, which outlives each server,
-/// whether it is stopped or killed, and the move of its peer.
+/// Serves on the kernel's addresses beside connections of the kernel to the same addresses. These connections outlive
+/// each server, stopped or killed, and the move of their peer to another Ethernet address.
 fn assert_serves_beside_the_kernel(namespace: &str, queues: usize) {
     connect_kernels(namespace, queues);
     let kernel = linerate_in(namespace, "echo serve --via kernel --listen 10.9.0.4:22 --listen [fd09::4]:22 --json");

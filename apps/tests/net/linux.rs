@@ -105,7 +105,7 @@ fn bad_clients(wire: Wire) {
         let mut back = vec![0; 1 << 19];
         println!("streaming");
         loop {
-            // More data is pending in each round.
+            // Reads less than it writes, so that pending data grows with each round.
             stream.write_all(&bytes[..1 << 19]).unwrap();
             stream.read_exact(&mut back[..1 << 18]).unwrap();
         }

@@ -45,7 +45,7 @@ fn serve(namespace: &str, more: &str) -> Command {
     linerate_in(namespace, &format!("echo serve --via af_xdp:lr1,share {ADDRESSES} {more}"))
 }
 
-/// Serves beside connections of the kernel, which outlive each server, whether it is stopped or killed.
+/// Serves beside connections of the kernel, which outlive each server, stopped or killed.
 fn assert_shared(namespace: &str, queues: usize) {
     connect_kernels(namespace, queues);
     let kernel = linerate_in(namespace, "echo serve --via kernel --listen 10.9.0.4:7 --listen [fd09::4]:7 --json");

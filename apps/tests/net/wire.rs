@@ -126,8 +126,8 @@ impl Wire {
                 wait_for("removal of the previous interface", || !Path::new("/sys/class/net/lr0").exists());
                 let load =
                     Program::start(linerate(&format!("{service} load --via tap:lr0 {LOAD_ARGS} {NO_DAD} {more}")));
-                // The driver sets flags of the interface in two steps, and could so take back an earlier `up`, which
-                // would remove the IPv6 address.
+                // The driver sets the flags of the interface in two steps, which could revert an earlier `up` and thus
+                // remove the IPv6 address.
                 wait_for("the interface to be up", || is_up("lr0"));
                 address("lr0");
                 load

@@ -50,7 +50,7 @@ assert all(new.get(key) == key.encode() for key in KEYS)
 assert items(SERVERS[1]) == len(KEYS)
 try:
     socket.create_connection(SERVERS[0], PATIENCE)
-    raise AssertionError("it takes connections")
+    raise AssertionError("the draining server accepts connections")
 except ConnectionRefusedError:
     pass
 

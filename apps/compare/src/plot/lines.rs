@@ -60,7 +60,7 @@ const COLOURS: usize = 7;
 /// Lengths of dashes and gaps in pixels.
 const DASHES: [&str; 5] = ["none", "8 3", "2 3", "9 3 2 3", "14 4"];
 
-/// Returns colour, marker and dashes. Their numbers are pairwise coprime: no two of 280 lines are alike.
+/// Returns colour, marker and dashes. The numbers of each are pairwise coprime, so that 280 lines have distinct styles.
 pub(super) fn style(number: usize) -> (String, Marker, &'static str) {
     (format!("s{}", number % COLOURS), Marker::ALL[number % Marker::ALL.len()], DASHES[number % DASHES.len()])
 }
@@ -120,7 +120,7 @@ impl Lines {
     }
 }
 
-/// Returns the values that have a place on logarithmic axes. The horizontal axis has one for zero.
+/// Returns the values that logarithmic axes can show. The horizontal axis also shows zero.
 fn drawn(points: &[Dot]) -> impl Iterator<Item = Dot> {
     points.iter().copied().filter(|dot| dot.y.is_finite() && dot.y > 0.0 && dot.x.is_finite())
 }

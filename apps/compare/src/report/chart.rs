@@ -72,8 +72,9 @@ pub fn headline(view: &View) -> Option<Figure> {
     let (most, least) = (view.points(*apps.first()?).last().copied()?, view.points(*apps.first()?).first().copied()?);
     let bars = bars(&groups, |seen| point(seen, true), |seen| point(seen, false));
     let panels = panels(bars, names::point(most), names::point(least));
-    let best = "The fastest row of each kind of transport, and the one with the shortest round trip if it is another.";
-    let rest = if all.len() > 2 { " The details have the other settings." } else { "" };
+    let best =
+        "The fastest row of each kind of transport, and the row with the shortest round trip if it is different.";
+    let rest = if all.len() > 2 { " The details include the other settings." } else { "" };
     let shown = groups.iter().flat_map(|(_, rows)| rows).filter_map(|seen| seen.at(point(seen, true)?));
     let caption = format!("{best}{rest} {}", spread_of(view, shown));
     (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption: with_machine(view, &caption) })
@@ -93,12 +94,12 @@ pub fn fixed(view: &View, app: App, point: Point) -> Option<Figure> {
 fn spread_of<'s>(view: &View, stats: impl Iterator<Item = &'s PointStats> + Clone) -> String {
     let rounds = stats.clone().filter_map(|stats| Some(stats.rate?.rounds)).max().unwrap_or(0);
     let spread = match rounds {
-        0..=1 => "It was measured once, so no spread is known.".to_owned(),
-        _ => format!("Medians of {rounds} rounds; the thin lines of rates go from the least to the most."),
+        0..=1 => "Each value was measured once, so no spread is known.".to_owned(),
+        _ => format!("Medians of {rounds} rounds; thin lines show the minimum and maximum rate."),
     };
     let is_limited = stats.into_iter().any(PointStats::is_limited_by_client);
     let dagger = if is_limited { " † limited by its client." } else { "" };
-    let trips = "Bars of round trips are p50, their lines end at p99.";
+    let trips = "Bars of round trips show p50, and their lines end at p99.";
     format!("{} bytes. {trips} {spread}{dagger}", view.results.settings.size)
 }
 
@@ -150,7 +151,7 @@ fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value
         Series {
             name: seen.name.clone(),
             label: names::label(seen.row, is_unique),
-            // The style is the same in all plots and for both applications.
+            // The style of a row name is the same in all plots and for all applications.
             style: names.iter().position(|name| *name == seen.name).unwrap_or(0),
             points: sweep.points.iter().map(dot).collect(),
         }
@@ -168,7 +169,7 @@ fn caption(view: &View, app: App, of: Swept, rows: &[(&Seen, &Sweep)]) -> String
     let settings = distinct(rows.iter().map(|(_, sweep)| sweep.setting.trim()).filter(|setting| !setting.is_empty()));
     let mut text = if settings.is_empty() { String::new() } else { format!("{}.", settings.join("; ")) };
     if of == Swept::OfferedRate {
-        text += " Requests come by Poisson arrivals, and times count from when one was due.";
+        text += " Requests follow Poisson arrivals, and times are measured from the due time.";
     }
     if rows.iter().any(|(_, sweep)| sweep.points.iter().any(|point| point.saturated)) {
         text += " A ring marks offered rates that the server did not reach.";

@@ -18,7 +18,7 @@ pub fn blocks(a: &Results, b: &Results) -> Vec<Block> {
     match differ.is_empty() {
         true => blocks.push(Block::Text("Settings and machine are the same.".to_owned())),
         false => {
-            blocks.push(Block::Text("They differ in this, so what differs below may come from it:".to_owned()));
+            blocks.push(Block::Text("These settings differ, and may cause the differences below:".to_owned()));
             let mut table = Table::new(String::new(), &["", "A", "B"]);
             table.rows = differ.into_iter().map(|(name, a, b)| vec![name.into(), a.into(), b.into()]).collect();
             blocks.push(Block::Table(table));
@@ -30,7 +30,7 @@ pub fn blocks(a: &Results, b: &Results) -> Vec<Block> {
         .filter_map(|one| Some((one, second.rows.iter().find(|other| other.row.id == one.row.id)?)))
         .collect();
     blocks.push(Block::Text(format!(
-        "Medians, and in brackets the least and the most of the rounds. Where these overlap, there is {NO_DIFFERENCE}."
+        "Medians of the rounds, with minimum and maximum in brackets. Where ranges overlap, there is {NO_DIFFERENCE}."
     )));
     blocks.extend(tables(&both).into_iter().map(Block::Table));
     let mut besides = Vec::new();
@@ -98,7 +98,7 @@ fn tables(both: &[(&Seen, &Seen)]) -> Vec<Table> {
     }
     points.sort_by_key(|point| (u64::from(point.connections) * u64::from(point.depth), point.connections));
     let of = |point: Point| {
-        let heads = ["row", "what", "#A", "#B", "#B to A", ""];
+        let heads = ["row", "quantity", "#A", "#B", "#B to A", ""];
         let mut table = Table::new(names::point(point), &heads);
         for (one, other) in both {
             if let (Some(a), Some(b)) = (one.at(point), other.at(point)) {

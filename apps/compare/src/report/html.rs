@@ -5,7 +5,7 @@ use super::doc::{Block, Cell, Table};
 use super::verdict::Verdict;
 use crate::plot::{self, Panel, escape};
 
-/// Style sheet of the page, without that of the plots, whose colours it uses.
+/// Style sheet of the page. It uses colours of the style sheet of the plots.
 const STYLE: &str = include_str!("style.css");
 
 /// Returns the page.

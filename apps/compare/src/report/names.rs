@@ -51,12 +51,12 @@ impl LinkKind {
     /// Returns an explanation of the link kind.
     pub fn is(self) -> &'static str {
         match self {
-            LinkKind::Loopback => "the kernel's own way within one host, with no device and no Ethernet frame",
+            LinkKind::Loopback => "within one kernel, without a device or Ethernet frames",
             LinkKind::Veth => "two interfaces of one kernel, each in a network namespace",
-            LinkKind::VirtioUser => "rings in memory that two processes share, a virtio-user port and a vhost port",
-            LinkKind::Memif => "rings in memory that two processes share",
-            LinkKind::AfXdp => "AF_XDP on two interfaces that are joined",
-            LinkKind::AfXdpShared => "AF_XDP on two interfaces that are joined, at the addresses of their kernels",
+            LinkKind::VirtioUser => "rings in shared memory between a virtio-user port and a vhost port",
+            LinkKind::Memif => "rings in shared memory",
+            LinkKind::AfXdp => "AF_XDP on two joined interfaces",
+            LinkKind::AfXdpShared => "AF_XDP on two joined interfaces, at the addresses of their kernels",
             LinkKind::Tap => "TAP interfaces, through the kernel",
             LinkKind::Network => "a network between two machines or two ports",
         }
@@ -89,8 +89,8 @@ pub fn row(row: &Row) -> String {
     format!("{} · {}{emulated}", design(row), kind.name())
 }
 
-/// Returns a name of at most about 18 characters for the end of a line in a plot. It has the link only if `is_unique`
-/// is not set: if another row of the plot has the same design.
+/// Returns a name of at most about 18 characters for the end of a line in a plot. The name includes the link unless
+/// `is_unique` is set: no other row of the plot has the same design.
 pub fn label(of: &Row, is_unique: bool) -> String {
     let design = design(of);
     let design = design.strip_suffix(" inline").unwrap_or(&design);
@@ -112,7 +112,7 @@ pub fn whole(of: &Row) -> String {
 pub fn point(point: Point) -> String {
     let Point { connections, depth } = point;
     let many = |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
-    let each = if connections == 1 { "" } else { " on the way on each" };
+    let each = if connections == 1 { "" } else { " in flight on each" };
     format!("{} with {}{each}", many(connections, "connection"), many(depth, "request"))
 }
 
@@ -137,10 +137,10 @@ impl Swept {
     pub fn title(self) -> &'static str {
         match self {
             Swept::OfferedRate => "Throughput against latency",
-            Swept::Size => "Size of a request",
+            Swept::Size => "Request size",
             Swept::Connections => "Connections",
-            Swept::Depth => "Requests on the way on each connection",
-            Swept::ServiceTime => "What the service takes for a request",
+            Swept::Depth => "Requests in flight on each connection",
+            Swept::ServiceTime => "Service time per request",
             Swept::NewConnections => "New connections",
             Swept::Bulk => "Bulk transfer",
         }
@@ -152,7 +152,7 @@ impl Swept {
             Swept::OfferedRate => "rate achieved, requests/s",
             Swept::Size => "request and answer, bytes",
             Swept::Connections => "connections",
-            Swept::Depth => "requests on the way on each connection",
+            Swept::Depth => "requests in flight on each connection",
             Swept::ServiceTime => "service time, µs",
             Swept::NewConnections => "connections at a time",
             Swept::Bulk => "connections",

@@ -51,7 +51,7 @@ pub fn full(results: &Results) -> Vec<Block> {
         }
     }
     if let Some(table) = tables::not_run(&view) {
-        blocks.push(Block::Folded("What did not run".to_owned(), vec![Block::Table(table)]));
+        blocks.push(Block::Folded("Rows that did not run".to_owned(), vec![Block::Table(table)]));
     }
     let mut measured = vec![Block::List(method(&view)), Block::Facts(settings(results))];
     let remarks = of(Weight::Remark);
@@ -59,11 +59,11 @@ pub fn full(results: &Results) -> Vec<Block> {
         measured.push(Block::Findings(remarks));
     }
     tuning(results, &mut measured);
-    blocks.push(Block::Folded("How it was measured".to_owned(), measured));
-    blocks.push(Block::Folded("Where it ran".to_owned(), vec![Block::Facts(machine(results))]));
+    blocks.push(Block::Folded("Method".to_owned(), measured));
+    blocks.push(Block::Folded("Machine".to_owned(), vec![Block::Facts(machine(results))]));
     let commands = commands(&view);
     if !commands.is_empty() {
-        blocks.push(Block::Folded("The commands of every row".to_owned(), vec![Block::Commands(commands)]));
+        blocks.push(Block::Folded("Commands of every row".to_owned(), vec![Block::Commands(commands)]));
     }
     blocks
 }
@@ -81,7 +81,7 @@ pub fn brief(results: &Results) -> Vec<Block> {
     }
     let mut findings = words::findings(&view);
     let verdict = verdict(&view, &findings);
-    // The table above has the rows that did not run; the pages have the remarks.
+    // The table above lists the rows that did not run, and the pages include the remarks.
     findings.retain(|finding| finding.topic != words::NOT_RUN && finding.weight != Weight::Remark);
     blocks.push(Block::Findings(findings));
     if !results.notes.is_empty() {
@@ -116,24 +116,24 @@ fn method(view: &View) -> Vec<String> {
     let settings = &view.results.settings;
     let mut sentences = vec![
         format!(
-            "Each row is a server and a load, two processes. At each fixed setting a row was measured {} for {} s, after {} s that do not \
-             count.",
+            "Each row is a server process and a load process. Each fixed setting of a row was measured {} for {} s, \
+             after a warm-up of {} s.",
             if settings.rounds == 1 { "once".to_owned() } else { format!("{} times", settings.rounds) },
             settings.round_seconds,
             settings.warm_up_seconds
         ),
-        "A figure is the median over the rounds, with the least and the most of them. Rows differ where these ranges do not \
-         overlap; of fewer than three rounds, and of sweeps, each value is taken to be off by 5 % or by what rounds differed by, if that \
-         is more."
+        "A figure is the median over the rounds, with minimum and maximum. Rows differ where these ranges do not \
+         overlap. With fewer than three rounds, and in sweeps, each value is assumed to be uncertain by 5 %, or by the \
+         spread of the rounds if that is larger."
             .to_owned(),
-        "Round trips at fixed settings are of a closed loop: a request follows when an answer has come. Where a rate is offered, \
-         requests come by Poisson arrivals, and times count from when a request was due."
+        "Fixed settings use a closed loop: the next request follows each answer. Offered rates use an open loop with \
+         Poisson arrivals, and round trips are measured from the due time of the request."
             .to_owned(),
-        "A row is marked as limited by its client from 90 % of what the same load reaches against a server that does nearly nothing."
+        "A row is marked as limited by its client from 90 % of the rate of the same load against a minimal server."
             .to_owned(),
-        "CPU, cycles, instructions, copies and frames are the server's, for each request that it answered. A server that polls is always \
-         busy. What is copied below, by the kernel or a driver, is known from how it works, and not counted. Frames are both ways \
-         together; over kernel sockets they are reads and writes, over verbs messages."
+        "CPU, cycles, instructions, copies and frames are counted at the server, per answered request. A polling \
+         server is always busy. Bytes copied below Linerate are derived from the design of the kernel or driver, not \
+         counted. Frames are the sum of both directions: reads and writes for kernel sockets, messages for verbs."
             .to_owned(),
     ];
     sentences.extend(view.results.notes.iter().cloned());
@@ -145,8 +145,8 @@ fn settings(results: &Results) -> Vec<(String, String)> {
     let cores = |cores: &[usize]| names::list(&cores.iter().map(usize::to_string).collect::<Vec<_>>());
     let points: Vec<_> = settings.points.iter().map(|point| names::short_point(*point)).collect();
     let mut facts = vec![
-        ("Requests".to_owned(), format!("{} bytes of an echo and of a value", settings.size)),
-        ("Fixed settings".to_owned(), format!("{} (connections × requests on the way on each)", points.join(", "))),
+        ("Requests".to_owned(), format!("{} bytes per echo request and per value", settings.size)),
+        ("Fixed settings".to_owned(), format!("{} (connections × requests in flight on each)", points.join(", "))),
         (
             "Keys".to_owned(),
             format!(
@@ -166,9 +166,9 @@ fn settings(results: &Results) -> Vec<(String, String)> {
 }
 
 fn tuning(results: &Results, blocks: &mut Vec<Block>) {
-    blocks.push(Block::Heading(3, "What was done for the kernel's rows".to_owned()));
+    blocks.push(Block::Heading(3, "Tuning for kernel sockets".to_owned()));
     blocks.push(match results.settings.kernel_tuning.is_empty() {
-        true => Block::Text("Nothing.".to_owned()),
+        true => Block::Text("None.".to_owned()),
         false => Block::List(results.settings.kernel_tuning.clone()),
     });
 }
@@ -185,10 +185,10 @@ fn machine(results: &Results) -> Vec<(String, String)> {
 
 fn facts(machine: &Machine) -> Vec<(String, String)> {
     let virtualised = match (&machine.virtualised_by, machine.emulated) {
-        (Some(by), true) => format!("{by}, its processor emulated in software"),
+        (Some(by), true) => format!("{by}, processor emulated in software"),
         (Some(by), false) => by.clone(),
-        (None, true) => "its processor is emulated in software".to_owned(),
-        (None, false) => "not known to be".to_owned(),
+        (None, true) => "processor emulated in software".to_owned(),
+        (None, false) => "not detected".to_owned(),
     };
     [
         ("Processor", format!("{}, {}", machine.cpu, names::cores(machine.cores))),

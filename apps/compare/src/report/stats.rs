@@ -1,4 +1,4 @@
-//! Medians and spreads over the rounds of a row, and the comparison of two of them.
+//! Medians and spreads over the rounds of a row, and the comparison of two spreads.
 
 use crate::results::{Fixed, Round};
 use linerate_load::report::Percentiles;
@@ -169,11 +169,11 @@ impl PointStats {
             ("server CPU, µs per request", self.cpu_us),
             ("cycles per request", self.cycles),
             ("instructions per request", self.instructions),
-            ("bytes copied by our code, per request", self.copied),
-            ("bytes copied below, per request", self.copied_below),
+            ("bytes copied by Linerate, per request", self.copied),
+            ("bytes copied below Linerate, per request", self.copied_below),
             ("frames per request", self.frames),
-            ("frames per poll that brought any", self.batch),
-            ("cache line from core to core, ns", self.transfer_ns),
+            ("frames per poll that returned any", self.batch),
+            ("cache-line transfer between cores, ns", self.transfer_ns),
         ] {
             all.push((name.to_owned(), spread));
         }

@@ -52,7 +52,7 @@ fn thousands(rate: Spread) -> Spread {
 }
 
 /// Title of tables of rates and round trips.
-const RATES: &str = "Rates and round trips: medians, and under them the least and the most";
+const RATES: &str = "Rates and round trips: medians, with minimum and maximum below";
 
 /// Creates the table of rates and round trips.
 pub fn speeds(view: &View, app: App, point: Point) -> Table {
@@ -99,13 +99,13 @@ pub fn costs(view: &View, app: App, point: Point) -> Table {
         view,
         app,
         point,
-        "What a request costs the server",
+        "Server cost per request",
         &[
             ("server CPU µs", |stats| stats.cpu_us),
             ("cycles", |stats| stats.cycles),
             ("instructions", |stats| stats.instructions),
-            ("bytes we copy", |stats| stats.copied),
-            ("copied below", |stats| stats.copied_below),
+            ("bytes copied by Linerate", |stats| stats.copied),
+            ("bytes copied below Linerate", |stats| stats.copied_below),
             ("frames", |stats| stats.frames),
             ("frames per poll", |stats| stats.batch),
         ],
@@ -118,12 +118,12 @@ pub fn everything(view: &View, app: App) -> Table {
     let heads = [
         "row",
         "connections × depth",
-        "what",
+        "quantity",
         "#median",
-        "#least",
+        "#minimum",
         "#first quartile",
         "#third quartile",
-        "#most",
+        "#maximum",
         "#rounds",
     ];
     let mut table = Table::new(String::new(), &heads);
@@ -156,7 +156,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     let x = if kind == Swept::OfferedRate { "offered, requests/s" } else { kind.axis() };
     let heads = ["row".to_owned(), format!("#{x}"), format!("#{unit}")].into_iter();
     let heads: Vec<_> =
-        heads.chain(QUANTILES.map(|(name, _)| format!("#{name} µs"))).chain(["besides".to_owned()]).collect();
+        heads.chain(QUANTILES.map(|(name, _)| format!("#{name} µs"))).chain(["remarks".to_owned()]).collect();
     let mut table = Table::new(kind.title(), &heads.iter().map(String::as_str).collect::<Vec<_>>());
     for (seen, sweep) in view.of(app).filter_map(|seen| Some((seen, seen.sweep(kind)?))) {
         for point in &sweep.points {
@@ -184,7 +184,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
 
 /// Creates the table of rows that did not run, with reason and remedy.
 pub fn not_run(view: &View) -> Option<Table> {
-    let mut table = Table::new(String::new(), &["row", "why", "what makes it run"]);
+    let mut table = Table::new(String::new(), &["row", "reason", "remedy"]);
     for (seen, why, remedy) in view.not_run() {
         table.rows.push(vec![names::whole(seen.row).into(), why.into(), remedy.into()]);
     }

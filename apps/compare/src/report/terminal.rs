@@ -70,7 +70,7 @@ fn block(block: &Block) -> String {
     }
 }
 
-/// Returns the verdict, with as many rows of its table as there is room for.
+/// Returns the verdict and its table, truncated to [`VERDICT_LINES`] lines.
 fn verdict(Verdict { sentences, table: of, .. }: &Verdict) -> String {
     let wrapped_sentences: Vec<String> = sentences.iter().map(|sentence| wrapped(sentence, 0)).collect();
     let lines: Vec<&str> =

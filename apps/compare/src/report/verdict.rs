@@ -12,15 +12,15 @@ use std::cmp::Ordering;
 /// Verdict of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Sentences on throughput, latency and reliability, as far as there are any.
+    /// Sentences on throughput, latency and reliability. A sentence without data is absent.
     pub sentences: Vec<String>,
-    /// Plot of the rows that matter, for formats with plots.
+    /// Plot of the rows returned by [`shown`], for formats with plots.
     pub figure: Option<Figure>,
     /// Figures of the same rows, for formats without plots.
     pub table: Table,
 }
 
-/// Returns the verdict on `view`. Its caveats are those of `findings`.
+/// Returns the verdict on `view` with the caveats of `findings`.
 pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
     let mut sentences = match view.rows.iter().any(|seen| seen.measured().is_some()) {
         true => vec![throughput(view), latency(view)].into_iter().flatten().collect(),
@@ -30,8 +30,8 @@ pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
     Verdict { sentences, figure: chart::headline(view), table: table(view) }
 }
 
-/// Returns the rows of an application that represent the kinds of transports: the one with the highest rate of each
-/// kind, and the one with the shortest round trip if it is another.
+/// Returns the rows of an application that represent the kinds of transports: of each kind the row with the highest
+/// rate, and the row with the shortest round trip if it is different.
 pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
     const KINDS: [fn(&Design) -> bool; 5] = [
         |design| *design == Design::Native,
@@ -58,7 +58,7 @@ pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
     shown
 }
 
-/// Returns the best of the shown rows that bypass the kernel, and of those that do not.
+/// Returns the best shown row that bypasses the kernel, and the best shown row of kernel sockets.
 fn sides<'v, 'a>(
     view: &'v View<'a>,
     app: App,
@@ -87,7 +87,7 @@ fn sentence(clauses: Vec<(Point, String)>) -> Option<String> {
     (!sentence.is_empty()).then(|| sentence + ".")
 }
 
-/// Names of a clause's rows. The next clause does not repeat them if they are the same.
+/// Row names of a clause. The next clause omits its row names if they are equal.
 #[derive(Default)]
 struct Rows(Vec<String>);
 

@@ -52,12 +52,12 @@ impl<'a> Seen<'a> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
     }
 
-    /// Returns whether requests and answers arrive in order and exactly once, whatever the link loses.
+    /// Returns whether requests and answers arrive in order and exactly once despite loss on the link.
     pub fn is_reliable(&self) -> bool {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)
     }
 
-    /// Returns whether the row uses kernel sockets, which the others are compared with.
+    /// Returns whether the row uses kernel sockets, the baseline of the other rows.
     pub fn is_kernel(&self) -> bool {
         matches!(self.row.design, Design::KernelSleeping | Design::KernelSpinning)
     }
@@ -67,12 +67,12 @@ impl<'a> Seen<'a> {
         self.row.design == *design && self.row.threading != Some(Threading::Split)
     }
 
-    /// Returns the largest relative spread of its rates: the uncertainty of a value measured once.
+    /// Returns the largest relative spread of the rates: the uncertainty of a value measured once.
     pub fn noise(&self) -> f64 {
         self.points.iter().filter_map(|(_, stats)| Some(stats.rate?.relative())).fold(0.0, f64::max)
     }
 
-    /// Returns the remarks on its figures, a word each.
+    /// Returns short remarks on the figures of a setting.
     pub fn marks(&self, point: Point) -> Vec<&'static str> {
         let stats = self.at(point);
         let mut marks = Vec::new();

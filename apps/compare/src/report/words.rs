@@ -74,7 +74,8 @@ pub fn findings(view: &View) -> Vec<Finding> {
 /// A row and one of its figures.
 pub type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
 
-/// Returns the rows that no row is better than, the best median first, and the best of the others.
+/// Returns the rows that cannot be distinguished from the row with the best median, which is first, and the best of the
+/// remaining rows.
 pub fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
     let mut sorted = rows.to_vec();
     sorted.sort_by(|(_, a), (_, b)| match better {
@@ -115,13 +116,13 @@ fn throughput(view: &View, app: App) -> Vec<String> {
     let with = names::point(most);
     match &equal[..] {
         [_] => sentences.push(format!(
-            "On {with}, {} answered the most: {} requests/s{}.",
+            "On {with}, {} had the highest rate: {} requests/s{}.",
             first.name,
             si(rate.median),
             range(&rate, si)
         )),
         several => sentences.push(format!(
-            "On {with}, {} answered the most, between {} and {} requests/s; between them there is {NO_DIFFERENCE}.",
+            "On {with}, {} had the highest rates, {} to {} requests/s; between them there is {NO_DIFFERENCE}.",
             names(several),
             si(several.iter().map(|(_, rate)| rate.min).fold(f64::INFINITY, f64::min)),
             si(several.iter().map(|(_, rate)| rate.max).fold(0.0, f64::max)),
@@ -130,10 +131,10 @@ fn throughput(view: &View, app: App) -> Vec<String> {
     if let ([_], Some((next, theirs))) = (&equal[..], next)
         && let Some(more) = rate.times(&theirs)
     {
-        sentences.push(format!("That is {} what the next did, {}.", times(more), next.name));
+        sentences.push(format!("That is {} the rate of the next row, {}.", times(more), next.name));
     }
     if first.at(most).is_some_and(|stats| stats.is_limited_by_client()) {
-        sentences.push(format!("The client of {} was the limit, so it may be faster than that.", first.name));
+        sentences.push(format!("The rate of {} was limited by its client; the row may be faster.", first.name));
     }
     sentences.extend(unprotected(view, app, most));
     sentences
@@ -145,27 +146,27 @@ fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
     for bare in view.ran(app).filter(|seen| !seen.is_reliable()) {
         let Some(rate) = bare.rate(point) else { continue };
         let sentence =
-            if bare.row.design == Design::Raw { "frames, without any protocol," } else { "datagrams, without TCP," };
+            if bare.row.design == Design::Raw { "frames/s without a protocol" } else { "datagrams/s without TCP" };
         let parts: Vec<String> = view
             .ran(app)
             .filter(|seen| seen.is_inline(&Design::Native) && seen.row.link == bare.row.link)
             .filter_map(|seen| {
                 let own = seen.rate(point)?;
                 Some(match own.against(&rate) {
-                    // Only because waiting requests of one connection share a segment.
+                    // Possible because queued requests of one connection share a segment.
                     Some(_) if own.median > rate.median && point.depth > 1 => format!(
-                        "{} answered {:.2} times as many requests, which several to a segment allow",
+                        "{} answered {:.2} times as many requests, because several requests share a segment",
                         seen.name,
                         own.median / rate.median
                     ),
-                    Some(_) => format!("{} reached {:.0} % of that", seen.name, 100.0 * own.median / rate.median),
-                    None => format!("to {} there is {NO_DIFFERENCE}", seen.name),
+                    Some(_) => format!("{} reached {:.0} % of this rate", seen.name, 100.0 * own.median / rate.median),
+                    None => format!("with {} there is {NO_DIFFERENCE}", seen.name),
                 })
             })
             .collect();
         let parts = if parts.is_empty() { String::new() } else { format!("; {}", list(&parts)) };
         sentences.push(format!(
-            "Over {}, {} {sentence} came back in a second{parts}.",
+            "Over {}, {} {sentence} were returned{parts}.",
             bare.row.link.kind.name(),
             si(rate.median)
         ));
@@ -202,7 +203,7 @@ fn latency(view: &View, app: App) -> Vec<String> {
     if let ([_], Some((next, theirs))) = (&equal[..], next)
         && let Some(longer) = theirs.times(&p50)
     {
-        sentences.push(format!("The next, {}, took {} as long.", next.name, times(longer)));
+        sentences.push(format!("The next row, {}, took {} as long.", next.name, times(longer)));
     }
     sentences
 }

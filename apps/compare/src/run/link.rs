@@ -225,7 +225,8 @@ impl Link {
         }
     }
 
-    /// Returns whether all ports are free: the link has no other users. Verbs have no ports that could run out.
+    /// Returns whether a server may use further ports: the link has no other users. False for verbs, which have no
+    /// ports that could run out.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Link::Loopback(None) | Link::Rdma { .. } | Link::Network(_))
     }
@@ -253,7 +254,7 @@ impl Link {
     pub fn start(&self, command: Command) -> Result<Process, Error> {
         match self.network() {
             Some(_) => Process::supervised(command, self.patience(PATIENCE)),
-            // A killed comparison leaves no servers, which would poll for ever.
+            // A killed comparison leaves no servers, which would poll forever.
             None => Process::dependent(&command),
         }
     }

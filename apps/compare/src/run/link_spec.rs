@@ -18,7 +18,7 @@ pub enum LinkSpec {
     Memif,
     /// AF_XDP at both ends of a veth pair.
     AfXdp,
-    /// The same, with both ends shared with the kernel, at its addresses.
+    /// AF_XDP at both ends of a veth pair, shared with the kernels at their addresses.
     AfXdpShared,
     /// A verbs device opened by both processes, or one on each machine; `None` if there is no device.
     Rdma(Option<Ends>),

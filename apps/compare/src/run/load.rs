@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Timeouts beyond the measured time: to open and close the port and connections; and to set a million keys.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
-/// Ratio of a kept bucket's upper end to that of the first bucket merged into it, at most.
+/// Maximum ratio of a merged bucket's upper end to the upper end of the first bucket in it.
 const WIDTH: f64 = 1.03;
 /// Sleep interval while a load measures.
 const NAP: Duration = Duration::from_millis(20);
@@ -35,7 +35,7 @@ pub struct Measure {
     pub served: ServiceKind,
     /// Measured duration.
     pub time: Duration,
-    /// Warm-up before it.
+    /// Duration of the warm-up before the measurement.
     pub warm_up: Duration,
     /// Offered requests per second; without it, a closed loop.
     pub rate: Option<f64>,
@@ -43,7 +43,7 @@ pub struct Measure {
     pub reconnect: bool,
     /// Contents of a key-value server.
     pub values: Values,
-    /// Set if its keys are set first.
+    /// Set if the load sets all keys first.
     pub fill: bool,
 }
 
@@ -124,7 +124,7 @@ pub fn run(
 /// Runs the load of `row` against `server`.
 ///
 /// # Errors
-/// Those of [`run`].
+/// The errors of [`run`].
 pub fn run_unwatched(
     setting: &Setting,
     link: &Link,
@@ -271,7 +271,7 @@ impl LoadResult {
     }
 
     /// Converts the result to a round of a fixed setting. The load does not count the requests of the warm-up, so the
-    /// server's are extrapolated from the measured rate.
+    /// requests of the server are extrapolated from the measured rate.
     pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {
         let LoadResult { loaded, used, .. } = self;
         let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };
@@ -293,7 +293,7 @@ impl LoadResult {
         }
     }
 
-    /// Checks that all connections existed, if `of` is connections.
+    /// Checks that all connections existed, if `of` is [`Swept::Connections`].
     ///
     /// # Errors
     /// [`Error::Failed`], if connections were not opened or were lost.

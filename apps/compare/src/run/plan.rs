@@ -124,7 +124,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         if app == App::Echo && spec.has_raw_frames() {
             add("raw", &Design::Raw, None, &[], &[]);
         }
-        // Of the protocols of keys and values, only memcached's has datagrams.
+        // Redis has no UDP protocol; memcached has one.
         match app {
             App::Echo => add("datagrams", &Design::Datagrams, None, &[], &["--udp"]),
             App::Kv => {
@@ -203,7 +203,7 @@ impl Planned {
         })
     }
 
-    /// Returns whether the load has the same arguments as that of `other`.
+    /// Returns whether the load has the same arguments as the load of `other`.
     pub fn has_same_load(&self, other: &Planned) -> bool {
         self.load == other.load
     }
@@ -341,7 +341,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn fastest_server_speaks_the_loads_protocol() {
+    fn fastest_server_uses_the_protocol_of_the_load() {
         let rows = planned(&selection(&["virtio-user", "kernel"]), &Obstacles::default());
         let least = |id: &str| {
             let row = rows.iter().find(|row| row.id == id).unwrap();

@@ -159,8 +159,8 @@ impl Comparison {
         server.stop().map(drop)
     }
 
-    /// Sets ceilings of rows whose load has the same arguments as that of the fastest server: they equal that row's
-    /// rates.
+    /// Sets the ceilings of rows whose load has the same arguments as the load of the fastest server: the rates of the
+    /// fastest server.
     pub(super) fn set_ceilings(&mut self) {
         for row in 0..self.rows.len() {
             let planned = &self.rows[row];

@@ -111,7 +111,7 @@ pub struct ScheduleRequest<'a> {
     pub points: &'a [Point],
     /// Set to include sweeps, as far as the limit permits.
     pub sweeps: bool,
-    /// Time limit; without it, that of [`LIMITS`].
+    /// Time limit; without it, the limit in [`LIMITS`].
     pub within: Option<Duration>,
     /// Factor of the time to start and stop programs, relative to this machine.
     pub slower: u32,

@@ -144,7 +144,7 @@ impl Server {
                 let usage = self.process.query().ok();
                 let used = usage.and_then(|line| serde_json::from_str::<Usage>(&line).ok()).map(CpuUsage::from);
                 if used.is_none() {
-                    // A late answer would be mistaken for that of a later query.
+                    // A late answer would be taken for the answer to a later query.
                     self.watched = UsageSource::None;
                 }
                 used

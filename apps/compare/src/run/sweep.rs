@@ -41,8 +41,8 @@ const INCREASES: u32 = 2;
 /// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
-/// Returns the values of a sweep of `row`; those of [`Swept::OfferedRate`] are fractions. Empty if the sweep does not
-/// apply.
+/// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] fractions of the closed-loop rate. Empty if the
+/// sweep does not apply.
 pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
     let streams = row.has_connections();
     let one_sided = row.load.contains(&"--one-sided");
@@ -52,7 +52,7 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::OfferedRate => PARTS.to_vec(),
         // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
-        // The server has one page, and computes for no time.
+        // The HTTP server has one page of fixed size and no service time.
         Swept::ServiceTime | Swept::Size if row.app == App::Http => Vec::new(),
         Swept::ServiceTime if quick => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
@@ -80,7 +80,7 @@ pub fn ports(of: Swept, values: &[f64]) -> u16 {
     if of == Swept::Connections { (most / PER_PORT).ceil() as u16 } else { 1 }
 }
 
-/// Returns the largest number of loads of a sweep of `row`, and of servers.
+/// Returns the maximum numbers of loads and of servers of a sweep of `row`.
 pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     let loads = values(of, row, quick).len() as u32;
     match of {

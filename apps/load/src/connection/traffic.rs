@@ -23,15 +23,15 @@ pub trait Traffic: Send + 'static {
     }
 
     /// Begins the traffic, on `connections` of the `all` connections of the whole load.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn begin(&mut self, now: Instant, connections: usize, all: usize) {}
 
     /// Begins the measurement: answers count from now on. Called when the traffic begins, or after warming up.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn measure(&mut self, now: Instant) {}
 
     /// Ends the measurement.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn end(&mut self, until: Instant) {}
 
     /// Returns the time of the next request of an open loop, on any connection.
@@ -66,7 +66,7 @@ pub trait Traffic: Send + 'static {
     }
 
     /// Handles the completion of a one-sided operation.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn one_sided_done(
         &mut self,
         net: &mut impl Transport,
@@ -79,13 +79,13 @@ pub trait Traffic: Send + 'static {
     }
 
     /// Returns whether no operation is outstanding whose result is needed before the connection may close.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn is_idle(&self, stream: &Self::Stream) -> bool {
         true
     }
 
     /// Handles the loss of a connection.
-    #[expect(unused_variables, reason = "most have nothing to do with it")]
+    #[expect(unused_variables, reason = "most traffic needs no action")]
     fn lost(&mut self, stream: Self::Stream) {}
 
     /// Returns the requests answered while measuring, if the traffic has requests.

@@ -155,8 +155,8 @@ impl Flight {
         }
     }
 
-    /// Returns the stamp of the next request, if a slot is free and, in an open loop, the request is due; its time
-    /// counts from then.
+    /// Returns the stamp of the next request, if a slot is free and, in an open loop, the request is due. Its round
+    /// trip is measured from the due time.
     #[inline]
     pub fn next(&self, now: Instant) -> Option<Stamp> {
         let slot = *self.free.last()?;
@@ -167,14 +167,13 @@ impl Flight {
         Some(Stamp { sequence: self.sequence, sent, slot })
     }
 
-    /// Returns the longest time without a request to send.
+    /// Returns the time until the next due request, at most [`EXPIRY_INTERVAL`].
     pub fn rest(&self, now: Instant) -> Duration {
         self.pace.as_ref().map_or(EXPIRY_INTERVAL, |pace| EXPIRY_INTERVAL.min(pace.next().since(now)))
     }
 
     /// Records that the request of `stamp`, returned by [`next`](Self::next), was sent.
-    // Inlined, because a stamp that is passed in memory is loaded whole right after its fields were stored one by one:
-    // the load waits for all earlier stores.
+    // Inlined to avoid a store-forwarding stall: a stamp passed in memory is stored field by field and loaded whole.
     #[inline(always)]
     pub fn sent(&mut self, stamp: Stamp, now: Instant) {
         self.free.pop();

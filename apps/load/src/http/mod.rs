@@ -80,12 +80,12 @@ impl HttpLoad {
         self.answered
     }
 
-    /// Returns the bytes of the bodies of their responses.
+    /// Returns the body bytes of the counted responses.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the responses while measuring whose status is an error.
+    /// Returns the number of responses with an error status while measuring.
     pub fn refused(&self) -> u64 {
         self.refused
     }

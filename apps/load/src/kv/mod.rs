@@ -228,7 +228,7 @@ impl KvLoad {
             if let Some(expected) = self.space.expected()
                 && let Err(wrong) = one_sided::verify(value, &request, expected)
             {
-                self.note(|| format!("{}: it read {wrong}", name(&request)));
+                self.note(|| format!("{}: the READ returned {wrong}", name(&request)));
                 return Err(Corrupt);
             }
             self.count(&request, RequestResult::Value(value.len() as u32), now, measuring);

@@ -18,7 +18,7 @@ fn plan() -> KvPlan {
     KvPlan { keys: 10, value_size: 20..=40, get_ratio: 0.5, verify: true, ..KvPlan::default() }
 }
 
-/// FakeTransport server of both protocols. `spoil` returns the answer to a GET of a key, normally its value.
+/// Fake server of both protocols. `spoil` returns the answer to a GET of a key, normally its value.
 struct Server {
     values: HashMap<Vec<u8>, Vec<u8>>,
     before: HashMap<Vec<u8>, Vec<u8>>,
@@ -131,7 +131,7 @@ impl Bench {
                 return bench;
             }
         }
-        panic!("it is not filled");
+        panic!("filling does not end");
     }
 
     /// Answers everything sent on all connections.
@@ -167,7 +167,7 @@ fn every_key_is_set_before_measuring() {
     assert!(bench.barrier.all_prepared());
     assert_eq!((bench.server.values.len(), bench.server.requests.len()), (1000, 1000));
     let conn = bench.net.alive()[0];
-    assert_eq!(bench.net.sent(conn), b"", "nothing is requests between");
+    assert_eq!(bench.net.sent(conn), b"", "no request is sent between filling and measuring");
     let outcome = bench.outcome();
     assert_eq!((outcome.traffic.filled(), outcome.traffic.sets().requests), (1000, 0));
 }
@@ -237,7 +237,10 @@ fn depth_and_get_ratio_are_kept() {
     let gets = bench.server.requests.iter().filter(|requests| requests.starts_with("GET")).count();
     assert!((7000..7400).contains(&gets), "{gets} of 8000");
     let first = bench.server.requests.iter().filter(|requests| requests.ends_with(&popular(10))).count();
-    assert!((2550..2900).contains(&first), "{first} of 8000 are of the first, where 0.339 are to be");
+    assert!(
+        (2550..2900).contains(&first),
+        "{first} of 8000 requests are for the most popular key, expected fraction 0.339"
+    );
 }
 
 /// Returns the most popular key.
@@ -265,7 +268,7 @@ fn found(protocol: Protocol, spoil: fn(&Server, &[u8]) -> Option<Vec<u8>>) -> St
     for _ in 0..200 {
         bench.serve();
         if bench.net.alive().iter().any(|conn| bench.net.is_aborted(*conn)) {
-            assert_eq!(bench.net.connects, [0], "it is opened again");
+            assert_eq!(bench.net.connects, [0], "the connection is reopened");
             let outcome = bench.outcome();
             assert_eq!(outcome.errors, Errors { corrupt: 1, ..Errors::default() });
             return outcome.traffic.first_error().unwrap().to_owned();
@@ -297,11 +300,11 @@ fn invalid_values_are_detected() {
     for protocol in [Protocol::Resp, Protocol::Memcached] {
         for (spoil, part) in [
             (same, "nothing"),
-            (last_byte, "is not what was written"),
+            (last_byte, "differs from the written value"),
             (version, "never written to the key"),
             (shorter, "bytes of version"),
-            (headless, "shorter than any"),
-            (empty, "shorter than any"),
+            (headless, "shorter than the minimum"),
+            (empty, "shorter than the minimum"),
             (foreign, "never written to the key"),
             (stale, "was overwritten"),
         ] {
@@ -477,7 +480,7 @@ fn open_loop_times_count_from_the_due_time() {
     let mut bench = Bench::measuring(plan, 10_000);
     let conn = bench.net.alive()[0];
     assert_eq!(bench.net.sent(conn).iter().filter(|byte| **byte == b'*').count(), 1);
-    // No answers for 10 ms, during which 10 more become due; then all at once.
+    // No answers for 10 ms, during which 10 more requests become due; then all answers at once.
     for _ in 0..10 {
         bench.net.pass(&mut bench.load, TICK);
     }
@@ -488,7 +491,7 @@ fn open_loop_times_count_from_the_due_time() {
     let (gets, late) = (&traffic.gets().nanos, traffic.pace().unwrap().late_nanos());
     assert_eq!((gets.len(), late.len()), (11, 11));
     let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
-    assert_eq!((millis(gets.min()), millis(gets.max())), (0, 10), "the last was due when it was answered");
+    assert_eq!((millis(gets.min()), millis(gets.max())), (0, 10), "the last request was due when it was answered");
     assert_eq!((millis(gets.value_at_quantile(0.5)), millis(late.max())), (5, 9));
 }
 

@@ -107,7 +107,7 @@ impl EchoLoad {
         self.requests
     }
 
-    /// Returns their round-trip times in nanoseconds, to three digits.
+    /// Returns the round-trip times of these requests in nanoseconds, to three digits.
     pub fn rtt_nanos(&self) -> &Histogram<u64> {
         &self.rtt_nanos
     }

@@ -113,7 +113,8 @@ impl MachinesArgs {
 }
 
 impl Machines {
-    /// Returns the machine of the server and, if separate, that of the load generator with the network between them.
+    /// Returns the machine of the server and, if separate, the machine of the load generator with the network between
+    /// them.
     pub fn apart(self) -> (Machine, Option<(Machine, Network)>) {
         (self.server.machine, self.other.map(|(load, network)| (load.machine, network)))
     }
@@ -128,7 +129,7 @@ impl Machines {
         let devices = devices(&self.server.report);
         let Some((load, _)) = &self.other else {
             let mut devices: Vec<_> = devices.iter().map(|device| Some(Ends::both(device))).collect();
-            // The row names what is missing.
+            // Without a device, include a row that names the missing requirement.
             devices.resize(devices.len().max(1), None);
             return [LinkSpec::VirtioUser, LinkSpec::Kernel]
                 .into_iter()
@@ -140,7 +141,7 @@ impl Machines {
         vec![LinkSpec::Kernel, LinkSpec::Rdma(ends)]
     }
 
-    /// Returns an error if a link in `ways` does not fit these machines.
+    /// Returns an error if a link in `specs` does not fit these machines.
     pub fn check(&self, specs: &[LinkSpec]) -> Result<(), String> {
         let network = self.other.as_ref().map(|(_, network)| network);
         let unfit =

@@ -13,8 +13,8 @@ pub enum Confirmation<'a> {
     Prompt(&'a mut dyn BufRead),
 }
 
-/// Returns the commands that fix problems in `report`, each once: remedies in words, and those that end in a restart of
-/// the machine or disconnect it, are left to the user.
+/// Returns the commands that fix problems in `report`, each once. Remedies that are not complete commands, and commands
+/// that restart or disconnect the machine, are left to the user.
 fn proposals(report: &Report) -> Vec<&str> {
     let mut commands = Vec::new();
     for check in report.checks.iter().filter(|check| check.state != State::Ok) {
@@ -34,14 +34,14 @@ fn proposals(report: &Report) -> Vec<&str> {
 pub fn fix(report: &Report, mut confirmation: Confirmation<'_>, out: &mut dyn Write) -> Result<(), DoctorError> {
     let (mut run, mut failed) = (0, 0);
     for command in proposals(report) {
-        // The package manager would ask again.
+        // Without -y the package manager would ask again.
         let command = match confirmation {
             Confirmation::All => command.replace("apt-get install", "apt-get install -y"),
             Confirmation::Prompt(_) => command.to_owned(),
         };
         writeln!(out, "→ {}", command.replace(char::is_control, "\u{fffd}"))?;
         let is_confirmed = match &mut confirmation {
-            // Its network interfaces disappear from the kernel: the user decides for each device.
+            // The network interfaces of the device disappear from the kernel: the user decides for each device.
             Confirmation::All => !command.contains("dpdk-devbind"),
             Confirmation::Prompt(answers) => {
                 write!(out, "  run it? [y/N] ")?;

@@ -1,4 +1,4 @@
-//! `--cluster` and `--cluster-map`: the map of the cluster, from options and a file.
+//! `--cluster` and `--cluster-map`: the cluster map, from options and a file.
 
 use crate::error::Error;
 use linerate_kv::cluster::{ClusterMap, Node, OwnNodes};
@@ -78,7 +78,7 @@ impl TryFrom<SlotsText> for Slots {
     }
 }
 
-/// Place of the map of the cluster, and the part of this process in it.
+/// Source of the cluster map: a file or this process alone, and the host and ports of this process in the map.
 #[derive(Debug, Clone)]
 pub struct MapSource {
     path: Option<PathBuf>,
@@ -118,7 +118,7 @@ impl ClusterArgs {
         Ok(())
     }
 
-    /// Returns the place of the map of a process that serves Redis clients on `listen`, in cluster mode.
+    /// Returns the source of the map of a process that serves Redis clients on `listen`; `None` without cluster mode.
     pub fn source(&self, listen: &[SocketAddr], workers: usize) -> Option<MapSource> {
         let first = listen.first().filter(|_| self.is_cluster())?;
         let host = self.cluster_announce.clone();
@@ -147,8 +147,8 @@ impl MapSource {
         ClusterMap::of_fleet(file.node.into_iter().map(node).collect(), &own).map_err(|error| failed(error.to_string()))
     }
 
-    /// Reads the map file again whenever SIGHUP arrives, and passes the map to `hub`. A wrong map is logged, and the
-    /// one before stays in force.
+    /// Reads the map file again on each SIGHUP, and passes the map to `hub`. An invalid map is logged, and the previous
+    /// map stays in force.
     pub fn reload_on_sighup(self, hub: Arc<Hub>) -> Result<(), Error> {
         let Some(path) = self.path.clone() else { return Ok(()) };
         let mut signals = Signals::new([SIGHUP]).map_err(Error::Signals)?;
@@ -167,7 +167,7 @@ impl MapSource {
                 tracing::info!("--cluster-map {}: {} nodes are in force", path.display(), map.nodes().len());
                 hub.replace_map(map);
             }
-            Err(error) => tracing::error!("{error}; the map before stays in force"),
+            Err(error) => tracing::error!("{error}; the previous map stays in force"),
         }
     }
 }

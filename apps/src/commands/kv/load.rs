@@ -176,7 +176,7 @@ impl KvLoadArgs {
         }
     }
 
-    /// Combines the results of all `parts`, measured over `time`, with this number of errors.
+    /// Combines the results of all `parts`, measured over `time`, into a report with `errors`.
     pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, errors: u64) -> KvReport {
         let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
             let mut all = Histogram::new(3).expect("3 digits are valid");
@@ -268,7 +268,8 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     }
 }
 
-/// Reads `count` counters and returns their locations and values. `addrs` are known locations: all or none.
+/// Reads `count` counters and returns their addresses and values. `addrs` contains the addresses of all counters, or is
+/// empty if they are unknown.
 fn read_counters(
     args: &KvLoadArgs,
     count: usize,

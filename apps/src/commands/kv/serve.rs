@@ -251,8 +251,8 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         && args.memcached.is_none()
         && args.listen.iter().all(|address| address.ip().is_loopback())
     {
-        return Err("no address of the network: give --listen ADDR for Redis clients, --memcached ADDR for memcached \
-                    clients, or both");
+        return Err("no listening address on the network: give --listen ADDR for Redis clients, --memcached ADDR for \
+                    memcached clients, or both");
     }
     if let Some(memcached) = args.memcached {
         if memcached.port() == 0 {

@@ -146,7 +146,7 @@ impl Method {
         !(is_iwarp && matches!(self, Method::Rdma(RdmaConnect::Tcp, _) | Method::Rdma(_, true)))
     }
 
-    /// Makes `rounds` connections, `at_once` at a time, between two ends with this address.
+    /// Opens `rounds` connections, `at_once` at a time, between two ends at `address`.
     fn measure(
         self,
         device: &str,
@@ -167,7 +167,7 @@ impl Method {
                 rdma.connections = Some(CLOSING.max(4 * at_once));
             }
         }
-        // Idle workers sleep, as they do over kernel sockets, to leave the processors to the others.
+        // Idle workers sleep, as with kernel sockets, so that the other end gets processor time.
         let via = Via::Rdma { device: device.to_owned() };
         result(&over_network(Network::builder().via(via).rdma(rdma).idle(Idle::Backoff), address, at_once, rounds)?)
     }
@@ -240,8 +240,8 @@ fn over_network(builder: NetworkBuilder, address: IpAddr, at_once: u32, rounds: 
     result?.0.pop().ok_or(RdmaError::NotConnected(None))
 }
 
-/// Returns a factory of services that make `rounds` connections to `remote`, `at_once` at a time, and the barrier that
-/// shows when all are done.
+/// Returns a factory of services that open `rounds` connections to `remote`, `at_once` at a time, and the barrier that
+/// reports their completion.
 fn connects(
     remote: SocketAddr,
     at_once: u32,

@@ -175,7 +175,7 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
 /// Measures connections between two ends on one device.
 fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds: u32) -> Result<Run, RdmaError> {
     let rdma = setup.config(connections);
-    // Idle workers sleep, to leave the processors to the others.
+    // Idle workers sleep, so that the other end gets processor time.
     let via = Via::Rdma { device: device.to_owned() };
     let stop = Arc::new(AtomicBool::new(false));
     let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop_flag(stop.clone());

@@ -278,7 +278,7 @@ pub fn run_parts<P: WorkerLoad>(
     Ok(all)
 }
 
-/// Prints the report. Returns an error if the load was interrupted or had errors; `first` describes the first of them.
+/// Prints the report. Returns an error if the load was interrupted or had errors; `first` describes the first error.
 pub fn print<T>(
     args: &LoadArgs,
     report: impl Display + Serialize,
@@ -305,14 +305,14 @@ struct Watch<'a> {
     work: Work,
     progress: ProgressBar,
     started: Instant,
-    /// When the server was last seen to be prepared further, and how far.
+    /// Time of the last observed preparation progress, and the progress.
     preparing: Option<(Instant, u64)>,
     stalled: bool,
     /// Start of the measurement, after the warm-up.
     began: Option<Instant>,
-    /// Set if workers were seen to be stopped.
+    /// Set once workers were observed to be stopped.
     stopped: bool,
-    /// Time at which workers are no longer awaited.
+    /// Deadline for workers to end.
     give_up: Option<Instant>,
 }
 
@@ -335,7 +335,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Shows that `done` of `all` steps are done.
+    /// Shows `done` of `all` steps, with a message.
     fn show(&self, done: u64, all: u64, message: String) {
         self.progress.set_length(all);
         self.progress.set_position(done.min(all));

@@ -16,7 +16,7 @@ pub struct Interruption {
 }
 
 impl Interruption {
-    /// Returns the interruption of a measurement of `measured`, if a signal came before it lasted as long as `planned`.
+    /// Returns the interruption of a measurement, if a signal arrived and `measured` is less than `planned`.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if nothing was measured.
@@ -41,7 +41,7 @@ impl<T: Display> Display for Partial<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.report.fmt(f)?;
         if self.interrupted {
-            f.write_str("\ninterrupted by a signal: the figures cover a part of the time")
+            f.write_str("\ninterrupted by a signal: the figures cover part of the time")
         } else {
             Ok(())
         }

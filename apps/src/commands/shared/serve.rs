@@ -86,9 +86,9 @@ where
     serve_local(name, net, listen, inspect, end, other_networks, |network, _| make(network), |service| service)
 }
 
-/// As [`serve_on`], for services that are not `Send`: `finish` turns each into its result, on its thread. `make` also
-/// receives the stop request that the workers follow.
-#[expect(clippy::too_many_arguments, reason = "those of `serve_on`, and `finish`")]
+/// Serves as [`serve_on`] does, for services that are not `Send`: `finish` converts each service into its result, on
+/// the thread of the service. `make` also receives the stop request that the workers follow.
+#[expect(clippy::too_many_arguments, reason = "the arguments of `serve_on` and `finish`")]
 pub fn serve_local<S: Service + 'static, M, R: Send + 'static>(
     name: &str,
     net: &NetConfig,

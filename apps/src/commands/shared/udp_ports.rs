@@ -75,8 +75,8 @@ impl Ports {
         Ok(Ports { network, introspection, interrupted, via, local, first })
     }
 
-    /// Runs the load that `make` creates from two flags: one ends the load, the load sets the other when done. Returns
-    /// the load, the basis of its measurement, and whether a signal has arrived.
+    /// Runs the load that `make` creates from two flags: the first flag ends the load, and the load sets the second
+    /// flag when it is done. Returns the load, its context, and whether a signal has arrived.
     pub fn run<S: Service<Message = Infallible> + Send + 'static>(
         self,
         make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,

@@ -22,7 +22,7 @@ fn with(rows: &[(Design, f64, f64)]) -> Results {
 fn sentences_are_on_throughput_latency_and_reliability() {
     let Verdict { sentences, table, .. } = of(&results());
     let [rates, trips, caveats] = &sentences[..] else { panic!("{sentences:?}") };
-    assert!(rates.starts_with("On 64 connections with 16 requests on the way on each, echo reached 5."), "{rates}");
+    assert!(rates.starts_with("On 64 connections with 16 requests in flight on each, echo reached 5."), "{rates}");
     assert!(
         rates.contains(" times the 16") && rates.contains(" k over kernel spinning inline · loopback; "),
         "{rates}"

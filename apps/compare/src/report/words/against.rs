@@ -30,7 +30,7 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
         .filter(|seen| seen.is_inline(&Design::Native))
         .filter_map(|seen| Some((seen, seen.rate(most)?)))
         .collect();
-    // The tables have the other links.
+    // Only the fastest link is compared here: the tables include all links.
     let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
         return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
     };
@@ -64,11 +64,10 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
         sentences.push(format!("On {}, its median round trips were {}.", called::point(least), called::list(&trips)));
     }
     if kinds.iter().any(|kind| *kind != native.row.link.kind) {
-        sentences
-            .push("These rows are over different kinds of links, so not all of it is the stack's doing.".to_owned());
+        sentences.push("These rows use different kinds of links, so the stack is not the only difference.".to_owned());
     }
     if sentences.is_empty() {
-        sentences.push("No row of kernel sockets ran that the native engine could be compared with.".to_owned());
+        sentences.push("No row of kernel sockets ran, so the native engine has no baseline.".to_owned());
     }
     sentences
 }
@@ -135,7 +134,7 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
     };
     if until - from + 1 > ahead.len() {
         let at: Vec<_> = ahead.iter().map(|&at| us(shown[at].0)).collect();
-        return Some(format!("Split was ahead where the service takes {}, and not between.", called::list(&at)));
+        return Some(format!("Split was ahead at service times of {}, but not between them.", called::list(&at)));
     }
     let mut sentences = match from {
         0 => format!("Split was ahead from the shortest service time that was measured, {},", us(first)),
@@ -149,7 +148,7 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
         true => format!(" up to {}; {}.", us(shown[until].0), how(until + 1)),
         false => format!(" up to the longest, {}.", us(last)),
     };
-    Some(sentences + " Its service has a thread more.")
+    Some(sentences + " Split uses one more thread.")
 }
 
 /// Compares verbs to the native engine.
@@ -175,7 +174,7 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
         let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
         let to = native(&by_rate, Ordering::Greater).map_or(String::new(), |(native, own)| {
             match (rate.against(&own), rate.times(&own)) {
-                (Some(_), Some(part)) => format!(", {} those of {}", times(part), native.name),
+                (Some(_), Some(part)) => format!(", {} the requests/s of {}", times(part), native.name),
                 _ => format!(", {NO_DIFFERENCE} from {}", native.name),
             }
         });
@@ -192,12 +191,12 @@ pub fn verbs(view: &View, app: App) -> Vec<String> {
         let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
         let to = native(&by_trip, Ordering::Less).map_or(String::new(), |(native, own)| {
             match (p50.against(&own), p50.times(&own)) {
-                (Some(_), Some(part)) => format!(", {} that of {}", times(part), native.name),
+                (Some(_), Some(part)) => format!(", {} the round trip of {}", times(part), native.name),
                 _ => format!(", {NO_DIFFERENCE} from {}", native.name),
             }
         });
         sentences.push(format!(
-            "On {}, {} had their shortest median round trip{among}: {}{to}.",
+            "On {}, {} had the shortest median round trip of the verbs rows{among}: {}{to}.",
             called::point(least),
             names(&equal),
             super::micros(p50.median)

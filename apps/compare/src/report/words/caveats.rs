@@ -13,12 +13,12 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
     let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
     if !results.finished {
         sentences.push(
-            "It was interrupted: missing rows were not measured, and there may be fewer rounds than requested."
+            "The run was interrupted: missing rows were not measured, and there may be fewer rounds than requested."
                 .to_owned(),
         );
     }
     match (ran, view.rows.len()) {
-        (_, 0) => sentences.push("It has no rows: nothing was compared.".to_owned()),
+        (_, 0) => sentences.push("There are no rows: nothing was compared.".to_owned()),
         (0, _) => sentences.push("Nothing ran, so there is nothing to compare.".to_owned()),
         (ran, all) if ran == all => sentences.push(format!("All {all} rows ran.")),
         (ran, all) => sentences.push(format!("{ran} of {all} rows ran.")),
@@ -28,12 +28,12 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
     }
     if ran > 0 && results.settings.rounds < 3 {
         sentences.push(
-            "With fewer than three rounds, no spread is known; what differs by less than a tenth is taken as equal."
+            "With fewer than three rounds, no spread is known, and differences below a tenth are not stated."
                 .to_owned(),
         );
     }
     if results.settings.quick {
-        sentences.push("It was the short comparison.".to_owned());
+        sentences.push("This was the short comparison (--quick).".to_owned());
     }
     let matters = sentences.len() > 1 || ran < view.rows.len();
     (if matters { Caveat } else { Remark }, sentences)
@@ -50,10 +50,10 @@ pub fn emulated(view: &View) -> (Weight, Vec<String>) {
             .filter(|seen| seen.row.link.emulated_by.as_ref() == Some(by))
             .map(|seen| names::whole(seen.row))
             .collect();
-        sentences.push(format!("By {by}: {}.", list(&names)));
+        sentences.push(format!("Emulated by {by}: {}.", list(&names)));
     }
     if rows.is_empty() {
-        sentences.push("No row here had one.".to_owned());
+        sentences.push("No measured row used an emulated device.".to_owned());
     }
     let verbs = view.rows.iter().any(|seen| matches!(seen.row.design, Design::Verbs(_)) && seen.measured().is_some());
     if !verbs {
@@ -69,8 +69,8 @@ pub fn links(view: &View) -> (Weight, Vec<String>) {
     if kinds.len() > 1 {
         weight = Caveat;
         sentences.push(
-            "Rows over different kinds of links are not alike: they differ in what is between the two processes, and not only in who \
-             carries the requests."
+            "Rows over different kinds of links are not comparable: not only the transport differs, but also the link \
+             between the two processes."
                 .to_owned(),
         );
     }
@@ -103,14 +103,14 @@ pub fn clients(view: &View) -> (Weight, Vec<String>) {
         (false, _) => (
             Caveat,
             vec![format!(
-                "These reached {part} % and more of what their client can do against a server that does nearly nothing, and may be faster \
-             than is shown (connections × requests on the way): {}.",
+                "These rows reached at least {part} % of the rate of their client against a minimal server, and may be \
+                 faster than shown (connections × requests in flight): {}.",
                 list(&near)
             )],
         ),
-        (true, true) => (Remark, vec![format!("No row came to {part} % of what its client can do.")]),
+        (true, true) => (Remark, vec![format!("No row reached {part} % of its client's ceiling.")]),
         (true, false) if view.rows.iter().any(|seen| seen.measured().is_some()) => {
-            (Caveat, vec!["What the clients can do was not measured: any row may be limited by its client.".to_owned()])
+            (Caveat, vec!["Client ceilings were not measured: any row may be limited by its client.".to_owned()])
         }
         (true, false) => (Remark, Vec::new()),
     }
@@ -124,7 +124,7 @@ pub fn shared(view: &View) -> (Weight, Vec<String>) {
         false => (
             Caveat,
             vec![format!(
-                "For want of cores, polling threads of these took turns on one, which they would not with a core each: {}.",
+                "Polling threads of these rows shared a core, because there were too few cores: {}.",
                 list(&names)
             )],
         ),
@@ -141,8 +141,9 @@ pub fn distance(view: &View) -> (Weight, Vec<String>) {
         return (Remark, Vec::new());
     }
     let sentences = format!(
-        "A cache line took between {} and {} ns from the server's core to the load's: the host moved them, and rows that were measured \
-         at different distances are not alike. The table of all figures has the distance of each.",
+        "A cache-line transfer between the cores of server and load took between {} and {} ns: the host moved the \
+         cores, and rows measured at different distances are not comparable. The table of all figures includes the \
+         distance of each row.",
         three(least),
         three(most)
     );
@@ -169,10 +170,10 @@ pub fn errors(view: &View) -> (Weight, Vec<String>) {
         .collect();
     let mut sentences = Vec::new();
     if !wrong.is_empty() {
-        sentences.push(format!("Requests were not answered, or wrongly, or connections were lost: {}.", list(&wrong)));
+        sentences.push(format!("Missing or wrong answers, or lost connections: {}.", list(&wrong)));
     }
     if !silent.is_empty() {
-        sentences.push(format!("Nothing was answered at a setting at least: {}.", list(&silent)));
+        sentences.push(format!("No request was answered in at least one setting: {}.", list(&silent)));
     }
     (Caveat, sentences)
 }

@@ -21,7 +21,7 @@ pub struct ConnectPlan {
     /// Size of the request in bytes, which the server must echo before the connection is closed. With 0 the connection
     /// is closed as soon as it is established.
     pub request: usize,
-    /// Largest number of connections of each worker.
+    /// Maximum number of connections that each worker opens in total.
     pub most: u64,
 }
 
@@ -33,10 +33,10 @@ pub struct ConnectPlan {
 /// event that received the last byte of the answer ([`Transport::now`] of both). It excludes closing. Requests answered
 /// while measuring count.
 ///
-/// This end closes first, with a FIN, so that TIME-WAIT is here (RFC 9293 §3.3.2) and the ports of closed connections
-/// stay in use for its duration. A connection that cannot be established is an error and not retried: from then on
-/// there is one concurrent connection less. A connection that is lost or delivers wrong bytes is an error and followed
-/// by another.
+/// This end closes first, with a FIN, so that it enters TIME-WAIT (RFC 9293 §3.3.2) and the ports of closed connections
+/// stay in use for its duration. A connection that cannot be established is an error and not retried: the number of
+/// concurrent connections decreases by one. A connection that is lost or delivers wrong bytes is an error and is
+/// replaced.
 #[derive(Debug)]
 pub struct Connects {
     plan: Plan,
@@ -70,7 +70,7 @@ pub struct Connects {
 pub struct ConnectStats {
     /// Connections whose request was answered while measuring.
     pub connections: u64,
-    /// Their times in nanoseconds, to three digits.
+    /// Request times in nanoseconds, to three digits.
     pub nanos: Histogram<u64>,
     /// Waits for a local port while measuring.
     pub port_waits: PortWaits,
@@ -177,7 +177,7 @@ impl Connects {
         }
     }
 
-    /// Takes an idle slot for another connection, if there may be one, and starts its time.
+    /// Takes an idle slot for another connection, unless the maximum is reached, and starts its time.
     fn next_slot(&mut self, now: Instant) -> Option<usize> {
         let slot = if self.left > 0 { self.idle.pop() } else { None }?;
         self.left -= 1;
@@ -326,7 +326,7 @@ impl Service for Connects {
 
     fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
         match self.port_wait {
-            // While connections wait, no other event may occur that would request them.
+            // While connections wait for a port, no other event may occur that retries them.
             Some(_) => self.open_more(net),
             None => self.advance(net.now()),
         }

@@ -1,9 +1,9 @@
 //! Waits of a load until a local port may be reused.
 //!
-//! A connection that the load has closed is in TIME-WAIT here, and its port is taken until the peer can tell the next
-//! connection from it: for some milliseconds with timestamps, for a minute without. While no port is free, one
-//! connection at a time is attempted, and the time between attempts doubles, since a transport may search all ports in
-//! each of them.
+//! A connection closed by the load is in TIME-WAIT at this end. Its port stays in use until the peer can distinguish
+//! the next connection from it: for some milliseconds with timestamps, for a minute without. While no port is free, the
+//! load attempts one connection at a time and doubles the time between attempts, because a transport may search all
+//! ports in each attempt.
 
 use linerate_bypass::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use linerate_bypass::time::{Duration, Instant};
 const FIRST_DELAY: Duration = Duration::from_millis(1);
 /// Longest time between two attempts.
 const LONGEST_DELAY: Duration = Duration::from_millis(64);
-/// Time after which an attempt that has not been refused has a port: the peer may be long in answering.
+/// Time after which an attempt that was not refused is assumed to have a port: the peer may take longer to answer.
 const ATTEMPT_TIME: Duration = Duration::from_millis(10);
 /// Longest wait: TIME-WAIT lasts 60 s, in the stack as in Linux.
 const LIMIT: Duration = Duration::from_secs(75);
 
-/// Waits for a port, in numbers.
+/// Number and duration of waits for a port.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PortWaits {
     /// Connections that waited.
@@ -45,17 +45,17 @@ pub(super) struct PortWait {
     /// Time of the next step.
     next: Instant,
     delay: Duration,
-    /// Place of the connection that is being attempted.
+    /// Slot of the connection that is being attempted.
     attempt: Option<usize>,
 }
 
 impl PortWait {
-    /// Wait that begins at `now`.
+    /// Creates a wait that begins at `now`.
     pub fn begin(now: Instant) -> Self {
         PortWait { since: now, next: now + FIRST_DELAY, delay: FIRST_DELAY, attempt: None }
     }
 
-    /// Returns when the wait began.
+    /// Returns the begin time of the wait.
     pub fn since(&self) -> Instant {
         self.since
     }
@@ -70,17 +70,17 @@ impl PortWait {
         }
     }
 
-    /// Notes that the connection of `index` is attempted at `now`.
+    /// Records that the connection of slot `index` is attempted at `now`.
     pub fn attempted(&mut self, index: usize, now: Instant) {
         (self.attempt, self.next) = (Some(index), now + ATTEMPT_TIME);
     }
 
-    /// Returns whether the connection of `index` is the one that is being attempted.
+    /// Returns whether the connection of slot `index` is being attempted.
     pub fn is_attempt(&self, index: usize) -> bool {
         self.attempt == Some(index)
     }
 
-    /// Notes that there was no port for the connection of `index`, and returns whether that was the attempt.
+    /// Records that no port was free for the connection of slot `index`. Returns whether it was being attempted.
     pub fn refused(&mut self, index: usize, now: Instant) -> bool {
         let is_attempt = self.is_attempt(index);
         if is_attempt {

@@ -38,7 +38,7 @@ fn each_connection_carries_one_request_and_closes_before_the_next() {
         assert_eq!(net.connects.len(), 1);
         let conn = net.establish(&mut service);
         assert_eq!((net.sent(conn).len(), net.is_closed(conn)), (64, false));
-        assert!(!before.contains(&net.sent(conn)), "what came from an earlier one would show");
+        assert!(!before.contains(&net.sent(conn)), "bytes differ between connections");
         before.push(net.sent(conn));
         echo(&mut net, &mut service, conn);
         assert!(net.is_closed(conn) && net.connects.is_empty());
@@ -186,12 +186,12 @@ fn port_wait_counts_in_the_connections_time_and_in_the_report() {
         }
         pass(&mut net, &mut service, MILLISECOND);
         waited += MILLISECOND;
-        assert!(waited < SECOND / 2, "no other attempt is made");
+        assert!(waited < SECOND / 2, "no further attempt");
     }
     let conn = net.establish(&mut service);
     echo(&mut net, &mut service, conn);
     gone(&mut net, &mut service, conn);
-    assert_eq!(net.connects.len(), 1, "the next one does not wait");
+    assert_eq!(net.connects.len(), 1, "the next connection does not wait");
     let conn = net.establish(&mut service);
     pass(&mut net, &mut service, SECOND);
     echo(&mut net, &mut service, conn);
@@ -233,7 +233,7 @@ fn one_connection_is_attempted_while_others_wait() {
     pass(&mut net, &mut service, 2 * MILLISECOND);
     assert_eq!(net.connects.len(), 1);
     net.establish(&mut service);
-    assert_eq!(net.connects.len(), OPENING_AT_ONCE, "there are ports again");
+    assert_eq!(net.connects.len(), OPENING_AT_ONCE, "ports are available again");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn port_wait_beyond_time_wait_is_an_error() {
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     while !barrier.all_decided() {
-        assert!(net.now.since(begun) < 90 * SECOND, "the wait has no end");
+        assert!(net.now.since(begun) < 90 * SECOND, "the wait does not end");
         pass(&mut net, &mut service, MILLISECOND);
         if !net.connects.is_empty() {
             net.refuse(&mut service, ConnectError::NoLocalAddress);

@@ -9,8 +9,8 @@
 //! - *Draining*: it closes its connections and waits for the peers to close.
 //!
 //! A connection that cannot be opened, breaks, or delivers wrong bytes is counted as an error. A connection lost while
-//! warming up or measuring is reopened at once; one that cannot be opened, or is lost before, is not retried. Errors
-//! count in every phase.
+//! warming up or measuring is reopened at once. A connection that cannot be opened, or is lost in an earlier phase, is
+//! not retried. Errors count in every phase.
 
 use super::{Barrier, Corrupt, OPENING_AT_ONCE, OPENING_TICK, Plan, Traffic, WorkerLoad, share};
 use crate::{Errors, Outcome};
@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 /// Interval at which a worker checks the time and the barrier while measuring, without other events.
 const MEASURING_TICK: Duration = Duration::from_millis(20);
-/// Connections tried in one event for one that can send a due request.
+/// Maximum number of connections examined in one event for room for a due request.
 const SEND_ATTEMPTS: usize = 64;
-/// Connections that close at the same time. Their segments, and those of the server, fit in the queues of a port.
+/// Maximum number of connections that close at the same time. The segments of both ends fit in the queues of a port.
 const CLOSING_AT_ONCE: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ pub struct Load<T: Traffic> {
     open: usize,
     /// First slot whose connection has not been closed yet while draining.
     next_close: usize,
-    /// Connections that were closed while draining and exist.
+    /// Number of connections that were closed while draining and still exist.
     closing: usize,
     /// Slot of the connection whose timer drives this worker.
     timer_slot: Option<usize>,
@@ -109,7 +109,7 @@ impl<T: Traffic> Load<T> {
         matches!(self.phase, Phase::Preparing | Phase::WarmingUp { .. } | Phase::Measuring { .. })
     }
 
-    /// Returns the end of this phase, if its traffic is warm-up or measured traffic.
+    /// Returns the end time of the warm-up or the measurement, in these phases.
     fn ends_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::WarmingUp { until } | Phase::Measuring { until, .. } => Some(until),
@@ -239,8 +239,8 @@ impl<T: Traffic> Load<T> {
         }
     }
 
-    /// Handles input on a connection: `take` processes it and, if [`PhaseFlags`] permit, sends. The flags also state
-    /// whether the input counts.
+    /// Handles input on a connection: `take` processes the input and, if [`PhaseFlags`] permit, sends. The flags also
+    /// state whether the input counts.
     #[inline]
     fn handle_input<N: Transport>(
         &mut self,
@@ -272,7 +272,7 @@ impl<T: Traffic> Load<T> {
         self.finish_if_over(net);
     }
 
-    /// Closes the next connections while draining. One that is not idle closes when it is.
+    /// Closes the next connections while draining. A connection that is not idle is closed when it becomes idle.
     fn close_more(&mut self, net: &mut impl Transport) {
         while self.closing < CLOSING_AT_ONCE && self.next_close < self.slots.len() {
             if let Some((conn, stream)) = &self.slots[self.next_close] {

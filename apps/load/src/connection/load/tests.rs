@@ -80,7 +80,7 @@ fn load_measures_closes_and_ends_when_all_peers_closed() {
     let outcome = load.into_outcome();
     assert_eq!(outcome.measured, SECOND);
     assert_eq!(outcome.errors, Errors::default());
-    assert_eq!(outcome.traffic.requests(), 20, "what came back after the end does not count");
+    assert_eq!(outcome.traffic.requests(), 20, "answers after the end do not count");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn answers_while_warming_up_do_not_count() {
     let bytes = net.drain(&mut load, conn);
     net.pass(&mut load, SECOND / 5);
     net.arrive(&mut load, conn, &bytes);
-    assert_eq!(load.outcome.traffic.requests(), 2, "a closed loop counts what is answered while measuring");
+    assert_eq!(load.outcome.traffic.requests(), 2, "a closed loop counts requests answered while measuring");
     net.pass(&mut load, SECOND / 2);
     assert!(!net.is_closed(conn));
     net.pass(&mut load, SECOND / 2);
@@ -142,7 +142,7 @@ fn open(connections: usize, warm_up: Duration) -> (Load<EchoLoad>, FakeTransport
     }
     barrier.prepare();
     net.pass(&mut load, OPENING_TICK);
-    assert!(net.alive().iter().all(|conn| net.sent(*conn).is_empty()), "nothing is due before it begins");
+    assert!(net.alive().iter().all(|conn| net.sent(*conn).is_empty()), "no request is due before the load begins");
     barrier.begin();
     net.pass(&mut load, OPENING_TICK);
     (load, net)
@@ -160,7 +160,7 @@ fn open_loop_sends_due_requests_in_turn_and_keeps_the_rest_waiting() {
         assert!(sent.iter().max().unwrap() - sent.iter().min().unwrap() <= 10, "{sent:?}");
         net.pass(&mut load, MILLISECOND);
     }
-    // Ten were due: these six are answered after 9 to 4 ms, and the others at once.
+    // Ten requests were due. The six sent requests are answered after 9 to 4 ms, and the other four at once.
     conns.iter().for_each(|conn| echo(&mut load, &mut net, *conn));
     let traffic = &load.outcome.traffic;
     assert_eq!((traffic.requests(), traffic.pace().unwrap().late_nanos().len()), (6, 10));
@@ -170,14 +170,14 @@ fn open_loop_sends_due_requests_in_turn_and_keeps_the_rest_waiting() {
     assert_eq!(traffic.requests(), 10);
     assert_eq!((millis(traffic.rtt_nanos().min()), millis(traffic.rtt_nanos().max())), (0, 9));
     let late = traffic.pace().unwrap().late_nanos();
-    assert_eq!((late.min(), millis(late.max())), (0, 3), "the first that waited was due 3 ms before there was room");
+    assert_eq!((late.min(), millis(late.max())), (0, 3), "the first waiting request was due 3 ms before it was sent");
 }
 
 #[test]
 fn open_loop_counts_requests_due_while_measuring() {
     let (mut load, mut net) = open(1, 2 * MILLISECOND);
     let conn = net.alive()[0];
-    // Two were due before.
+    // Two requests were due before the measurement.
     for _ in 0..4 {
         net.pass(&mut load, MILLISECOND);
     }
@@ -300,7 +300,7 @@ fn lost_connection_is_counted_and_reopened_with_a_new_stream() {
     net.gone(&mut load, second, CloseReason::Aborted);
     let third = net.establish(&mut load);
     net.pass(&mut load, SECOND);
-    assert!(net.is_closed(third), "the clock went over to the new connection");
+    assert!(net.is_closed(third), "the timer moved to the new connection");
     net.gone(&mut load, third, CloseReason::Finished);
     assert!(barrier.all_done());
     assert_eq!(load.into_outcome().errors, Errors { lost: 2, ..Default::default() });

@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Names queried together, and values read together.
+/// Maximum number of outstanding name queries, and of outstanding reads.
 const ASKED: usize = 32;
 const LOOKED_AT: usize = 8;
 
-/// Reason why counters are unknown.
+/// Reason why counters could not be looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CounterLookupError {
     /// The connection failed or ended.
@@ -38,15 +38,15 @@ pub struct CounterLookup {
     requested: usize,
     answer: Vec<u8>,
     values: Vec<u64>,
-    /// Counters whose value has been requested.
+    /// Number of counters whose value has been requested.
     looked_at: usize,
     known: usize,
     failed: Option<CounterLookupError>,
 }
 
 impl CounterLookup {
-    /// Creates a lookup of `count` counters of the server at `remote`. `addrs` has the addresses of all of them or
-    /// none. Sets `is_over` at the end.
+    /// Creates a lookup of `count` counters of the server at `remote`. `addrs` contains the addresses of all counters,
+    /// or is empty if they are unknown. Sets `is_over` at the end.
     pub fn new(remote: SocketAddr, count: usize, addrs: Vec<RemoteAddr>, is_over: Arc<AtomicBool>) -> Self {
         CounterLookup {
             remote,
@@ -113,14 +113,14 @@ impl CounterLookup {
         let mut used = 0;
         while self.addrs.len() < self.requested {
             let rest = &self.answer[used..];
-            let Some((reply, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("something else"))? else { break };
+            let Some((reply, len)) = parse_numbers::<2>(rest).map_err(|_| wrong("unexpected reply"))? else { break };
             used += len;
             let [address, key] = match reply {
                 NumbersReply::Numbers(numbers) => numbers,
-                NumbersReply::Null => return Err(wrong("nothing")),
+                NumbersReply::Null => return Err(wrong("null reply")),
                 NumbersReply::Error(error) => return Err(CounterLookupError::Refused(self.addrs.len(), error)),
             };
-            let key = u32::try_from(key).ok().filter(|_| address % 8 == 0).ok_or_else(|| wrong("no address"))?;
+            let key = u32::try_from(key).ok().filter(|_| address % 8 == 0).ok_or_else(|| wrong("invalid address"))?;
             self.addrs.push(RemoteAddr { address, key });
         }
         self.answer.drain(..used);

@@ -38,7 +38,7 @@ pub struct CountStats {
     pub adds: u64,
     /// COMPARE_AND_SWAPs that found the expected value.
     pub swaps: u64,
-    /// COMPARE_AND_SWAPs that did not, each followed by another operation.
+    /// COMPARE_AND_SWAPs that found another value, each followed by another operation.
     pub misses: u64,
     /// Operations outstanding when their connection was lost, which may or may not have been executed.
     pub unknown: u64,
@@ -50,7 +50,7 @@ impl CountStats {
         self.adds + self.swaps
     }
 
-    /// Returns whether these operations explain a growth by `grew`, without increments by others.
+    /// Returns whether these operations explain a growth by `grew`, without increments by other clients.
     pub fn explains(&self, grew: u64) -> bool {
         grew.checked_sub(self.added()).is_some_and(|more| more <= self.unknown)
     }
@@ -131,7 +131,7 @@ impl CountLoad {
         self.requests
     }
 
-    /// Returns their times in nanoseconds, including all attempts.
+    /// Returns the request times in nanoseconds, including all attempts.
     pub fn nanos(&self) -> &Histogram<u64> {
         &self.nanos
     }

@@ -68,7 +68,7 @@ impl Bench {
         self.net.pass(&mut self.load, SECOND);
         while self.step() {}
         for conn in self.net.alive() {
-            assert!(self.net.is_closed(conn), "it is closed when nothing is on its way");
+            assert!(self.net.is_closed(conn), "a connection without outstanding operations is closed");
             self.net.gone(&mut self.load, conn, CloseReason::Finished);
         }
         let grew = self.numbers.iter().fold(0u64, |sum, number| sum.wrapping_add(*number));
@@ -180,7 +180,7 @@ fn lookup(names: usize, count: usize, known: Vec<RemoteAddr>, numbers: &mut [u64
         }
         answer.as_bytes().chunks(100).filter(|_| true).for_each(|part| net.arrive(&mut lookup, conn, part));
         let was_done = net.do_remote(&mut lookup, |operation| apply(numbers, operation));
-        assert!(requests > 0 || was_done || net.is_closed(conn), "it waits for nothing");
+        assert!(requests > 0 || was_done || net.is_closed(conn), "the lookup stalled");
     }
     net.gone(&mut lookup, conn, CloseReason::Finished);
     assert!(is_over.load(Ordering::Acquire));

@@ -15,14 +15,14 @@ use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Attempts to read a record that is being changed before asking the server.
+/// Attempts to read a record that is being changed before the GET is sent to the server.
 const TRIES: u32 = 8;
 
 /// Time for which floors that were read serve later GETs: a flush may be noticed this late.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// Interval of touches of a connection: GETs that are sent to the server, which otherwise does not learn that a key is
-/// in use, and evicts it. An idle server is woken no more often.
+/// Minimum interval of touches of a connection: GETs sent to the server, so that it does not evict keys that are read
+/// one-sided only. The interval limits the wake-ups of an idle server.
 const TOUCH: Duration = Duration::from_millis(250);
 
 /// Address and layout of a server's export.
@@ -30,7 +30,7 @@ const TOUCH: Duration = Duration::from_millis(250);
 pub struct Exported {
     addr: RemoteAddr,
     layout: Layout,
-    /// Milliseconds by which the clock of the server is ahead of the local one, or more; wraps if it is behind.
+    /// Upper bound of the lead of the server's clock over the local clock in milliseconds; wraps if it is behind.
     clock_offset: u64,
 }
 
@@ -122,8 +122,8 @@ pub struct Reader<'a, T> {
 }
 
 impl Exported {
-    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`, of which the last is the server's clock
-    /// in milliseconds since 1970; `None` if they are invalid.
+    /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid. The last
+    /// number is the server's clock in milliseconds since 1970.
     fn of(numbers: [u64; 7]) -> Option<Self> {
         let [address, key, seed, shards, rows, log, clock] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
@@ -132,9 +132,9 @@ impl Exported {
         Some(Exported { addr, layout, clock_offset: clock })
     }
 
-    /// Follows the clock of the server, to which the request was sent at the local time `asked` or later, in
-    /// milliseconds since 1970. The server's clock is therefore never assumed to be behind: a GET of a key that is
-    /// about to expire may be sent to the server, but no expired value is found. Called once.
+    /// Computes the clock offset. The query was sent at the local time `asked` or later, in milliseconds since 1970, so
+    /// the server's clock is never underestimated: a GET of a key that is about to expire may be sent to the server,
+    /// but no expired value is found. Called once.
     pub fn asked_at(self, asked: u64) -> Self {
         Exported { clock_offset: self.clock_offset.wrapping_sub(asked), ..self }
     }
@@ -284,8 +284,8 @@ impl PendingGets {
 }
 
 impl PendingGet {
-    /// Begins again with the row, after the READ of a known place. This happens once, as the GET no longer has a known
-    /// place. Returns whether a READ was posted.
+    /// Restarts with the row after the READ of a superseded record at a known place. A GET restarts at most once,
+    /// because it then has no known place. Returns whether a READ was posted.
     fn read_row(&mut self, token: usize, reader: &mut Reader<'_, impl Transport>) -> bool {
         reader.counts.superseded += 1;
         (self.candidate, self.record) = (None, None);

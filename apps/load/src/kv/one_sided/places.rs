@@ -7,17 +7,17 @@ use linerate_kv::export::Candidate;
 const MOST: u64 = 16_384;
 /// Interval of touches of a key.
 const TOUCH_KEY: Duration = Duration::from_secs(1);
-/// Limit of the GETs for which a place that moved is not kept.
+/// Maximum number of GETs through the row before the place of a superseded record is recorded again.
 const MOST_WAITS: u8 = 15;
 
 /// Places of records. A GET of a key with a known place is one READ, as long as the record is not superseded.
 ///
-/// A place is not kept while its key changes nearly as often as it is read, because each GET would then take a READ
-/// more: after each READ of a superseded record, the place is kept twice as many GETs later, and half as many after
-/// each success.
+/// The place of a key that changes nearly as often as it is read is not recorded, because each GET would take an
+/// additional READ. Each READ of a superseded record doubles the number of GETs before the place is recorded again, and
+/// each READ of a current record halves it.
 #[derive(Debug, Default)]
 pub struct KnownPlaces {
-    /// One of the keys with the same remainder modulo the length each.
+    /// Places by the key number modulo the length. A key replaces another key with the same remainder.
     places: Box<[Place]>,
 }
 
@@ -26,8 +26,9 @@ struct Place {
     number: u64,
     candidate: Option<Candidate>,
     touched_at: Option<Instant>,
-    /// GETs by the row before the place is kept, and their number after the last READ of a superseded record.
+    /// Remaining GETs through the row before the place is recorded.
     waits: u8,
+    /// Value of `waits` after the last READ of a superseded record, halved by each READ of a current record.
     backoff: u8,
 }
 
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn place_of_a_changing_key_is_kept_after_ever_more_gets() {
+    fn place_of_a_changing_key_is_recorded_after_increasing_numbers_of_gets() {
         let (mut places, candidate) = (KnownPlaces::new(10), candidate());
         let gets_until_kept = |places: &mut KnownPlaces| {
             (1..).find(|_| {

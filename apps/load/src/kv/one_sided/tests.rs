@@ -88,14 +88,14 @@ fn repeated_get_is_one_read_and_floors_serve_many() {
         }
         let OneSidedStats { reads, found, torn, superseded, touches, fallbacks } = bench.reads();
         assert_eq!((torn, superseded, touches, fallbacks), (0, 0, 0, 0));
-        // One turn and READ for each, except the first GETs of each key, those under way, and the floors.
+        // Each GET takes one turn and one READ, except the first GETs of each key, outstanding GETs, and the floors.
         let first = KEYS * depth as u64;
         assert!(found + first >= 399 * depth as u64, "{found} of {depth}");
         assert!(reads <= found + first + depth as u64 + 1, "{reads} READs for {found} GETs, depth {depth}");
     }
 }
 
-/// Keys that change between any two READs: no GET repeats, and few take a third READ.
+/// Keys change between any two READs: no READ is torn, and few GETs take a third READ.
 #[test]
 fn gets_of_keys_that_always_change_take_at_most_three_reads() {
     for depth in [1, 4, 16] {
@@ -107,7 +107,7 @@ fn gets_of_keys_that_always_change_take_at_most_three_reads() {
         }
         let OneSidedStats { reads, found, torn, superseded, touches, fallbacks } = bench.reads();
         assert_eq!((torn, touches, fallbacks), (0, 0, 0));
-        // A superseded record costs its GET one READ. The floors are fresh, and at most `depth` GETs are under way.
+        // A superseded record costs its GET one READ. The floors are fresh, and at most `depth` GETs are outstanding.
         assert!(reads <= 2 * found + superseded + 3 * depth as u64 + 1, "{reads} {found} {superseded}, depth {depth}");
         assert!(found > 200 * depth as u64, "{found} {depth}");
         assert!(superseded * 4 <= found, "{superseded} {found} {depth}");
@@ -135,7 +135,7 @@ fn keys_that_change_once_are_read_from_their_new_places() {
     assert_eq!(bench.answer_fallbacks(), 0);
     let after = bench.reads();
     let superseded = after.superseded - before.superseded;
-    // Once for each key, or for each GET of it that is under way.
+    // Once for each key, or for each outstanding GET of a key.
     assert!((KEYS..=KEYS + 4).contains(&superseded), "{after:?}");
     assert!(after.found - before.found > 390 * 4 - 5 * KEYS, "{after:?}");
 }

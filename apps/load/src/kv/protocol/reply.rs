@@ -268,14 +268,14 @@ impl Check {
             if self.received as usize == HEAD {
                 self.rest = Some(self.look_up(request, expected)?);
             } else if self.received == self.len {
-                return Err(format!("a value of {} bytes, shorter than any that is written", self.len));
+                return Err(format!("a value of {} bytes, shorter than the minimum", self.len));
             }
         }
         if let Some(rest) = &mut self.rest {
             if !rest.matches(bytes) {
                 let version = version_of(self.head);
                 return Err(format!(
-                    "a byte between {} and {} of its version {version} is not what was written",
+                    "a byte between {} and {} of its version {version} differs from the written value",
                     self.received,
                     self.received as usize + bytes.len()
                 ));
@@ -315,7 +315,7 @@ fn wrong_answer(line: &[u8]) -> Wrong {
     format!("the reply is {}", shown(line))
 }
 
-/// Returns the beginning of `bytes` in quotes. Only bytes that are no printable ASCII are escaped.
+/// Returns the beginning of `bytes` in quotes. Only bytes that are not printable ASCII are escaped.
 pub fn shown(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN { "…" } else { "" };
     let mut text = String::from('"');

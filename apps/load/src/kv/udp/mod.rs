@@ -13,15 +13,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Largest request datagram: that of a frame with an MTU of 1500, after the headers of IPv6 and UDP.
+/// Maximum length of a request datagram: an MTU of 1500 minus the headers of IPv6 and UDP.
 const REQUEST: usize = 1500 - 40 - 8;
-/// Largest value whose SET fits one such datagram.
+/// Largest value whose SET fits into one request datagram.
 pub const LONGEST: u32 = (REQUEST - HEADER - AROUND) as u32;
 /// Bytes of a SET besides the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
 const AROUND: usize = 31 + 2;
-/// Largest number of datagrams of an answer: a value of that length with its lines.
+/// Maximum number of datagrams of an answer: a value of [`LONGEST`] bytes with its lines.
 const PIECES: usize = 2;
-/// Outstanding requests while filling, at least: few enough for a kernel socket's buffer.
+/// Minimum number of outstanding requests while filling, small enough for a kernel socket's buffer.
 const FILLING: usize = 256;
 
 /// Parameters of a load over UDP in addition to its [`Keyspace`].
@@ -77,7 +77,7 @@ struct Slot {
     /// Current or last request ID: the slot's index within its port, plus a multiple of the slots per port for each
     /// use.
     id: u16,
-    /// Received datagrams of an answer with several.
+    /// Received datagrams of an answer that consists of several.
     pieces: [Option<Bytes>; PIECES],
 }
 
@@ -90,10 +90,11 @@ pub struct UdpKvLoad {
     load: KvLoad,
     plan: UdpPlan,
     phase: Phase,
-    /// Slots; those of a port are consecutive.
+    /// Slots. The slots of a port are consecutive.
     slots: Vec<Slot>,
-    /// Slots per port, a power of two; and those used after filling.
+    /// Slots per port, a power of two.
     of_port: usize,
+    /// Slots per port that are used after filling.
     depth: usize,
     /// Free slots, the one free for longest first, so that request IDs are not reused soon.
     free: VecDeque<u32>,

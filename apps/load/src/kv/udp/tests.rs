@@ -112,7 +112,7 @@ impl Pair {
 fn keys_are_set_before_the_depth_is_reached() {
     let mut pair = Pair::new(plan());
     pair.turn();
-    assert_eq!(pair.most, 1, "one calls first");
+    assert_eq!(pair.most, 1, "one request probes the server first");
     pair.turn();
     pair.turn();
     assert!(pair.most >= FILLING / 2, "{}", pair.most);
