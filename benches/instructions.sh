@@ -9,10 +9,10 @@
 #   benches/instructions.sh kv --depth 16
 #   benches/instructions.sh http --over duplex
 # FEATURES=LIST builds with these features of linerate-benches.
-# Prints one line: per echo, per datagram, per connection, per message and per data segment (received and sent), or per request.
-# KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the instructions of one
-# operation by origin (needs addr2line): the called function, and the file of this project whose code was inlined there.
-# Instructions of the standard library count for the file that uses it.
+# Prints one line: per echo, per datagram, per connection, per message and per data segment (received and sent), or per
+# request. KEEP=FILE keeps the larger run's profile in FILE, for callgrind_annotate. PROFILE=1 also prints the
+# instructions of one operation by origin (needs addr2line): the called function, and the file of this project whose
+# code was inlined there. Instructions of the standard library count for the file that uses it.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 //! Microbenchmarks of the hot parts: `cargo bench -p linerate-benches --bench parts`. `engine` and `kv service` measure
-//! the whole.
+//! complete operations.
 //!
-//! Each iteration is a burst of at least some hundred nanoseconds, whose size the name states. Internals of the stack
-//! are measured through a turn of a worker on the memory NIC.
+//! Each iteration is a burst that takes at least some hundred nanoseconds; the name of the benchmark states its size.
+//! Internals of the stack are measured through a turn of a worker on the memory NIC.
 #![forbid(unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};

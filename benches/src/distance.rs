@@ -29,9 +29,9 @@ impl Cores {
         measure_stable(|| self.distance(), measure)
     }
 
-    /// Returns the results of both `measures`, each of a time in which the cores kept their distance, and the distance,
-    /// which is the same. Begins with the one at index `first`, and repeats a measurement a few times if the cores
-    /// moved. Returns `None` if they keep moving.
+    /// Returns the results of both `measures` and the distance of the cores, which is the same for both. Begins with
+    /// the measurement at index `first`, and repeats a measurement a few times if the cores move. Returns `None` if
+    /// they keep moving.
     pub fn measure_both<T: Copy>(
         &self,
         first: usize,
@@ -109,7 +109,7 @@ pub fn group_by_distance(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
     group_by_distance
 }
 
-/// Returns those of `samples` whose distance is in the group `alike`.
+/// Returns the samples whose distance is in the group `alike`.
 pub fn at_distance<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
     samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
 }

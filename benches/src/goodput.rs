@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Bytes per call of `read` or `write`.
 const PIECE: usize = 1 << 16;
 
-/// Sender and receiver. The sender listens and is called near.
+/// Sender and receiver. The sender listens on the near host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pair {

@@ -21,7 +21,7 @@ pub fn available() -> bool {
 pub struct Reserved(u64);
 
 impl Reserved {
-    /// Reserves what is missing until `wanted` pages are free. The kernel may provide fewer.
+    /// Reserves pages until `wanted` are free. The kernel may provide fewer.
     pub fn top_up(wanted: u64) -> Result<Reserved, Error> {
         let host = Host::default();
         let missing = wanted.saturating_sub(host.pool(PageSize::MB_2)?.available());
@@ -32,7 +32,7 @@ impl Reserved {
         Ok(Reserved(host.reserve(&reservation)?.complete()?.got))
     }
 
-    /// Returns the number of pages that were reserved in addition.
+    /// Returns the number of pages that were reserved.
     pub fn pages(&self) -> u64 {
         self.0
     }

@@ -1,6 +1,6 @@
-//! Network namespaces of this machine and links between them, which require root. Dropping a namespace removes it;
-//! creating namespaces removes those of processes that were killed. Functions return
-//! the error of a set-up command that fails.
+//! Network namespaces of this machine and links between them, which require root. Dropping a namespace removes it.
+//! Creating namespaces removes the namespaces of processes that were killed. Functions return the error of a set-up
+//! command that fails.
 
 use crate::error::Error;
 use crate::process::Process;

@@ -251,7 +251,7 @@ impl Process {
         Some(line.clone())
     }
 
-    /// Returns the next line of its standard error; `None` if there is none before `until`, or it has ended.
+    /// Returns the next line of its standard error; `None` if there is none before `until` or the end of the program.
     fn next_stderr_line(&mut self, until: Instant) -> Result<Option<String>, Error> {
         loop {
             if let Some(line) = self.unread_stderr_line() {
@@ -280,7 +280,7 @@ impl Process {
                 return Ok(());
             }
         }
-        Err(self.failed(&format!("did not print what was expected within {} s", limit.as_secs())))
+        Err(self.failed(&format!("did not print the expected lines within {} s", limit.as_secs())))
     }
 
     /// Waits up to `limit` for a line of its standard error that contains one of the `words`, and returns it;
@@ -376,7 +376,8 @@ fn text(lines: impl Iterator<Item = String>) -> String {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // If closing the input has no effect, the command prefix itself gets a signal. What remains is killed.
+        // If closing the input has no effect, the command prefix itself gets a signal. A program that still runs is
+        // killed.
         for _ in 0..if self.is_supervised() { 2 } else { 1 } {
             if self.is_running() {
                 self.request_exit();

@@ -173,7 +173,7 @@ impl Image {
     }
 }
 
-/// Without a kernel the lab cannot run.
+/// Turns a failed download of a kernel into [`Error::Unable`]: the lab cannot run without a kernel.
 fn unable(error: Error) -> Error {
     match error {
         Error::Failed(text) => Error::Unable(format!("no kernel could be downloaded: {text}")),

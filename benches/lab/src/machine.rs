@@ -279,7 +279,7 @@ impl Port {
     fn send_request(&self, request: &Request) {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
-        // If the guest has ended, its receivers are notified otherwise.
+        // If the guest has ended, the exit of QEMU closes the channels of its programs.
         let _ = lock(&self.input).write_all(&line);
     }
 }
@@ -344,7 +344,7 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
     command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor(lab, setup).display()));
     command.args(["-machine", "q35,memory-backend=memory", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]);
     command.args(["-smp", &setup.cpus.to_string(), "-m", &setup.megabytes.to_string()]);
-    // Mappable by a vhost-user process.
+    // Shared, so that a vhost-user process can map it.
     let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", setup.megabytes);
     command.args(["-object", &memory]);
     // Timer checks are disabled because an emulated machine may be scheduled late, and hardening because it is slow
@@ -353,7 +353,7 @@ fn command(lab: &Lab, setup: &Setup) -> Command {
                     rodata=off init_on_alloc=0 lsm= cryptomgr.notests"
         .to_owned();
     if setup.iommu {
-        // Precedes the devices behind it.
+        // QEMU requires the IOMMU before the devices that use it.
         command.args(["-device", "intel-iommu,intremap=on,device-iotlb=on"]);
         line += " intel_iommu=on";
     }

@@ -71,8 +71,8 @@ impl Comparison {
         Comparison::Bounces,
     ];
 
-    /// Returns the measurements in `setting`. The cost of any program on the interface is that of its driver, so it has
-    /// no limit.
+    /// Returns the measurements in `setting`. Comparisons of no program with one that passes all frames have no limit,
+    /// because the driver causes this cost for any program.
     pub fn paired(self, setting: &Setting) -> Paired<'_> {
         let equal = Some(Bound::AtLeast(0.95));
         let (names, unit, required) = match self {

@@ -51,7 +51,7 @@ struct Args {
     #[arg(long, value_name = "ATTACK,…", value_delimiter = ',', value_enum, default_values_t = Attack::ALL)]
     attacks: Vec<Attack>,
 
-    /// Numbers of attackers instead of the defaults of each attack; floods have none
+    /// Numbers of attackers instead of the defaults of each attack; without effect on floods
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000))]
     attackers: Vec<u32>,
 

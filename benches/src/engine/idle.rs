@@ -32,7 +32,7 @@ pub struct Idle {
 }
 
 /// Opens `connections`, then as many again. One request of `size` bytes is echoed and acknowledged on each, so that
-/// retained memory of that is included.
+/// memory retained after an echo is included.
 ///
 /// The client's memory is excluded: it is resident before.
 pub fn measure<E: Engine<MemoryNic>>(

@@ -22,7 +22,7 @@ const UNFINISHED: &[u8] = b"GET /metrics HTTP/1.1\r\nA: a";
 /// Consecutive intervals without a write after which the server counts as accepting no more: a second. After a shorter
 /// pause the sockets could be between retransmissions of discarded segments, which start at 200 ms.
 const REFUSALS: u32 = 100;
-/// Interval of these writes.
+/// Interval of writes of [`UNFINISHED`].
 const HEADER_PERIOD: Duration = Duration::from_millis(100);
 
 /// Writes requests to `count` sockets and reads no answer. Reconnects if the server closes a connection.

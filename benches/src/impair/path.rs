@@ -107,8 +107,8 @@ impl Path {
         bridge.args(config.core.map(|core| format!("--core={core}")));
         let mut bridge = Process::start(bridge)?;
         bridge.wait_for_line("ready")?;
-        // From here with real-time priority: other work on its core would lengthen the path. Not earlier, because
-        // DPDK's start spins for threads that would not run.
+        // Real-time priority, because other work on the core of the bridge would lengthen the path. DPDK's start must
+        // precede it: it spins until other threads have run, which this priority would prevent.
         let mut first = Command::new("chrt");
         first.args(["--fifo", "--pid", "1", &bridge.id().to_string()]);
         Process::start(first)?.output(PATIENCE)?;

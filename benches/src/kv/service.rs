@@ -91,7 +91,7 @@ impl ServiceBench {
 }
 
 impl Bench for ServiceBench {
-    /// Runs `operations` requests, rounded up to whole bench.
+    /// Runs `operations` requests, rounded up to whole turns.
     fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
         let each = CONNECTIONS * self.workload.depth;
         let mut spent = Duration::ZERO;

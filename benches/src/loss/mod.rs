@@ -3,7 +3,7 @@
 //!
 //! All transports use the same link, and the same seeds lose frames with the same probability in both directions. The
 //! payload of each frame is counted as it is sent. The transfer ends when all bytes are delivered and acknowledged, so
-//! each payload byte beyond those was sent again.
+//! every further payload byte was sent again.
 
 mod rc;
 mod tcp;
@@ -99,7 +99,7 @@ impl Counts {
 /// Transfer that did not end.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The transfer took too long, or nothing was left to happen.
+    /// The transfer exceeded its time limit, or neither end had further work.
     #[error("{transport}: {delivered} of {bytes} bytes were delivered in {} s of virtual time", PATIENCE.as_secs())]
     Stalled {
         /// Name of the transport.
@@ -119,7 +119,7 @@ pub enum TransferError {
 
 /// One end of a transfer.
 trait Endpoint {
-    /// Receives and sends all that is due. Returns true if there was any work.
+    /// Processes received frames and sends those that are due. Returns true if there was any work.
     fn turn(&mut self, now: Instant) -> bool;
     /// Returns the time of the next work without received frames.
     fn due(&mut self) -> Option<Instant>;
@@ -167,8 +167,8 @@ impl Site {
         (Site { link, sent }, [a, b])
     }
 
-    /// Runs both ends until `delivered` returns the bytes of a transfer that is over. It returns an error for a
-    /// connection that was lost.
+    /// Runs both ends until `delivered` returns the number of delivered bytes, as it does at the end of the transfer.
+    /// `delivered` returns an error if the connection was lost.
     fn run<A: Endpoint, B: Endpoint>(
         &self,
         (sender, receiver): (&mut A, &mut B),

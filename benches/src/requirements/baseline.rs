@@ -72,8 +72,8 @@ pub enum Deviation {
         /// Current count.
         count: u64,
     },
-    /// An accepted count belongs to no path.
-    #[error("{path}: an accepted count without such a path. Accept the current counts: {ACCEPT}")]
+    /// The path of an accepted count no longer exists.
+    #[error("{path}: an accepted count of a path that no longer exists. Accept the current counts: {ACCEPT}")]
     Removed {
         /// Name of the path.
         path: String,

@@ -7,7 +7,7 @@ pub enum Args {
     Demo,
     /// Checks and tests.
     Test {
-        /// Adds the steps that take long.
+        /// Adds the slow steps.
         all: bool,
         /// Names of steps; empty for all.
         steps: Vec<String>,

@@ -29,9 +29,9 @@ const PACKAGES: [&str; 11] = [
 pub enum Build {
     /// Release mode.
     Release,
-    /// Release mode; the tests of devices are those of all packages, which are built already.
+    /// Release mode. The tests of devices use the build of all packages, which exists already.
     ReleaseOfEverything,
-    /// The programs of the tests, which are built already.
+    /// Test profile, whose programs are built already.
     Tests,
 }
 

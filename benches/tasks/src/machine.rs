@@ -50,17 +50,17 @@ impl Machine {
         Machine { missing: Vec::new(), root: false, namespaces: false }
     }
 
-    /// Returns whether a package is installed. It must be one of those that `run` installs for the command.
+    /// Returns whether a package is installed. It must be among the packages that `run` installs for the command.
     pub fn has(&self, package: &str) -> bool {
         self.missing.iter().all(|missing| missing != package)
     }
 
-    /// Returns whether everything is installed that the feature `dpdk` is built with.
+    /// Returns whether the build dependencies of the feature `dpdk` are installed.
     pub fn dpdk(&self) -> bool {
         ["libdpdk-dev", "libpcap-dev", "libclang-dev", "pkg-config"].iter().all(|package| self.has(package))
     }
 
-    /// Returns whether everything is installed that the feature `rdma` is built with.
+    /// Returns whether the build dependencies of the feature `rdma` are installed.
     pub fn rdma(&self) -> bool {
         ["libclang-dev", "cmake", "make"].iter().all(|package| self.has(package))
     }

@@ -1,4 +1,4 @@
-//! `./run package`: a Debian package with all features, for the processors that packages are for.
+//! `./run package`: a Debian package with all features, for processors of level x86-64-v3.
 
 use crate::cargo::{cargo, command, target};
 use crate::error::Error;

@@ -63,7 +63,7 @@ pub fn line(command: &Command) -> String {
     environment.chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Program that runs meanwhile. It is ended together with this process.
+/// Program in the background, which is ended together with this process.
 pub struct Background {
     line: String,
     child: Child,

@@ -107,7 +107,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     Program::start("host: linerate compare", &command, &lab.log)?.succeed_within(WITHIN + BESIDE)?;
     // Remote programs have ended with their connections.
     for machine in [&guests.server, &guests.client] {
-        machine.run("what is left", "until ! pgrep -x linerate; do sleep 0.05; done")?;
+        machine.run("end of remote programs", "until ! pgrep -x linerate; do sleep 0.05; done")?;
     }
     let results = lab.out.join("results.json");
     for report in ["report.html", "report.md"] {

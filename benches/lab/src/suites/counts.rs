@@ -12,11 +12,11 @@ use std::fmt;
 use std::path::Path;
 
 /// Part that can be run alone.
-pub const SUITE: Suite = Suite { name: "rxe-counts", about: "what is asked of Soft-RoCE, beside perftest", run: alone };
+pub const SUITE: Suite = Suite { name: "rxe-counts", about: "verbs calls of an echo, beside perftest", run: alone };
 
 /// One request at a time, like `ib_send_lat`.
 const ONE: Service = Service { load: "--size 64 --depth 1", connections: 1, seconds: 3, ..ECHO };
-/// As many as both programs can have outstanding in both directions, like `ib_send_bw`.
+/// Maximum number of outstanding requests of both programs in both directions, like `ib_send_bw`.
 const MANY: Service = Service { load: "--size 64 --depth 128", ..ONE };
 
 /// Compared tests.
@@ -78,7 +78,7 @@ struct VerbCounts {
 }
 
 impl VerbCounts {
-    /// Subtracts what a connection needs regardless of the number of messages.
+    /// Subtracts the buffers and messages of opening and closing a connection.
     fn less_besides(mut self) -> VerbCounts {
         self.counts.requests = self.counts.requests.saturating_sub(2 * FINISH);
         self.counts.buffers = self.counts.buffers.saturating_sub(2 * (BUFFERS + FINISH));

@@ -56,22 +56,22 @@ fn lasting(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<Prog
     Ok(load)
 }
 
-/// Kills the server: its load ends with a reason, and both devices have no objects left. Then kills a load: the next
-/// server, at the same address, returns to its earlier objects and serves another load.
+/// Kills the server: its load ends with a reason, and both devices have no objects left. Then kills a load of the next
+/// server, at the same address: that server releases the objects of the load and serves another load.
 fn kills(lab: &Lab, pair: &Pair, service: Service, words: &str) -> Result<()> {
     let nothing = both(pair)?;
     let server = pair.serve(lab, service, words)?;
     let load = lasting(lab, pair, service, words)?;
     server.kill()?;
     check_lost_server(&load.end()?, service)?;
-    wait_for("both devices to hold what they held", || Ok(both(pair)? == nothing))?;
+    wait_for("release of all objects of both devices", || Ok(both(pair)? == nothing))?;
 
     let server = pair.serve(lab, service, words)?;
     let idle = pair.held()?.0;
     lasting(lab, pair, service, words)?.kill()?;
-    wait_for("the server to hold what it held", || Ok(pair.held()?.0 == idle))?;
+    wait_for("release of the load's objects by the server", || Ok(pair.held()?.0 == idle))?;
     let [_, client] = &nothing;
-    wait_for("the load's device to hold what it held", || Ok(objects(&pair.client)? == *client))?;
+    wait_for("release of all objects of the load's device", || Ok(objects(&pair.client)? == *client))?;
     let load = pair.load(lab, service, words)?.succeed()?;
     let counted = server.stop()?.last_json()?;
     // The killed load had made all its requests except the final ones.

@@ -12,7 +12,7 @@ use crate::report::Report;
 /// Part that can be run alone.
 pub const SUITE: Suite = Suite {
     name: "rxe-one-sided",
-    about: "one-sided GETs over Soft-RoCE, while as many SETs change what they read",
+    about: "one-sided GETs over Soft-RoCE, while as many SETs change the same keys",
     run: alone,
 };
 
@@ -45,7 +45,7 @@ const ROUND: Service = Service {
 const ROUNDS: u32 = 60;
 /// Shortest load, which has the same connections as the longer one.
 const SHORT: Service = Service { seconds: 1, ..READS };
-/// Maximum CPU share of a server that only polls occasionally; in the other loads most of the share is used.
+/// Maximum CPU share of a server whose clients only READ. A load with SETs uses most of the CPU.
 const BUSY: f64 = 0.25;
 
 fn alone(lab: &Lab, report: &mut Report) {
@@ -59,7 +59,7 @@ fn million(lab: &Lab, report: &mut Report) {
     let Some(_server) = server else { return };
     let mut sets = 0;
     for _ in 0..ROUNDS {
-        let Some(round) = report.case("SETs, and GETs that read", || mixed(lab, &pair, ROUND)) else { return };
+        let Some(round) = report.case("SETs and one-sided GETs", || mixed(lab, &pair, ROUND)) else { return };
         sets += round.sets;
         println!("    {}; {sets} SETs in all", round.summary);
         if sets >= SETS {
@@ -69,7 +69,7 @@ fn million(lab: &Lab, report: &mut Report) {
     report.case::<()>("a million SETs", || failed(format!("only {sets}")));
 }
 
-/// Runs as many loads as fit into a quarter of a minute, and measures the server's CPU time.
+/// Runs one load with as many SETs as GETs, measures the server's CPU time for GETs alone, and tests counters.
 pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     let Some(server) = report.case("a server that exports its values", || pair.serve(lab, MIXED, "")) else { return };
     if let Some(round) = report.case("one-sided GETs and as many SETs", || mixed(lab, pair, MIXED)) {
@@ -78,7 +78,7 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
     if let Some(summary) = report.case("one-sided GETs take none of the server's time", || reads(lab, pair, server)) {
         println!("    {summary}");
     }
-    report.case("counters are what was added to them", || pair.answers(lab, COUNTING, ""));
+    report.case("counters equal the sum of their additions", || pair.answers(lab, COUNTING, ""));
 }
 
 /// Result of a load.
@@ -109,7 +109,7 @@ fn reads(lab: &Lab, pair: &Pair, server: Program) -> Result<String> {
     Ok(format!("{summary}, and for {short:.3} s in {} s", SHORT.seconds))
 }
 
-/// Returns the server's CPU time for such a load in seconds, and the load's report.
+/// Returns the server's CPU time for a load of GETs in seconds, and the load's report.
 fn only_read(lab: &Lab, pair: &Pair, service: Service) -> Result<(f64, String)> {
     let load = pair.load(lab, service, "")?.succeed()?.last_json()?;
     let one = &load["one_sided"];

@@ -76,7 +76,7 @@ impl Pair {
             echo $(rdma resource show {DEVICE}) and $(ls /proc/$pid/fd | wc -l) descriptors
             grep VmRSS /proc/$pid/status | tr -dc 0-9"
         );
-        let counted = self.server.run("what the server holds", &script)?;
+        let counted = self.server.run("resources of the server", &script)?;
         match counted.stdout.lines().collect::<Vec<_>>()[..] {
             [held, resident] if let Ok(resident) = resident.trim().parse() => Ok((held.to_owned(), resident)),
             ref other => failed(format!("cannot read the server's resources: {other:?}")),

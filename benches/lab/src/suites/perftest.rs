@@ -48,7 +48,7 @@ impl Counts {
     }
 }
 
-/// Returns the start of a script that has its program counted.
+/// Returns the first line of a script, which preloads the counting library into its program.
 pub fn counted(lab: &Lab) -> Result<String> {
     let library = lab.linerate.with_file_name("liblinerate_verbs_count.so");
     if !library.exists() {
@@ -57,7 +57,7 @@ pub fn counted(lab: &Lab) -> Result<String> {
     Ok(format!("export LD_PRELOAD='{}'\n", library.display()))
 }
 
-/// Runs a `test` of perftest and returns the counts of its client and server, without its exchange over TCP.
+/// Runs a `test` of perftest and returns the counts of its client and server. Its exchange over TCP is not counted.
 pub fn run(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, options: &str) -> Result<[Counts; 2]> {
     let script = |of: &str| -> Result<String> {
         Ok(format!(
@@ -69,7 +69,7 @@ pub fn run(lab: &Lab, pair: &Pair, perftest: &Path, test: &str, options: &str) -
         ))
     };
     let mut server = pair.server.start_script("perftest", &script("")?)?;
-    // Printed slightly too early, but a server that rejects its options ends before.
+    // Printed shortly before the server listens, but only if it accepts its options.
     server.wait_for_line("Waiting for client")?;
     pair.server.run("listening", "until ss -Htln 'sport = :18515' | grep -q .; do sleep 0.05; done")?;
     let client = pair.client.run("perftest", &script(Pair::SERVER)?)?;

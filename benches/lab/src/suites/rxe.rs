@@ -21,7 +21,7 @@ const MODES: &[(&str, &str)] = &[
     ("datagrams", "--rdma-mode ud"),
 ];
 
-/// Loads for each of them.
+/// Loads for each mode.
 const LOADS: [(&str, Service); 6] = [
     ("echo of 1 byte", Service { load: "--size 1 --depth 4", seconds: 1, ..ECHO }),
     ("echo of 64 bytes", Service { load: "--size 64", connections: 1, seconds: 1, ..ECHO }),
@@ -78,7 +78,7 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
     const SPARE: u64 = 64;
     const MOST_THOUSANDS: u32 = 4;
     let server = pair.serve(lab, MANY, "")?;
-    // Reaches the peak number of connections first, whose slots are kept.
+    // The server keeps slots for the peak number of connections, so that this load reaches the peak first.
     pair.load(lab, MANY, "")?.succeed()?;
     let (before, mut resident) = pair.held()?;
     let mut sizes = vec![resident];
@@ -86,7 +86,7 @@ fn thousand(lab: &Lab, pair: &Pair) -> Result<()> {
     loop {
         for _ in 0..4 {
             pair.load(lab, MANY, "")?.succeed()?;
-            wait_for("the server to hold what it held", || Ok(pair.held()?.0 == before))?;
+            wait_for("release of the load's objects by the server", || Ok(pair.held()?.0 == before))?;
         }
         thousands += 1;
         let now = pair.held()?.1;

@@ -146,7 +146,8 @@ fn by_tasks(total: u32, connections: u32) {
     let mut server =
         worker::<_, NativeEngine<MemoryPacket>>(2, server_nic, |ctx| AsyncService::new(ctx, move || serve(address)));
     let clients = Clients { server: address, connections, left: total, done: 0 };
-    // smoltcp keeps no packet of what it has sent. The server could not answer in a packet that the client shares.
+    // smoltcp does not retain sent packets. The server cannot write its response into a packet that the client still
+    // holds.
     let mut client = worker::<_, SmoltcpEngine>(1, client_nic, |_| clients);
     let (mut now, mut done, mut idle) = (Instant::ZERO, 0, 0);
     while done < total {

@@ -115,8 +115,8 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", limit::table("in the same run", &self.limits))?;
         write!(
             f,
-            "line: what a cache line took from one core to the other, before and after; only figures of the same distance are \
-             compared. By turns: while the processes of one run, those of the other are stopped"
+            "line: transfer time of a cache line between the cores, before and after; only figures of the same \
+             distance are compared. By turns: while the processes of one run, those of the other are stopped"
         )
     }
 }

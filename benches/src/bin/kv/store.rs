@@ -16,11 +16,11 @@ const ITEM: f64 = 32.0;
 /// Maximum overhead per item in bytes: without expiry, and with expiry.
 const BESIDE: f64 = 32.0;
 const BESIDE_EXPIRING: f64 = 40.0;
-/// Memory per key that a store of a given number of keys gets.
+/// Memory of a store in bytes per key.
 const ROOM: usize = 96;
 /// Maximum duration of a call in nanoseconds.
 const LONGEST: u32 = 100_000;
-/// Memory filled to the last key, and the free memory required beside it.
+/// Memory of the store that is filled to the last key, and free memory required in addition.
 const ALL: usize = 8 << 30;
 const SPARE: usize = 1 << 30;
 /// Memory of the store that evicts.

@@ -107,7 +107,7 @@ impl fmt::Display for Report {
 
         write!(
             f,
-            "{}\n\nline: what a cache line took from one core to the other, before and after; only figures of the same \
+            "{}\n\nline: transfer time of a cache line between the cores, before and after; only figures of the same \
              distance are compared",
             ratios::table(&self.ratios)
         )

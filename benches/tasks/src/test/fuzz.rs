@@ -78,7 +78,7 @@ fn start(directory: &str, corpus: &Path, built: &Path, scratch: &Path) -> Result
     let seconds = std::env::var("FUZZ_SECONDS").unwrap_or_else(|_| "600".to_owned());
     let mut command = Command::new(program(built, &target)?);
     command.arg(inputs).arg(format!("-max_total_time={seconds}")).arg(format!("-artifact_prefix={artifacts}"));
-    // No input is worth 128 MB at once.
+    // An input must not cause a single allocation of more than 128 MB.
     command.arg("-malloc_limit_mb=128").stderr(File::create(&log)?);
     Ok(Running { target, log, program: Background::start(command)? })
 }

@@ -16,8 +16,8 @@ use plan::{Action, Step, plan};
 use std::time::Instant;
 use summary::{Outcome, Row, Summary};
 
-/// Runs the steps, or those that `names` names, and prints their summary. A failed check or build ends the run; the
-/// other steps all run.
+/// Runs the steps named by `names`, or all steps, and prints their summary. A failed check or build ends the run; a
+/// failure of any other step does not.
 pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> {
     let steps = select(machine, all, names)?;
     if !machine.is_root() {
@@ -29,7 +29,7 @@ pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> 
     for step in steps {
         let from = Instant::now();
         if !step.required && summary.end().is_none() {
-            // Builds need the memory themselves.
+            // After the builds, which need the memory.
             hugepages.get_or_insert_with(|| reserve_hugepages(512));
         }
         let result = match (summary.end(), step.action) {
@@ -52,7 +52,7 @@ pub fn run(machine: &Machine, all: bool, names: &[String]) -> Result<(), Error> 
     summary.result()
 }
 
-/// Returns the steps of the plan that `names` names, in its order; all of them without names.
+/// Returns the steps named by `names` in the order of the plan, or all steps if `names` is empty.
 fn select(machine: &Machine, all: bool, names: &[String]) -> Result<Vec<Step>, Error> {
     let steps = plan(machine, all);
     if let Some(unknown) = names.iter().find(|name| steps.iter().all(|step| step.name != **name)) {

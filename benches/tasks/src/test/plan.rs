@@ -43,7 +43,7 @@ fn with<const N: usize>(environment: [(&str, &str); N], mut command: Command) ->
     })
 }
 
-/// Returns the steps. `all` adds those that take long.
+/// Returns the steps. `all` adds the slow ones.
 ///
 /// The tests are compiled by Clippy, and other commands use their profile: build scripts and procedural macros are then
 /// built once.
@@ -61,7 +61,7 @@ pub fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     if all {
         steps.push(required("clippy of the portable part", Run(clippy(PORTABLE))));
     }
-    // The lab takes programs along, which are built here with the features of all packages.
+    // Includes the programs that the lab runs, with the features of all packages.
     let build = linted(&format!("build --profile test {everything} --lib --bins --examples --tests"));
     steps.extend([
         required("clippy and build of the tests", Run(build)),
