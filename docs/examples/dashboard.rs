@@ -14,7 +14,7 @@ use std::{env, fs};
 const BOOK: &str = env!("CARGO_MANIFEST_DIR");
 /// Address of Prometheus.
 const PROMETHEUS: &str = "127.0.0.1:19090";
-/// Metrics of the server, in the form of the page on deployment.
+/// Address of the server's metrics, as on the page on deployment.
 const METRICS: &str = "127.0.0.1:9107";
 /// Duration of each load in seconds, and requests in flight on each connection.
 const SECONDS: u32 = 20;

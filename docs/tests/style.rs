@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Maximum length of a source file, in lines.
 const FILE_LINES: usize = 600;
 
-/// Maximum width of a comment line, in characters: that of the formatter, which does not wrap comments.
+/// Maximum width of a comment line, in characters: the width of the formatter, which does not wrap comments.
 const WIDTH: usize = 120;
 
 /// Words with which the first line of a doc comment does not begin: pronouns and clauses in place of a noun.
