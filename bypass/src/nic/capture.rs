@@ -66,6 +66,25 @@ struct Shared {
     over: AtomicBool,
 }
 
+/// Copied frame of a burst, which is captured or counted if the port accepts the frame.
+enum Staged {
+    /// Record of the frame.
+    Record(Record),
+    /// The filter rejected the frame.
+    Filtered,
+    /// No record was free.
+    Missed,
+}
+
+impl Staged {
+    fn into_record(self) -> Option<Record> {
+        match self {
+            Staged::Record(record) => Some(record),
+            Staged::Filtered | Staged::Missed => None,
+        }
+    }
+}
+
 /// Capturing end, owned by a queue pair.
 pub struct Capture {
     empty: Receiver<Record>,
@@ -74,8 +93,8 @@ pub struct Capture {
     snap: usize,
     /// Bytes copied of each frame before filtering.
     copied: usize,
-    /// Records of the burst being sent, in order; `None` for a frame that is not captured.
-    staged: Vec<Option<Record>>,
+    /// Frames of the burst being sent, in order.
+    staged: Vec<Staged>,
     /// Free records at this end.
     spare: Vec<Record>,
     shared: Arc<Shared>,
@@ -128,41 +147,47 @@ impl Capture {
     }
 
     fn stage(&mut self, direction: Direction, frames: &[impl Packet]) {
-        self.spare.extend(self.staged.drain(..).flatten());
+        self.spare.extend(self.staged.drain(..).filter_map(Staged::into_record));
         if frames.is_empty() {
             return;
         }
         // The clock may be before 1970 if it has never been set.
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         for frame in frames {
-            let staged = self.note(at, direction, frame);
+            let staged = self.copy(at, direction, frame);
             self.staged.push(staged);
         }
     }
 
-    fn note(&mut self, at: Duration, direction: Direction, frame: &impl Packet) -> Option<Record> {
-        let Some(mut record) = self.spare.pop().or_else(|| self.empty.receive()) else {
-            self.shared.missed.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
+    fn copy(&mut self, at: Duration, direction: Direction, frame: &impl Packet) -> Staged {
+        let Some(mut record) = self.spare.pop().or_else(|| self.empty.receive()) else { return Staged::Missed };
         record.fill(frame, self.copied);
         if self.filter.as_ref().is_some_and(|selects| !selects(&record.bytes)) {
             self.spare.push(record);
-            return None;
+            return Staged::Filtered;
         }
         record.bytes.truncate(self.snap);
         (record.at, record.direction) = (at, direction);
-        Some(record)
+        Staged::Record(record)
     }
 
+    /// Captures the first `n` staged frames, and discards the others: rejected frames may be sent again.
     fn commit(&mut self, n: usize) {
+        let mut missed = 0;
         for (at, staged) in self.staged.drain(..).enumerate() {
-            let Some(record) = staged else { continue };
-            if at >= n {
-                self.spare.push(record);
-            } else if let Err(record) = self.full.send(record) {
-                self.spare.push(record);
+            match staged {
+                Staged::Record(record) if at < n => {
+                    if let Err(record) = self.full.send(record) {
+                        self.spare.push(record);
+                    }
+                }
+                Staged::Record(record) => self.spare.push(record),
+                Staged::Missed if at < n => missed += 1,
+                Staged::Missed | Staged::Filtered => {}
             }
+        }
+        if missed > 0 {
+            self.shared.missed.fetch_add(missed, Ordering::Relaxed);
         }
     }
 }
@@ -281,6 +306,23 @@ mod tests {
         assert_eq!((all(&mut reader).len(), reader.missed()), (records, 3));
         capture.received(&[frame(&mut nic, b"y")]);
         assert_eq!((all(&mut reader).len(), reader.missed()), (1, 3));
+    }
+
+    #[test]
+    fn frame_without_a_free_record_is_counted_once_when_the_port_accepts_it() {
+        let mut nic = nic();
+        let (mut capture, mut reader) = capture(1, 10, None);
+        let records = 1 + BURST;
+        for _ in 0..records {
+            capture.received(&[frame(&mut nic, b"x")]);
+        }
+        let frames = [b"1", b"2"].map(|bytes| frame(&mut nic, bytes));
+        for (from, accepted, missed) in [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 2)] {
+            capture.sending(&frames[from..]);
+            capture.sent(accepted);
+            assert_eq!(reader.missed(), missed, "{accepted} frames accepted from frame {from}");
+        }
+        assert_eq!(all(&mut reader).len(), records);
     }
 
     #[test]
