@@ -47,17 +47,17 @@ pub enum Error {
     )]
     LocalServer(SocketAddr),
     /// No frame was reflected.
-    #[error("{0}: no frame came back in 10 s: run raw reflect at the other end, or fix the link")]
+    #[error("{0}: no frame was reflected within 10 s: run raw reflect at the other end, or fix the link")]
     NoReflector(Via),
     /// Frames were lost or corrupted.
     #[error(
-        "{lost} requests were lost, {corrupt} came back corrupted: the figures cover the others; check the path, or \
-         lower --depth"
+        "{lost} requests were lost, {corrupt} replies were corrupt: the figures cover the other requests; check the \
+         path, or lower --depth"
     )]
     Frames {
         /// Frames not reflected within the time limit.
         lost: u64,
-        /// Frames that came back corrupted.
+        /// Frames reflected with wrong content.
         corrupt: u64,
     },
     /// Key-value requests in datagrams failed.
@@ -114,7 +114,10 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Errors occurred during a measurement.
-    #[error("{}: the figures cover the rest; check the server and the network path", load_errors(.errors, .first))]
+    #[error(
+        "{}: the figures cover the remaining traffic; check the server and the network path",
+        load_errors(.errors, .first)
+    )]
     Load {
         /// Error counts.
         errors: Errors,
@@ -261,7 +264,7 @@ fn datagram_errors(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, firs
     }
     message
         + &first_of(first)
-        + ": the figures cover the others; check the server and the network path, or lower --depth"
+        + ": the figures cover the other requests; check the server and the network path, or lower --depth"
 }
 
 /// Formats the first error of several.

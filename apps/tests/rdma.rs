@@ -34,7 +34,7 @@ fn devices_or_the_obstacle_are_shown() {
         let part = match (stderr.contains("rdma-core"), Path::new("/proc/modules").exists()) {
             (true, _) => "apt-get install",
             (false, true) => "modprobe ib_uverbs rdma_ucm",
-            (false, false) => "this kernel loads no modules",
+            (false, false) => "this kernel cannot load modules",
         };
         assert_refused(&output, part);
     } else {

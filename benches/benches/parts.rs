@@ -149,7 +149,7 @@ fn ethernet(bytes: &mut [u8], protocol: EthernetProtocol) {
 fn segments(criterion: &mut Criterion) {
     let mut stranger = UnknownPeer::new();
     let burst = format!("{BURST} segments of no connection");
-    criterion.bench_function(&format!("{burst}: headers read, the table asked"), |bencher| {
+    criterion.bench_function(&format!("{burst}: headers parsed, connection looked up"), |bencher| {
         bencher.iter_custom(|bursts| (0..bursts).map(|_| stranger.burst(true)).sum());
     });
     criterion.bench_function(&format!("{burst}: the same, and resets written"), |bencher| {

@@ -28,10 +28,10 @@ pub enum Error {
         nodes: Vec<u32>,
     },
     /// The number of pages exceeds the kernel's range.
-    #[error("{0} pages are more than the kernel can count: ask for fewer")]
+    #[error("{0} pages are more than the kernel can count: request fewer")]
     TooMany(u64),
     /// The pages exceed the available memory.
-    #[error("{pages} pages of {size} are more than the memory that is available: ask for at most {most}")]
+    #[error("{pages} pages of {size} exceed the available memory: request at most {most}")]
     NotEnoughMemory {
         /// Size of the pages.
         size: PageSize,
@@ -58,7 +58,7 @@ pub enum Error {
     },
     /// The kernel reserved fewer pages than requested. They stay reserved.
     #[error(
-        "the kernel gave {got} of {requested} pages of {size}: no more memory was free in one piece; \
+        "the kernel gave {got} of {requested} pages of {size}: no more contiguous memory was free; \
          {}boot with hugepagesz={} hugepages={total}",
         if *.compacted { "" } else { "try again with --compact, or " }, size.short()
     )]

@@ -282,7 +282,7 @@ mod tests {
         fake.pool(PageSize::MB_2, [1, 1, 0, 0]);
         fake.write("proc/meminfo", "MemTotal:  99999 kB\nMemAvailable:      8192 kB\n");
         let error = fake.host().reserve(&asking(5)).unwrap_err().to_string();
-        assert!(error.ends_with("ask for at most 4"), "{error}");
+        assert!(error.ends_with("request at most 4"), "{error}");
         assert_eq!(fake.host().pool(PageSize::MB_2).unwrap().reserved, 1);
         assert_eq!(fake.host().reserve(&asking(4)).unwrap().got, 4);
     }

@@ -81,18 +81,19 @@ impl fmt::Display for SummaryReport<'_> {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
-        let again =
-            self.summary.retransmitted.map_or_else(String::new, |again| format!("; {again} segments retransmitted"));
+        let retransmitted =
+            self.summary.retransmitted.map_or_else(String::new, |n| format!("; {n} segments retransmitted"));
         let [reads, writes] = self.units;
-        let elsewhere = match reads {
-            "frames" => format!("; {misdirected} frames at another worker than their flow's"),
+        let forwarded = match reads {
+            "frames" => format!("; {misdirected} frames forwarded to the worker of their flow"),
             _ => String::new(),
         };
+        let received = if reads == "reads" { "data" } else { reads };
         write!(
             f,
-            "received    {rx_frames} {reads}, {rx_bytes} bytes{elsewhere}\n\
-             turns       {turns}, {busy_turns} with work, {bursts} of them with something received\n\
-             sent        {tx_frames} {writes}, {tx_bytes} bytes{again}\n\
+            "received    {rx_frames} {reads}, {rx_bytes} bytes{forwarded}\n\
+             turns       {turns}, {busy_turns} with work, {bursts} that received {received}\n\
+             sent        {tx_frames} {writes}, {tx_bytes} bytes{retransmitted}\n\
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\
              copied      {copied_bytes} bytes of payload"
@@ -147,7 +148,7 @@ mod tests {
         for (via, received, sent) in [
             ("kernel", "received    3 reads, 0 bytes\n", "sent        4 writes, 0 bytes\n"),
             ("rdma:rxe0", "received    3 messages, 0 bytes\n", "sent        4 messages, 0 bytes\n"),
-            ("tap:lr0", "received    3 frames, 0 bytes; 5 frames at another worker", "sent        4 frames, 0 bytes\n"),
+            ("tap:lr0", "received    3 frames, 0 bytes; 5 frames forwarded", "sent        4 frames, 0 bytes\n"),
         ] {
             let text = SummaryReport::new(&summary, &via.parse().unwrap()).to_string();
             assert!(text.contains(received) && text.contains(sent), "{via}: {text}");

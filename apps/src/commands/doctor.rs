@@ -24,7 +24,7 @@ pub struct DoctorArgs {
     #[arg(long, conflicts_with = "json")]
     fix: bool,
 
-    /// Run the proposed commands of --fix without confirmation, except those that take a device from the kernel
+    /// Run the proposed commands of --fix without confirmation, except commands that take a device from the kernel
     #[arg(long, requires = "fix")]
     yes: bool,
 }

@@ -24,7 +24,7 @@ enum Action {
     Status(StatusArgs),
     /// Reserve pages and print how many the kernel provided
     ///
-    /// Exit status 1 if the kernel provided fewer than requested; those stay reserved.
+    /// Exit status 1 if the kernel provided fewer than requested; the provided pages stay reserved.
     Reserve(ReserveArgs),
     /// Release free pages
     ///
@@ -42,13 +42,13 @@ struct StatusArgs {
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("amount").required(true))]
 struct ReserveArgs {
-    /// Number of pages to reserve in addition to those already reserved
+    /// Number of pages to reserve in addition to the pages already reserved
     #[arg(group = "amount", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Amount of memory instead of COUNT, such as 512M or 2G, rounded up to whole pages
     #[arg(long, group = "amount", value_parser = parse_amount)]
     memory: Option<u64>,
-    /// Reserve only as many pages as are missing until this amount is free
+    /// Reserve only the pages that are missing until this amount is free
     #[arg(long)]
     top_up: bool,
     /// If the kernel provides too few pages, drop the page cache, compact memory and retry once

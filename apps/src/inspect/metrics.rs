@@ -97,7 +97,7 @@ const METRICS: &[Metric] = &[
     counter(
         "linerate_requests_total",
         "Requests completed by the service or the load generator. Key-value: commands, and keys of memcached clients. \
-         Other services do not count requests.",
+         Services other than key-value and HTTP do not count requests.",
         |snapshot| snapshot.requests,
     ),
     counter(
@@ -131,7 +131,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_kv_memory_bytes",
         kind: Kind::Gauge,
-        help: "Memory in use by the shard of the worker, by class (key-value only). Absent while the shard is lent.",
+        help: "Memory in use by the shard of the worker, by class (key-value only). Absent while another \
+               worker has borrowed the shard.",
         values: Values::By("class", |snapshot| figures(snapshot, "memory")),
     },
     counter(
@@ -161,12 +162,12 @@ const METRICS: &[Metric] = &[
     }),
     gauge(
         "linerate_kv_copies_bytes",
-        "Memory in use by the copies for other workers, including those of changed keys (--read-copies only).",
+        "Memory in use by the copies for other workers, including copies of changed keys (--read-copies only).",
         |snapshot| figure(snapshot, "copies bytes"),
     ),
     counter(
         "linerate_kv_copies_evicted_bytes_total",
-        "Memory of copies that gave way to newer ones, or were removed all at once (--read-copies only).",
+        "Memory of copies that newer copies overwrote, or that were removed all at once (--read-copies only).",
         |snapshot| figure(snapshot, "copies evicted bytes"),
     ),
     counter(

@@ -110,7 +110,7 @@ fn invalid_socket_path_is_refused() {
     std::fs::write(&file, "precious").unwrap();
     for kind in ["vhost", "memif"] {
         let via = |path: &str| format!("{kind}:{path}{}", if kind == "memif" { ",server" } else { "" });
-        assert_refused(serve(&via("/no/such/directory/a.sock"), ""), 1, &["/no/such/directory", "make it"]);
+        assert_refused(serve(&via("/no/such/directory/a.sock"), ""), 1, &["/no/such/directory", "create it"]);
         assert_refused(serve(&via(file.to_str().unwrap()), ""), 1, &["not a socket", "another path"]);
         assert_refused(serve(&via(&format!("/tmp/{}", "a".repeat(120))), ""), 1, &["107 bytes", "shorter"]);
     }

@@ -331,7 +331,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 	if (handler_before.sa_flags & SA_SIGINFO)
 		handler_before.sa_sigaction(signal, info, context);
 	else
-				sigaction(signal, &handler_before, NULL); /* and the fault recurs */
+		sigaction(signal, &handler_before, NULL); /* and the fault recurs */
 }
 
 int lr_guard_bursts(void)

@@ -86,8 +86,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Number of retries after a time-out, at most 7.
     pub retries: u8,
-    /// Number of retries after the peer had no buffer, at most 7, which is unlimited. Credits ensure that it has posted
-    /// one, but its device may not have seen it yet.
+    /// Number of retries after the peer had no receive buffer, at most 7; 7 is unlimited. Credits ensure that the peer
+    /// has posted one, but its device may not have read it yet.
     pub rnr_retries: u8,
 }
 

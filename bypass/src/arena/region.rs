@@ -34,7 +34,8 @@ impl Region {
             Some(Ok(region)) => Ok(region),
             Some(Err(error)) => {
                 tracing::warn!(
-                    "no hugepages for {purpose}, so it has ordinary pages: {error}; `linerate hugepages reserve` reserves some"
+                    "no hugepages for {purpose}, using ordinary pages: {error}; reserve more by `linerate hugepages \
+                     reserve`"
                 );
                 Region::pages(len)
             }

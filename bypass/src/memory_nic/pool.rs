@@ -120,7 +120,7 @@ impl PoolHandle {
 impl Drop for PoolHandle {
     fn drop(&mut self) {
         // SAFETY: releases the handle's reference to the pool.
-        unsafe { Pool::let_go(self.0) }
+        unsafe { Pool::release(self.0) }
     }
 }
 
@@ -164,7 +164,7 @@ impl Pool {
     /// # Safety
     /// The caller gives up a reference, a handle or a slot, and does not use the pool afterwards.
     #[inline]
-    unsafe fn let_go(this: NonNull<Pool>) {
+    unsafe fn release(this: NonNull<Pool>) {
         // SAFETY: the caller holds a reference until the subtraction.
         if unsafe { this.as_ref() }.refs.fetch_sub(1, Ordering::Release) == 1 {
             // SAFETY: that was the last reference.
@@ -222,7 +222,7 @@ impl Slot {
             let alive = unsafe { pool.as_ref() };
             alive.free.push(index, |index| alive.link(index));
             // SAFETY: releases the reference of the slot just returned.
-            unsafe { Pool::let_go(pool) };
+            unsafe { Pool::release(pool) };
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Hostile input for the native TCP engine: fuzz targets and invariants.
+//! Fuzz targets of the native TCP engine: hostile input, and the properties that hold for any input.
 //!
 //! Each target is an ordinary function of bytes. The fuzzer calls it with generated input, and the test
 //! `stack/tests/corpus/main.rs`, which includes this file, with the kept corpora and seeded mutations of them.

@@ -9,11 +9,11 @@ pub struct Config {
     /// TCP addresses to accept connections on. Port 0 selects any free port, the same for all workers. An unspecified
     /// address stands for its family: `[::]` does not include IPv4.
     pub listen: Vec<SocketAddr>,
-    /// TCP addresses with one port per worker: worker *n*, counted from 0, listens on the port plus *n*, and no other
-    /// worker does.
+    /// TCP addresses with one port per worker: only worker *n*, counted from 0, listens on the port plus *n*.
     pub listen_by_worker: Vec<SocketAddr>,
-    /// UDP addresses to receive datagrams on, as for [`listen`](Self::listen). The kernel does not report the local
-    /// address of a datagram, so datagrams received on an unspecified address have that address as their local address.
+    /// UDP addresses to receive datagrams on, with the same rules as [`listen`](Self::listen). The kernel does not
+    /// report the local address of a datagram: on an unspecified address, datagrams have the unspecified address as
+    /// their local address.
     pub listen_udp: Vec<SocketAddr>,
     /// True if workers poll without sleeping: lowest latency, at the cost of a whole core per worker.
     pub spin: bool,

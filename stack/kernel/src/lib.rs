@@ -21,7 +21,7 @@
 //! }
 //!
 //! let config = Config { listen: vec!["127.0.0.1:0".parse()?], ..Config::default() };
-//! let (_postbox, sockets) = bind(&config, 1)?;
+//! let (_app_sender, sockets) = bind(&config, 1)?;
 //! for sockets in sockets {
 //!     // On a separate thread: `Worker::new(sockets, Echo).run(&stop)`.
 //!     let mut worker = Worker::new(sockets, Echo);

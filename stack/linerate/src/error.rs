@@ -107,8 +107,8 @@ pub enum Error {
     },
     /// The kernel uses ports that outgoing connections of a shared interface need.
     #[error(
-        "--outgoing-ports {wanted}: the kernel uses the ports {kernel} for its own connections: give others, or narrow \
-         its range with 'sysctl net.ipv4.ip_local_port_range=\"32768 60999\"'"
+        "--outgoing-ports {wanted}: the kernel uses the ports {kernel} for its own connections: give other ports, or \
+         narrow the kernel's range with 'sysctl net.ipv4.ip_local_port_range=\"32768 60999\"'"
     )]
     KernelPorts {
         /// Ports of outgoing connections.

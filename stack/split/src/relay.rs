@@ -166,7 +166,7 @@ impl Relay {
         }
     }
 
-    fn obey(&mut self, net: &mut impl Transport, command: Command) {
+    fn execute(&mut self, net: &mut impl Transport, command: Command) {
         match command {
             Command::Send(conn, bytes) => {
                 if let Some(flow) = self.flows.get_mut(conn) {
@@ -259,7 +259,7 @@ impl Service for Relay {
 
     fn on_message(&mut self, net: &mut impl Transport, mut commands: Commands) {
         for command in commands.items.drain(..) {
-            self.obey(net, command);
+            self.execute(net, command);
         }
         for datagram in commands.datagrams.drain(..) {
             // A datagram without room in the transport is lost, which UDP permits.

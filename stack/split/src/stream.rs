@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 
 /// Consumption is reported to the worker once it reaches this part (1/*n*) of the window, or this number of slices.
 const REPORT_PART: usize = 4;
-const SLICES_TOLD: usize = 16;
+const REPORT_SLICES: usize = 16;
 /// Consumption is reported at once if this part (1/*n*) of the window, or this number of slices, is held here, since
 /// the relay may have stopped.
 const FULL_PART: usize = 2;
-const SLICES_FULL: usize = 32;
+const FULL_SLICES: usize = 32;
 
 /// State of the receive direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +80,8 @@ impl Stream {
         self.consumed += bytes;
         self.consumed_slices += slices;
         let (held, slices) = (self.consumed + self.received.len(), self.consumed_slices + self.received.slices());
-        let is_much = self.consumed >= window / REPORT_PART || self.consumed_slices >= SLICES_TOLD;
-        if !is_much && held < window / FULL_PART && slices < SLICES_FULL {
+        let is_much = self.consumed >= window / REPORT_PART || self.consumed_slices >= REPORT_SLICES;
+        if !is_much && held < window / FULL_PART && slices < FULL_SLICES {
             return None;
         }
         let (bytes, slices) = (std::mem::take(&mut self.consumed), std::mem::take(&mut self.consumed_slices));

@@ -127,8 +127,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if now.since(since) >= STUCK && !self.stuck_logged {
             self.stuck_logged = true;
             tracing::warn!(
-                "worker {}: the port has sent no frame for {STUCK:?}; check that the other end of the link has as \
-                 many workers",
+                "worker {}: the port has sent no frame for {STUCK:?}; check that the other end of the link does not \
+                 have fewer workers",
                 self.core.worker
             );
         }

@@ -186,12 +186,12 @@ proptest! {
 fn write_is_refused_without_evictable_items_and_loses_none() {
     for evict in [EvictionPolicy::None, EvictionPolicy::Lru(Evictable::Volatile), EvictionPolicy::Ttl] {
         let mut store = store(1 << 20, evict);
-        let mut resolve_expiry = 0u32;
-        while store.set(&store.key(0, &resolve_expiry.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
-            resolve_expiry += 1;
+        let mut stored = 0u32;
+        while store.set(&store.key(0, &stored.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
+            stored += 1;
         }
-        assert!(resolve_expiry > 6000, "{resolve_expiry}");
-        for n in 0..resolve_expiry {
+        assert!(stored > 6000, "{stored}");
+        for n in 0..stored {
             assert!(store.get(&store.key(0, &n.to_le_bytes()), 0).unwrap().unwrap() == [1; 100][..], "{n}");
         }
         // A write that needs no memory succeeds.
@@ -348,8 +348,8 @@ fn lent_value_is_not_copied_and_is_counted_once() {
     assert!(writer.used() - before_writer < 100_000);
     keeper.set(&key, long, Expiry::Never, 0).unwrap();
     assert!(keeper.used() - before_keeper >= 300_000);
-    let Ok(Some(Str::Long(resolve_expiry))) = keeper.get(&key, 0) else { panic!("no long value") };
-    assert_eq!((resolve_expiry.len(), resolve_expiry.pieces()[0].as_ptr()), (300_000, address));
+    let Ok(Some(Str::Long(stored))) = keeper.get(&key, 0) else { panic!("no long value") };
+    assert_eq!((stored.len(), stored.pieces()[0].as_ptr()), (300_000, address));
     assert_eq!(keeper.append(&key, b"end", 0), Ok(300_003));
     let Ok(Some(value)) = keeper.get(&key, 0) else { panic!("no value") };
     assert!(value == [&[7; 300_000][..], b"end"].concat()[..]);

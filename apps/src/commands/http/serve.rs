@@ -22,8 +22,8 @@ pub struct HttpServeArgs {
     #[command(flatten)]
     serve: ServeArgs,
 
-    /// Serve the files of this directory, loaded into memory at the start. Without it, every path has a short greeting.
-    /// Hidden files and symbolic links are not served
+    /// Serve the files of this directory, loaded into memory at the start. Without it, every path returns a short
+    /// greeting. Hidden files and symbolic links are not served
     #[arg(long, value_name = "DIR", display_order = 2)]
     dir: Option<PathBuf>,
 

@@ -16,8 +16,8 @@ use std::thread;
 /// Cluster arguments of `linerate kv serve`.
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
-    /// Redis Cluster mode: each worker is a node that serves a part of the slots on a port of its own, which is that of
-    /// --listen plus the number of the worker
+    /// Redis Cluster mode: each worker is a node that serves a part of the slots on its own port: the port of --listen
+    /// plus the number of the worker
     #[arg(long, help_heading = "Cluster")]
     cluster: bool,
 

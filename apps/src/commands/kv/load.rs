@@ -88,12 +88,12 @@ pub struct KvLoadArgs {
     #[arg(long, help_heading = "Load")]
     no_fill: bool,
 
-    /// Verify every byte of every value, that it was written to its key, and that it is current. Takes 32 bytes of
+    /// Verify every byte of every value, and that the value was written to its key and is current. Takes 32 bytes of
     /// memory per key
     #[arg(long, conflicts_with = "no_fill", help_heading = "Load")]
     verify: bool,
 
-    /// Read values one-sided from the memory exported by kv serve --export, and request only missing ones from the
+    /// Read values one-sided from the memory exported by kv serve --export, and request only missing values from the
     /// server (rdma)
     #[arg(long, help_heading = "Load")]
     one_sided: bool,

@@ -49,13 +49,13 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached, display_order = 2)]
     memcached: Option<SocketAddr>,
 
-    /// One memcached port for each worker: that of --memcached plus the number of the worker. Each has keys of its own,
-    /// for clients that distribute keys over a list of servers
+    /// One memcached port for each worker: the port of --memcached plus the number of the worker. Each worker has its
+    /// own keys, for clients that distribute keys over a list of servers
     #[arg(long, requires = "memcached", conflicts_with = "udp", display_order = 3)]
     memcached_sharded: bool,
 
     /// Also serve memcached's UDP protocol on the address of --memcached. It has no authentication, and requests with
-    /// forged source addresses direct replies to others: use it on trusted networks only
+    /// forged source addresses direct replies to other hosts: use it on trusted networks only
     #[arg(long, requires = "memcached", display_order = 3)]
     udp: bool,
 

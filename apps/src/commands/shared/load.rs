@@ -38,7 +38,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "ADDR:PORT", required = false, value_parser = parse_address, display_order = 1)]
     pub connect: SocketAddr,
 
-    /// Number of consecutive server ports, beginning with that of --connect, used in turn. One local address allows
+    /// Number of consecutive server ports, beginning with the port of --connect, used in turn. One local address allows
     /// 64512 connections to each port
     #[arg(
         long,

@@ -136,7 +136,9 @@ impl Pair {
         let _rping = self.server.start_script("rping", &rping)?;
         self.server.run("listening", LISTENING)?;
         let load = self.load(lab, Service { connections: 1, ..ECHO }, "")?.end()?;
-        if load.status.success() || !load.stderr.lines().any(|line| line.contains("the peer is another program")) {
+        if load.status.success()
+            || !load.stderr.lines().any(|line| line.contains("the peer is not a compatible Linerate process"))
+        {
             return failed(format!("not detected: {load:?}"));
         }
         Ok(())

@@ -116,7 +116,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "line: transfer time of a cache line between the cores, before and after; only figures of the same \
-             distance are compared. By turns: while the processes of one run, those of the other are stopped"
+             distance are compared. By turns: kv and echo run alternately, and each is stopped while the other runs"
         )
     }
 }

@@ -209,7 +209,7 @@ impl Times {
 
 /// Kinds of calls in the order of [`round`], and whether [`LONGEST`] applies.
 const KINDS: [(&str, bool); 8] = [
-    ("nothing: what the machine does to any call", false),
+    ("empty calls: noise of the machine", false),
     ("sets of new keys, and ticks meanwhile", true),
     ("ticks while all of them expire", true),
     ("a flush of half as many, and ticks", false),
@@ -305,7 +305,7 @@ impl fmt::Display for Report {
                 let expire = if *expire { "yes" } else { "no" };
                 vec![keys.to_string(), expire.to_owned(), format!("{beside:.1}"), format!("{resident_beside:.1}")]
             };
-            let names = ["keys", "expire", "bytes beside key and value", "by what is resident"];
+            let names = ["keys", "expire", "bytes beside key and value", "in resident memory"];
             writeln!(f, "{}\n", table(&names, self.memory.iter().map(row).collect(), &[1]))?;
         }
         if let Some(backing) = &self.backing {

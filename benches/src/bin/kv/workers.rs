@@ -167,7 +167,7 @@ impl fmt::Display for Report {
         let Report { keys, size, .. } = self;
         write!(
             f,
-            "{keys} keys, values of {size} bytes; the time is a worker's, for each key that its clients ask for"
+            "{keys} keys, values of {size} bytes; ns per key: time of a worker for each key that its clients request"
         )?;
         if let Some([before, after]) = self.apart_ns {
             write!(f, "; between the cores a cache line took {before:.0} ns before and {after:.0} afterwards")?;

@@ -95,7 +95,7 @@ impl fmt::Display for Report {
             }
             if let Some(rate) = bounces {
                 let rate = format!("{rate:.0}");
-                table.add_row(["testpmd, frames that came back", "", &*line, &*rate, "", "", "", ""]);
+                table.add_row(["testpmd, returned frames", "", &*line, &*rate, "", "", "", ""]);
             }
             if let Some(Sockperf { rate, rtt_p50_us }) = sockperf {
                 let (rate, rtt) = (format!("{rate:.0}"), format!("{rtt_p50_us:.1}"));

@@ -159,7 +159,7 @@ impl<C: Provider> Connector<C> {
             }
             Response => {
                 let (Ok(theirs), Some(qp)) = (greeting(), pending.qp.take()) else {
-                    tracing::warn!("the peer is another program");
+                    tracing::warn!("the peer is not a compatible Linerate process");
                     return Ok(Step::Refused(ConnectError::Refused));
                 };
                 let ready = qp.reinit_by_cm(id, options)?.to_rtr_by_cm(id, options)?.to_rts_by_cm(id, options)?;

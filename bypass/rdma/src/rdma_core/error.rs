@@ -10,7 +10,7 @@ pub enum Error {
     #[error("rdma-core was not found: apt-get install ibverbs-providers librdmacm1")]
     NoLibraries,
     /// The kernel has no RDMA support loaded.
-    #[error("the kernel offers no RDMA: {}", modprobe("ib_uverbs rdma_ucm", loads_modules()))]
+    #[error("the kernel has no RDMA support loaded: {}", modprobe("ib_uverbs rdma_ucm", loads_modules()))]
     NoKernel,
     /// There is no device.
     #[error("there is no RDMA device: {}", modprobe("its driver", loads_modules()))]
@@ -39,8 +39,8 @@ pub enum Error {
     },
     /// The limit of locked memory is too low.
     #[error(
-        "RDMA device {name}: {error}: {} of locked memory are allowed, which is too little: ulimit -l unlimited, or run it \
-         as root",
+        "RDMA device {name}: {error}: the limit of {} of locked memory is too low: ulimit -l unlimited, or run it as \
+         root",
         kilobytes(*.limit)
     )]
     LockedMemory {
@@ -117,7 +117,8 @@ fn modprobe(modules: &str, loads_modules: bool) -> String {
              rdma link add rxe0 type rxe netdev eth0"
         )
     } else {
-        "this kernel loads no modules: boot one with CONFIG_INFINIBAND, such as Debian's, or choose another --via"
+        "this kernel cannot load modules: boot a kernel with CONFIG_INFINIBAND, such as Debian's, or choose another \
+         --via"
             .to_owned()
     }
 }
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn errors_name_device_and_remedy_in_one_line() {
         assert!(message(libc::EOPNOTSUPP).contains("apt-get install ibverbs-providers librdmacm1"));
-        assert!(message(libc::ENOSYS).starts_with("the kernel offers no RDMA: "));
+        assert!(message(libc::ENOSYS).starts_with("the kernel has no RDMA support loaded: "));
         assert!(modprobe("ib_uverbs rdma_ucm", true).starts_with("modprobe ib_uverbs rdma_ucm, and for"));
         assert!(!modprobe("ib_uverbs rdma_ucm", false).contains("modprobe"));
         for number in [libc::EACCES, libc::EPERM] {

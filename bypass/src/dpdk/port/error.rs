@@ -15,7 +15,7 @@ pub enum OpenError {
     #[error("interface '{0}' does not exist here: 'ip link' lists the existing ones")]
     NoInterface(String),
     /// A TAP interface is to be created, and an interface with its name exists.
-    #[error("there is an interface '{0}' already: choose another name, or remove it with 'ip link del {0}'")]
+    #[error("interface '{0}' already exists: choose another name, or remove it with 'ip link del {0}'")]
     InterfaceExists(String),
     /// Another Linerate process, or this one, uses the interface.
     #[error("'{0}' is being used by another Linerate process: stop it, or choose another interface")]
@@ -45,7 +45,7 @@ pub enum OpenError {
     /// An address for a shared interface belongs to the kernel.
     #[error(
         "{address} is an address of this host's kernel: leave --ip out to serve on the kernel's addresses, or give \
-         '{interface}' one that no host uses"
+         '{interface}' an address that no host uses"
     )]
     KernelAddress {
         /// Name of the interface.
@@ -55,8 +55,8 @@ pub enum OpenError {
     },
     /// The kernel does not reserve a listening port at its addresses, usually because one of its servers uses the port.
     #[error(
-        "{address}: the kernel does not give the {protocol} port away ({reason}): 'ss -lntup' shows the server that \
-         uses it; stop that, or choose another port"
+        "{address}: the {protocol} port cannot be reserved in the kernel ({reason}): 'ss -lntup' shows the server that \
+         uses it; stop that server, or choose another port"
     )]
     EndpointInUse {
         /// Listening address.
@@ -178,7 +178,7 @@ fn tun_remedy(loads_modules: bool) -> &'static str {
     if loads_modules {
         "run 'modprobe tun' as root"
     } else {
-        "this kernel loads no modules: boot one with CONFIG_TUN, or choose another network"
+        "this kernel cannot load modules: boot a kernel with CONFIG_TUN, or choose another network"
     }
 }
 

@@ -256,7 +256,7 @@ unsafe fn guarded_burst(tx: bool, queue_id: QueueId, mbufs: *mut *mut sys::rte_m
     // the driver only, which holds no lock and owns only packets during a burst.
     let done = unsafe { sys::lr_guarded_burst(tx.into(), queue_id.port, queue_id.queue, mbufs, n, &mut left) };
     if left != 0 {
-        tracing::warn!("the other end of the link left during a burst: up to {BURST} packets are lost");
+        tracing::warn!("the other end of the link disconnected during a burst: up to {BURST} packets are lost");
         return None;
     }
     Some(done)

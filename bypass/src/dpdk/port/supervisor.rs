@@ -114,12 +114,12 @@ fn step(shared: &Shared, state: State) -> State {
                 return State::Closing(since);
             }
             shared.devices().clear();
-            tracing::info!("{via}: waiting for the other end to come back");
+            tracing::info!("{via}: waiting for the other end to reconnect");
             State::Away
         }
         State::Away => match reconnect(shared) {
             true => {
-                tracing::info!("{via}: the other end is back");
+                tracing::info!("{via}: the other end has reconnected");
                 State::Open(Instant::now())
             }
             false => State::Away,
@@ -136,13 +136,13 @@ fn reconnect(shared: &Shared) -> bool {
     let reconnected = port::probe(&shared.spec).and_then(|devices| {
         let offers = |device: &Ethdev| device.info().is_ok_and(|info| setup::offers(&info, &shared.settings.conf));
         if !devices.iter().all(offers) {
-            tracing::warn!("{}: the other end is back and offers less than before: not used", shared.spec.via);
+            tracing::warn!("{}: the other end now offers fewer queues or offloads: not used", shared.spec.via);
             return Ok(None);
         }
         port::start(&shared.spec, &shared.settings, &devices, &shared.pool)?;
         if shared.settings.split_tx && !devices.iter().all(Ethdev::has_split_tx) {
             tracing::warn!(
-                "{}: the other end is back with packed virtqueues in place of split ones: not used",
+                "{}: the other end now offers packed instead of split virtqueues: not used",
                 shared.spec.via
             );
             return Ok(None);

@@ -44,7 +44,7 @@ pub struct TcpStream {
 pub struct ReadHalf {
     end: End,
     /// Unconsumed rest of the slice that [`fill_buf`](Self::fill_buf) has returned.
-    lent: Bytes,
+    borrowed: Bytes,
 }
 
 /// Sending half of a [`TcpStream`]. Dropping it ends sending.
@@ -84,7 +84,7 @@ impl TcpStream {
     pub(crate) fn new(conn: Rc<Conn>) -> Self {
         conn.ends.set(2);
         let end = |sends| End { conn: conn.clone(), sends };
-        TcpStream { reader: ReadHalf { end: end(false), lent: Bytes::new() }, writer: WriteHalf { end: end(true) } }
+        TcpStream { reader: ReadHalf { end: end(false), borrowed: Bytes::new() }, writer: WriteHalf { end: end(true) } }
     }
 
     /// Connects to `remote`. A connection that is established after the future was dropped is reset.
@@ -229,8 +229,8 @@ impl ReadHalf {
     /// # Errors
     /// The connection was reset or timed out.
     pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        poll_fn(|cx| self.poll_lend(cx)).await?;
-        Ok(&self.lent)
+        poll_fn(|cx| self.poll_borrow(cx)).await?;
+        Ok(&self.borrowed)
     }
 
     /// As [`TcpStream::consume`].
@@ -238,7 +238,7 @@ impl ReadHalf {
     /// # Panics
     /// If `n` exceeds the length of the slice.
     pub fn consume(&mut self, n: usize) {
-        self.lent.advance(n);
+        self.borrowed.advance(n);
     }
 
     /// Polls for a received slice. Empty bytes are the end of the stream.
@@ -247,8 +247,8 @@ impl ReadHalf {
     /// The connection was reset or timed out.
     #[inline]
     pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        if !self.lent.is_empty() {
-            return Poll::Ready(Ok(std::mem::take(&mut self.lent)));
+        if !self.borrowed.is_empty() {
+            return Poll::Ready(Ok(std::mem::take(&mut self.borrowed)));
         }
         self.end.conn.poll_take(cx)
     }
@@ -273,13 +273,13 @@ impl ReadHalf {
     /// # Errors
     /// The connection was reset or timed out.
     pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        ready!(self.poll_lend(cx))?;
-        Poll::Ready(Ok(&self.lent))
+        ready!(self.poll_borrow(cx))?;
+        Poll::Ready(Ok(&self.borrowed))
     }
 
-    fn poll_lend(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lent.is_empty() {
-            self.lent = ready!(self.poll_read_bytes(cx))?;
+    fn poll_borrow(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.borrowed.is_empty() {
+            self.borrowed = ready!(self.poll_read_bytes(cx))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -294,10 +294,10 @@ impl ReadHalf {
         if room == 0 {
             return Poll::Ready(Ok(()));
         }
-        if !self.lent.is_empty() {
-            let n = self.lent.len().min(room);
-            copy(&self.lent[..n]);
-            self.lent.advance(n);
+        if !self.borrowed.is_empty() {
+            let n = self.borrowed.len().min(room);
+            copy(&self.borrowed[..n]);
+            self.borrowed.advance(n);
             return Poll::Ready(Ok(()));
         }
         self.end.conn.poll_copy(cx, room, &mut copy)

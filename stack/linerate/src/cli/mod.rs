@@ -112,8 +112,8 @@ struct NetArgs {
     #[arg(long, value_name = "ADDR", help_heading = "Addresses")]
     from: Vec<IpAddr>,
 
-    /// Local ports of outgoing connections, which must not be the kernel's if the addresses are [default: 1024-65535,
-    /// with the kernel's addresses 61000-65535]
+    /// Local ports of outgoing connections; with the kernel's addresses, outside the kernel's range of local ports
+    /// [default: 1024-65535, with the kernel's addresses 61000-65535]
     #[arg(long, value_name = "FIRST-LAST", help_heading = "Addresses")]
     outgoing_ports: Option<PortRange>,
 

@@ -16,7 +16,7 @@ pub struct RdmaArgs {
     pub rdma_buffers: Option<u16>,
 
     /// Send-queue depth: outstanding requests of a connection; fewer by default if the last-level cache is too small
-    /// for those of all connections (rdma) [default: 128]
+    /// for the queues of all connections (rdma) [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(8..=16_384), help_heading = "RDMA")]
     pub rdma_sends: Option<u16>,
 
@@ -42,7 +42,7 @@ pub struct RdmaArgs {
     #[arg(long, alias = "rdma-offer-from", value_name = "BYTES", help_heading = "RDMA")]
     pub rdma_rendezvous_min: Option<RendezvousMin>,
 
-    /// Connections per worker for which memory is registered (rdma) [default: those that a load opens; 1024 for
+    /// Connections per worker for which memory is registered (rdma) [default: the connections of a load; 1024 for
     /// servers]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "RDMA")]
     pub rdma_connections: Option<u32>,
@@ -73,11 +73,11 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "N", help_heading = "RDMA")]
     pub rdma_pkey_index: Option<u16>,
 
-    /// Index of the local GID in the table of the port (rdma) [default: that of the local address]
+    /// Index of the local GID in the table of the port (rdma) [default: the index of the local address's GID]
     #[arg(long, value_name = "N", help_heading = "RDMA")]
     pub rdma_gid_index: Option<u8>,
 
-    /// Port of the device (rdma) [default: that of the local address]
+    /// Port of the device (rdma) [default: the port with the local address]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..), help_heading = "RDMA")]
     pub rdma_port: Option<u8>,
 
@@ -86,11 +86,11 @@ pub struct RdmaArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "RDMA")]
     pub rdma_timeout: Option<Duration>,
 
-    /// Retries after --rdma-timeout, at most 7; then the peer is lost (rdma) [default: 7]
+    /// Retries after --rdma-timeout, at most 7, before the connection ends (rdma) [default: 7]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7), help_heading = "RDMA")]
     pub rdma_retries: Option<u8>,
 
-    /// Retries after the peer's device saw no buffer (RNR), at most 7, which is unlimited (rdma) [default: 6]
+    /// Retries after the peer's device had no receive buffer (RNR), at most 7; 7 is unlimited (rdma) [default: 6]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=7), help_heading = "RDMA")]
     pub rdma_rnr_retries: Option<u8>,
 }

@@ -88,7 +88,7 @@ pub struct NetConfig {
     pub fragments: bool,
     /// Sends each frame as one buffer, copied if necessary.
     pub single_segment: bool,
-    /// Local addresses with their prefixes. A shared interface has those of the kernel if there are none.
+    /// Local addresses with their prefixes. If empty, a shared interface has the addresses of the kernel.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::list"))]
     pub ip: Vec<IpCidr>,
     /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.

@@ -45,9 +45,9 @@ pub struct RdmaConfig {
     /// two.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub timeout: Option<Duration>,
-    /// Retries without an acknowledgement before the peer is lost, at most 7.
+    /// Retries without an acknowledgement before the connection ends, at most 7.
     pub retries: Option<u8>,
-    /// Retries after the peer's device had no buffer, at most 7, which is unlimited.
+    /// Retries after the peer's device had no receive buffer, at most 7; 7 is unlimited.
     pub rnr_retries: Option<u8>,
     /// Traffic class of RoCE version 2, with DSCP in the upper six bits.
     pub traffic_class: Option<u8>,

@@ -480,9 +480,9 @@ impl Hub {
         self.flushes.store(flush.0, Ordering::Release);
     }
 
-    /// Returns the scheduled flush and the number of `flush_all` commands, if that number differs from `fast`.
-    pub(in crate::service) fn flush_since(&self, fast: u64) -> Option<(u64, Option<u64>)> {
-        (self.flushes.load(Ordering::Acquire) != fast).then(|| *lock(&self.flush))
+    /// Returns the scheduled flush and the number of `flush_all` commands, if that number differs from `seen`.
+    pub(in crate::service) fn flush_since(&self, seen: u64) -> Option<(u64, Option<u64>)> {
+        (self.flushes.load(Ordering::Acquire) != seen).then(|| *lock(&self.flush))
     }
 }
 

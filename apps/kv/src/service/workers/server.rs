@@ -124,7 +124,7 @@ impl ServerView {
         self.map.as_deref()
     }
 
-    /// Refreshes the map of the cluster. Returns the map before if it was replaced.
+    /// Refreshes the map of the cluster. Returns the previous map if it was replaced.
     pub fn refresh_map(&mut self) -> Option<Arc<ClusterMap>> {
         let version = self.hub.map_version();
         if version == self.map_version {

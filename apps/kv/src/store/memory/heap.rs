@@ -486,7 +486,7 @@ mod tests {
         for location in small.drain(small.len() / 4..) {
             heap.release(location);
         }
-        let mut resolve_expiry: std::collections::HashSet<Location> = small.into_iter().collect();
+        let mut kept: std::collections::HashSet<Location> = small.into_iter().collect();
         assert!(heap.used() > 60 * PAGE);
         let mut moved = 0;
         let mut sparse = Vec::new();
@@ -494,14 +494,14 @@ mod tests {
             for old in sparse.drain(..) {
                 let new = put(&mut heap, 100, 1).unwrap();
                 heap.release(old);
-                assert!(resolve_expiry.remove(&old) && resolve_expiry.insert(new));
+                assert!(kept.remove(&old) && kept.insert(new));
                 moved += 1;
             }
         }
         assert!(heap.pieces.used() <= 20 * PAGE, "{} pages", heap.pieces.used() / PAGE);
         assert!(moved < 20_000, "{moved}");
         assert!(put(&mut heap, 3000, 2).is_some());
-        assert!(resolve_expiry.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
+        assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));
     }
 
     #[test]
@@ -511,7 +511,7 @@ mod tests {
         let mut items: Vec<Location> = (0..3 * slots).map(|_| put(&mut heap, 1000, 1).unwrap()).collect();
         // All of one page but one slot, then some of another.
         let mut sparse = Vec::new();
-        let resolve_expiry = items.remove(0);
+        let kept = items.remove(0);
         for (n, location) in items.drain(..slots + slots / 4).enumerate() {
             assert!(!heap.sparse_page(100, &mut sparse), "{n} of {slots} are free");
             if n + 1 != slots {
@@ -523,7 +523,7 @@ mod tests {
         assert!(!heap.sparse_page(100, &mut sparse));
         heap.release(items.pop().unwrap());
         assert!(heap.sparse_page(0, &mut sparse) && sparse.is_empty());
-        assert!(heap.sparse_page(100, &mut sparse) && sparse.first() == Some(&resolve_expiry));
+        assert!(heap.sparse_page(100, &mut sparse) && sparse.first() == Some(&kept));
         // After giving up, the page's free slots are used before a new page.
         let used = heap.used();
         heap.stop_evacuation();

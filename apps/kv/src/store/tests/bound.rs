@@ -120,9 +120,9 @@ fn refused_long_value_stays_within_memory_limit() {
     // The steps are smaller than the administration of a chunk.
     for memory in (1 << 20..(1 << 20) + (80 << 10)).step_by(2 << 10) {
         let mut store = store(memory, EvictionPolicy::None);
-        let mut resolve_expiry = 0u32;
-        while store.set(&store.key(0, &resolve_expiry.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
-            resolve_expiry += 1;
+        let mut stored = 0u32;
+        while store.set(&store.key(0, &stored.to_le_bytes()), &[1; 100], Expiry::Never, 0).is_ok() {
+            stored += 1;
         }
         refused += usize::from(store.set(&store.key(1, b"long"), &[2; LONG_THRESHOLD], Expiry::Never, 0).is_err());
         assert!(store.used() <= memory, "{} bytes of {memory}, {:?}", store.used(), parts(&store));
@@ -133,13 +133,13 @@ fn refused_long_value_stays_within_memory_limit() {
 #[test]
 fn removal_never_increases_memory_in_use() {
     let mut store = store(16 << 20, EvictionPolicy::None);
-    let mut resolve_expiry = 0u32;
-    while store.set(&store.key(0, &resolve_expiry.to_le_bytes()), &[1; 4096], Expiry::Never, 0).is_ok() {
-        resolve_expiry += 1;
+    let mut stored = 0u32;
+    while store.set(&store.key(0, &stored.to_le_bytes()), &[1; 4096], Expiry::Never, 0).is_ok() {
+        stored += 1;
     }
     let mut used = store.used();
-    assert!(resolve_expiry > 3000);
-    for n in 0..resolve_expiry {
+    assert!(stored > 3000);
+    for n in 0..stored {
         assert!(store.remove(&store.key(0, &n.to_le_bytes()), 0));
         assert!(store.used() <= used, "{} bytes after {used}", store.used());
         used = store.used();

@@ -47,7 +47,9 @@ pub enum ExchangeError {
     #[error("iWARP connections need rdma_cm: remove --rdma-connect")]
     Iwarp,
     /// RoCE needs an address of the device's port.
-    #[error("{0} is no address of this device: use an address from linerate rdma info, or a route through the device")]
+    #[error(
+        "{0} is not an address of this device: use an address from linerate rdma info, or a route through the device"
+    )]
     NotOfDevice(IpAddr),
     /// The address is at another port, or has another GID.
     #[error("{0} is not at the chosen port and GID index: linerate rdma info shows both")]
@@ -61,7 +63,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// Malformed attributes.
-    #[error("the peer is another program")]
+    #[error("the peer is not a compatible Linerate process")]
     Malformed,
     /// Only one of the ends uses sessions.
     #[error("the peer uses another transport: --rdma-mode ud must be set at both ends or neither")]
