@@ -246,13 +246,17 @@ impl Pair<'_> {
             format!("{client} --via {load_via} --warm-up 300ms --json --duration {milliseconds}ms {load} {more}");
         let load = command(&load, self.cores.load)?;
         let line = load.command().to_owned();
-        let Ended { stdout: printed, .. } = load.end(self.duration + 2 * PATIENCE)?;
+        let Ended { status, stdout: printed, stderr } = load.end(self.duration + 2 * PATIENCE)?;
         server.stop()?;
         // A host that stops a virtual machine for longer than the load waits for replies makes it lose datagrams.
         let most = if work.load.contains("--udp") { MAX_LOSS } else { 0.0 };
         let loaded = serde_json::from_str::<Loaded>(&printed).ok();
         let loaded = loaded.filter(|loaded| loaded.errors as f64 <= loaded.rate * loaded.seconds * most);
-        loaded.ok_or(Error::Unexpected { command: line, printed })
+        loaded.ok_or_else(|| Error::Failed {
+            command: line,
+            failure: format!("failed, or had errors ({status})"),
+            output: printed + &stderr,
+        })
     }
 }
 
