@@ -151,11 +151,10 @@ impl World {
                 if can_launch && is_ready {
                     let waits_for_ever = qp.sending.is_some_and(|sending| sending.rnr_retries == 7);
                     // Endless retries would never let the fabric settle; only a buffer changes their result.
-                    let has_buffer = qp.not_ready > 0 && self.peer_has_buffer(handle);
-                    if qp.not_ready == 0 || !waits_for_ever || has_buffer {
+                    let buffer_from = if qp.not_ready > 0 { self.peer_buffer_from(handle) } else { None };
+                    if qp.not_ready == 0 || !waits_for_ever || buffer_from.is_some() {
                         // Time does not advance while threads sleep.
-                        let is_due = has_buffer && self.config.mode == Mode::Auto;
-                        let due = if is_due { now } else { qp.not_ready_until };
+                        let due = buffer_from.filter(|_| self.config.mode == Mode::Auto).unwrap_or(qp.not_ready_until);
                         pending.at(due, now, Action::Launch(handle));
                     }
                 }
@@ -199,10 +198,10 @@ impl World {
         (ours.carries(qp.port) && theirs.carries(other.port) && takes).then_some(peer)
     }
 
-    fn peer_has_buffer(&self, handle: Handle) -> bool {
-        self.reachable(handle).is_some_and(|peer| {
-            let peer = &self.qps[peer];
-            peer.config.srq.map_or(!peer.receives.is_empty(), |srq| !self.srq[srq].buffers.is_empty())
-        })
+    /// Returns the time from which on the peer's device sees its next receive buffer, if there is one.
+    fn peer_buffer_from(&self, handle: Handle) -> Option<u64> {
+        let peer = &self.qps[self.reachable(handle)?];
+        let buffers = peer.config.srq.map_or(&peer.receives, |srq| &self.srq[srq].buffers);
+        Some(buffers.front()?.from)
     }
 }

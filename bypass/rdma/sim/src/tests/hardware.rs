@@ -1,6 +1,6 @@
 //! Properties of some devices: ports, link layers, queue pair numbers, and failures without completions.
 
-use super::super::Live;
+use super::super::{Live, Mode};
 use super::connecting::{both_connected, parties};
 use super::*;
 use linerate_rdma_provider::{LinkLayer, PortState};
@@ -97,4 +97,16 @@ fn device_sees_buffer_after_its_delay() {
         fabric.run();
         assert_eq!(a.ends(), [(1, status)]);
     }
+}
+
+#[test]
+fn buffer_that_the_device_does_not_see_yet_does_not_block_auto_mode() {
+    let mut setup = Setup { rnr_retries: 7, ..with(|device| device.post_delay = 50) };
+    setup.fabric.mode = Mode::Auto;
+    let (fabric, a, b) = connected(&setup);
+    b.receive(1, 0, 1);
+    a.send(1, b"x");
+    assert_eq!(a.ends(), []);
+    fabric.advance(60);
+    assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 }
