@@ -167,7 +167,7 @@ impl Flight {
         Some(Stamp { sequence: self.sequence, sent, slot })
     }
 
-    /// Returns the time until the next due request, at most [`EXPIRY_INTERVAL`].
+    /// Returns the time until the next due request, at most `EXPIRY_INTERVAL`.
     pub fn rest(&self, now: Instant) -> Duration {
         self.pace.as_ref().map_or(EXPIRY_INTERVAL, |pace| EXPIRY_INTERVAL.min(pace.next().since(now)))
     }
