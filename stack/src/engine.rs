@@ -185,6 +185,9 @@ pub trait Engine<N: Nic>: Sized {
     /// produce a single event.
     fn take_events(&mut self, events: &mut EventBatch);
 
+    /// Returns whether [`take_events`](Self::take_events) may return events now.
+    fn has_events(&self) -> bool;
+
     /// Invalidates `conn`, whose `Closed` event is being delivered. Its slot can be reused.
     fn release(&mut self, conn: ConnId, now: Instant);
 

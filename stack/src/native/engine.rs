@@ -171,6 +171,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         std::mem::swap(events, &mut self.shared.events);
     }
 
+    fn has_events(&self) -> bool {
+        !self.shared.active.is_empty() || self.shared.rr.has_unanswered() || !self.shared.events.is_empty()
+    }
+
     fn release(&mut self, conn: ConnId, _now: Instant) {
         let Some(Connection { slot, tcb, cold, shared }) = self.open_connection(conn) else { return };
         if cold.end_reason != EndReason::Finished {
@@ -217,9 +221,8 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         let reopens = !self.shared.window_held.is_empty() && !self.shared.is_low();
         // A service without a packet retries until an allocation succeeds.
         let retries_alloc = !self.shared.alloc_blocked.is_empty();
-        let sends = !self.shared.active.is_empty() || !self.shared.tx_backlog.is_empty();
-        let events = sends || self.shared.rr.has_unanswered() || !self.shared.events.is_empty();
-        if events || reopens || retries_alloc {
+        let sends = !self.shared.tx_backlog.is_empty();
+        if sends || Engine::<N>::has_events(self) || reopens || retries_alloc {
             return Some(Instant::ZERO);
         }
         let deadlines =

@@ -311,6 +311,10 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         std::mem::swap(events, &mut self.events);
     }
 
+    fn has_events(&self) -> bool {
+        !self.touched.is_empty() || !self.events.is_empty()
+    }
+
     fn release(&mut self, conn: ConnId, now: Instant) {
         let Some(flow) = self.slots.get(conn) else { return };
         match flow.reason.unwrap_or(CloseReason::Finished) {

@@ -99,6 +99,10 @@ impl Wheel {
     /// Appends the tokens of all timers that are due at `now` to `fired` and disarms them.
     pub fn expire(&mut self, now: Instant, fired: &mut Vec<u32>) {
         let now = now.as_nanos() >> TICK_SHIFT;
+        // Armed timers are due after `elapsed`.
+        if now <= self.elapsed {
+            return;
+        }
         while let Some((level, slot, at)) = self.next_slot().filter(|&(.., at)| at <= now) {
             self.elapsed = self.elapsed.max(at);
             let index = level * SLOTS + slot;
@@ -118,7 +122,7 @@ impl Wheel {
                 token = next;
             }
         }
-        self.elapsed = self.elapsed.max(now);
+        self.elapsed = now;
     }
 
     /// Returns the time of the next [`expire`](Self::expire). No timer is due earlier; none may be due then.

@@ -381,7 +381,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
             let Core { engine, egress, now, .. } = &mut self.core;
             engine.flush(egress, *now);
-            if events == 0 {
+            if events == 0 || !engine.has_events() {
                 break;
             }
         }
