@@ -15,8 +15,9 @@ pub struct Operation {
 }
 
 /// All paths; with 1 000 connections, timestamps and checksum offload unless stated otherwise.
-pub const OPERATIONS: [Operation; 19] = [
+pub const OPERATIONS: [Operation; 20] = [
     rarely("64-byte echo", "--engine native").always(),
+    rarely("64-byte echo, one connection", "--engine native --flows 1"),
     rarely("64-byte echo, read and written by the service", "--engine native --service write"),
     rarely("64-byte echo by tasks", "--engine native --service async-forward"),
     rarely("64-byte echo by tasks, copied", "--engine native --service async-copy"),
