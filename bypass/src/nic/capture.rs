@@ -76,15 +76,6 @@ enum Staged {
     Missed,
 }
 
-impl Staged {
-    fn into_record(self) -> Option<Record> {
-        match self {
-            Staged::Record(record) => Some(record),
-            Staged::Filtered | Staged::Missed => None,
-        }
-    }
-}
-
 /// Capturing end, owned by a queue pair.
 pub struct Capture {
     empty: Receiver<Record>,
@@ -147,7 +138,7 @@ impl Capture {
     }
 
     fn stage(&mut self, direction: Direction, frames: &[impl Packet]) {
-        self.spare.extend(self.staged.drain(..).filter_map(Staged::into_record));
+        self.commit(0);
         if frames.is_empty() {
             return;
         }
@@ -173,7 +164,6 @@ impl Capture {
 
     /// Captures the first `n` staged frames, and discards the others: rejected frames may be sent again.
     fn commit(&mut self, n: usize) {
-        let mut missed = 0;
         for (at, staged) in self.staged.drain(..).enumerate() {
             match staged {
                 Staged::Record(record) if at < n => {
@@ -182,12 +172,9 @@ impl Capture {
                     }
                 }
                 Staged::Record(record) => self.spare.push(record),
-                Staged::Missed if at < n => missed += 1,
+                Staged::Missed if at < n => _ = self.shared.missed.fetch_add(1, Ordering::Relaxed),
                 Staged::Missed | Staged::Filtered => {}
             }
-        }
-        if missed > 0 {
-            self.shared.missed.fetch_add(missed, Ordering::Relaxed);
         }
     }
 }
