@@ -338,7 +338,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        if !self.tx_pending.is_empty() || !self.touched.is_empty() || !self.events.is_empty() {
+        if !self.tx_pending.is_empty() || Engine::<N>::has_events(self) {
             return Some(Instant::ZERO);
         }
         [self.wheel.next_expiry(), self.time_wait.next_deadline()].into_iter().flatten().min()
