@@ -215,7 +215,8 @@ fn af_xdp(
 fn more_queues(name: &str, channels: interface::Channels, queues: u16) -> String {
     if interface::driver(name).as_deref() == Some("veth") {
         format!(
-            "create it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use fewer workers"
+            "create it with 'ip link add {name} numrxqueues {queues} numtxqueues {queues} type veth', or use \
+             fewer workers"
         )
     } else {
         let kind = if channels.combined > 0 { "combined" } else { "rx" };
