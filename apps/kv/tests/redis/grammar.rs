@@ -75,8 +75,6 @@ const COMMANDS: &[&str] = &[
     "DECR {k}",
     "INCRBY {k} {n}",
     "DECRBY {k} {n}",
-    "INCRBYFLOAT {k} {f}",
-    "INCRBYFLOAT {k} {f}",
     "GETRANGE {k} {o} {o}",
     "SETRANGE {k} {p} {v}",
     "SETBIT {k} {b} 1",
@@ -292,7 +290,6 @@ impl Grammar {
             "{n}" => {
                 self.one(&["0", "1", "-1", "5", "-7", "100", "9223372036854775807", "-9223372036854775808"]).to_owned()
             }
-            "{f}" => self.float(),
             "{o}" => self.one(&["0", "1", "3", "-1", "-2", "-100", "5000", "9223372036854775807"]).to_owned(),
             "{p}" => self.one(&["0", "1", "7", "100", "5000", "-1", "536870912", "9223372036854775807"]).to_owned(),
             "{b}" => self.one(&["0", "1", "7", "8", "100", "40000", "500000", "-1", "4294967296"]).to_owned(),
@@ -308,22 +305,12 @@ impl Grammar {
         text.into_bytes()
     }
 
-    fn float(&mut self) -> String {
-        match self.random.usize(..8) {
-            0 => self.one(&["inf", "nan", "1e400", "0x1F", "1e", "-0", "1e-20", "3.0e3"]).to_owned(),
-            1 => format!("{}", self.random.i64(-1000..1000)),
-            2 => format!("{}e{}", self.random.i64(-99..99), self.random.i64(-20..20)),
-            _ => format!("{:.*}", self.random.usize(..6), (self.random.f64() - 0.5) * 1000.0),
-        }
-    }
-
     fn value(&mut self) -> Vec<u8> {
         let len = match self.random.usize(..40) {
             0 => self.random.usize(4000..5000),
             1 => self.random.usize(..70_000),
             2..6 => self.random.usize(..100),
             6..12 => return self.random.i64(-50..50).to_string().into_bytes(),
-            12..15 => return self.float().into_bytes(),
             15 => 0,
             _ => self.random.usize(1..8),
         };

@@ -6,7 +6,6 @@ pub mod glob;
 pub mod hashes;
 pub mod keys;
 pub mod lcs;
-pub mod long_double;
 pub mod numbers;
 pub mod scan;
 pub mod strings;
