@@ -109,9 +109,6 @@ fn position_of_other(bytes: &[u8], skipped: u8) -> Option<usize> {
 /// negative, and are bit positions if `is_bits`, otherwise byte positions.
 fn range(start: i64, end: i64, is_bits: bool, len: usize) -> Range<u64> {
     let (unit, total) = if is_bits { (1, len as i64 * 8) } else { (8, len as i64) };
-    if start < 0 && end < 0 && start > end {
-        return 0..0;
-    }
     let from_end = |at: i64| if at < 0 { at.saturating_add(total).max(0) } else { at };
     let (start, end) = (from_end(start), from_end(end).min(total - 1));
     if start > end { 0..0 } else { start as u64 * unit..(end as u64 + 1) * unit }
@@ -133,7 +130,10 @@ pub fn bitcount(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
             2 => 0..value.len() as u64 * 8,
             4 | 5 => {
                 let (start, end) = (integer(&args[2])?, integer(&args[3])?);
-                range(start, end, is_bits(args, 4)?, value.len())
+                // As in Redis, only BITCOUNT compares them before it limits them to the value.
+                let is_empty = start < 0 && end < 0 && start > end;
+                let bits = range(start, end, is_bits(args, 4)?, value.len());
+                if is_empty { 0..0 } else { bits }
             }
             _ => return Err(SYNTAX),
         };
