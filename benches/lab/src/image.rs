@@ -51,13 +51,6 @@ const SIW: &str = r#"
     mkdir keep && mv siw.ko keep/ && find . -mindepth 1 -maxdepth 1 ! -name keep -exec rm -r {} + && mv keep/siw.ko . && rmdir keep
 "#;
 
-/// Script that unpacks perftest and its dependencies into the current directory.
-const PERFTEST: &str = r#"
-    apt-get download -q -o APT::Sandbox::User=root perftest libibumad3 libpci3
-    for package in *.deb; do dpkg -x "$package" .; done
-    rm ./*.deb
-"#;
-
 /// Init script. The guest's root is the host's, read-only, below a tmpfs overlay.
 const INIT: &str = r#"#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C
@@ -126,15 +119,6 @@ impl Image {
             }
         };
         Ok(directory.join("siw.ko"))
-    }
-
-    /// Returns the root directory of perftest, downloading it if it is not cached.
-    pub fn perftest(&self, log: &Log) -> Result<PathBuf> {
-        const NAME: &str = "perftest";
-        match self.cache.newest(NAME)? {
-            Some(directory) => Ok(directory),
-            None => self.cache.keep(self.cache.make(PERFTEST, &[], log)?, NAME),
-        }
     }
 
     /// Creates an initial RAM filesystem in `directory`, which executes this program as the guest's agent.

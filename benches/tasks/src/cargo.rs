@@ -70,7 +70,7 @@ pub fn everything(machine: &Machine) -> String {
         words += " --features linerate-bypass/dpdk";
     }
     if machine.rdma() {
-        words += " --features linerate-rdma/native,linerate-verbs-count/bindings";
+        words += " --features linerate-rdma/native";
     }
     words
 }

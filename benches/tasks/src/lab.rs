@@ -54,7 +54,7 @@ pub fn suites(machine: &Machine, with: Build, arguments: &[String]) -> Result<()
     let profile = if with == Build::Tests { "debug" } else { "release" };
     if with != Build::Tests {
         say("building in release mode");
-        process::run(build(machine, "-p linerate-lab -p linerate-verbs-count"))?;
+        process::run(build(machine, "-p linerate-lab"))?;
         let everything = cargo::everything(machine);
         let selection = if with == Build::Release { "-p linerate-rdma --features native" } else { &everything };
         build_device_tests(selection)?;

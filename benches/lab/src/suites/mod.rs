@@ -3,12 +3,10 @@
 mod af_xdp;
 mod compare;
 mod connect_bench;
-mod counts;
 mod kills;
 mod loss;
 mod one_sided;
 mod pair;
-mod perftest;
 mod rxe;
 mod service;
 mod share;
@@ -36,4 +34,4 @@ pub const SUITES: &[Suite] =
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =
-    &[rxe::QUICK, counts::SUITE, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, loss::SUITE, one_sided::MILLION];
+    &[rxe::QUICK, connect_bench::SUITE, one_sided::SUITE, kills::SUITE, loss::SUITE, one_sided::MILLION];

@@ -2,7 +2,7 @@
 
 use super::pair::{DEVICE, Pair, Provider};
 use super::service::{ALL, ECHO, KV, Service};
-use super::{Suite, connect_bench, counts, kills, one_sided};
+use super::{Suite, connect_bench, kills, one_sided};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::program::wait_for;
@@ -50,7 +50,6 @@ fn run(lab: &Lab, report: &mut Report) {
             report.case(&format!("{mode}: {load}"), || pair.answers(lab, service, words));
         }
     }
-    counts::run(lab, report, &pair);
     connect_bench::run(lab, report, &pair);
     one_sided::run(lab, report, &pair);
     kills::some(lab, report, &pair);
