@@ -2,7 +2,7 @@
 
 use super::request::{BAD_LINE, Body, Command, ERROR, Request, StoreMode, body};
 use super::words::{Words, length, signed, unsigned};
-use super::{KEY, Limits, base64};
+use super::{KEY, Limits, binary_key};
 
 /// Limit of words in a line.
 const WORDS: usize = 19;
@@ -86,7 +86,7 @@ impl<'a> Meta<'a> {
     where
         'a: 'k,
     {
-        if self.binary { base64::decode(self.name, room).unwrap_or_default() } else { self.name }
+        if self.binary { binary_key::decode(self.name, room).unwrap_or_default() } else { self.name }
     }
 
     /// Parses the flags. Returns true for quiet mode.
@@ -108,7 +108,7 @@ impl<'a> Meta<'a> {
             let invalid = match letter {
                 b'b' => {
                     self.binary = true;
-                    base64::decode(self.name, &mut [0; KEY]).is_none().then_some(BAD_KEY)
+                    binary_key::decode(self.name, &mut [0; KEY]).is_none().then_some(BAD_KEY)
                 }
                 b'N' => time(&mut self.vivify),
                 b'T' => time(&mut self.expires),
@@ -226,7 +226,7 @@ fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a
 fn debug<'a>(name: &'a [u8], mut words: Words<'a>) -> (Request<'a>, Body) {
     let mut meta = Meta::new(name, words);
     meta.binary = words.next() == Some(b"b");
-    let is_key = !meta.binary || base64::decode(name, &mut [0; KEY]).is_some();
+    let is_key = !meta.binary || binary_key::decode(name, &mut [0; KEY]).is_some();
     let command = if is_key { Command::MetaDebug(meta) } else { Command::Reply(BAD_LINE) };
     (Request { command, quiet: false }, Body::None)
 }

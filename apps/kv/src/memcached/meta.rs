@@ -6,7 +6,7 @@ use super::line::{DIGITS, Line, digits};
 use super::put::{self, BINARY, CountResult, FETCHED, Put, STALE, StoreResult, WON};
 use super::request::{StoreMode, size};
 use super::words::{expires_at, expiry, seconds_left};
-use super::{Context, Count, Data, KEY, base64};
+use super::{Context, Count, Data, KEY, binary_key};
 use crate::sink::Sink;
 use crate::store::{Expiry, ItemMeta, Key, Store, Str};
 
@@ -122,7 +122,7 @@ fn echo(flag: &[u8], key: &Key, binary: bool, line: &mut Line) {
         b'O' => _ = line.put(b" ").put(flag),
         b'k' if binary => {
             line.put(b" k");
-            base64::encode(key.bytes, |text| _ = line.put(text));
+            binary_key::encode(key.bytes, |text| _ = line.put(text));
             line.put(b" b");
         }
         b'k' => _ = line.put(b" k").put(key.bytes),
@@ -288,7 +288,7 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     let Ok(Some(found)) = store.fetch(&key, false, now) else { return sink.put(b"EN\r\n") };
     let mut line = Line::new(b"ME ");
     if found.meta.marks & BINARY != 0 {
-        base64::encode(key.bytes, |text| _ = line.put(text));
+        binary_key::encode(key.bytes, |text| _ = line.put(text));
     } else {
         line.put(key.bytes);
     }

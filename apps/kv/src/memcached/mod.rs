@@ -11,7 +11,7 @@
 //!   number of segments in which it arrives.
 //! - `stats` reports nothing about memcached's internals: slabs, their classes and the crawler.
 
-mod base64;
+mod binary_key;
 mod counts;
 mod execute;
 mod flags;
