@@ -31,10 +31,6 @@ pub const BITFIELD_TYPE: CommandError =
     error("ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.");
 pub const BITFIELD_OVERFLOW: CommandError = error("ERR Invalid OVERFLOW type specified");
 pub const BITFIELD_READ_ONLY: CommandError = error("ERR BITFIELD_RO only supports the GET subcommand");
-pub const LCS_TYPE: CommandError = error("ERR The specified keys must contain string values");
-pub const LCS_BOTH: CommandError = error("ERR If you want both the length and indexes, please just use IDX.");
-pub const LCS_MEMORY: CommandError =
-    error("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len");
 pub const FUNCTION_FLUSH: CommandError = error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option");
 pub const SCRIPT_FLUSH: CommandError = error("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
 pub const LIBRARY_NAME: CommandError = error("ERR library name argument was not given");

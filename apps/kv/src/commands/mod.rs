@@ -160,7 +160,7 @@ impl<'a> Request<'a> {
         match command.shard_use {
             ShardUse::Nothing => {}
             // The values have been taken. `BITOP` stores its result.
-            ShardUse::Keys if matches!(session.paused, Some(Paused::Bits(_) | Paused::Lcs(_))) => {}
+            ShardUse::Keys if matches!(session.paused, Some(Paused::Bits(_))) => {}
             ShardUse::Keys if matches!(session.paused, Some(Paused::BitOp(_))) => add(*space, &self.args[2]),
             ShardUse::Keys => match &self.key {
                 Some(key) if command.last == command.first as i8 && key.space == *space => {

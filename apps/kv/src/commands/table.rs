@@ -2,7 +2,7 @@
 
 use crate::commands::admin::{absent, command_docs, config, dataset, info, slowlog};
 use crate::commands::cluster;
-use crate::commands::data::{bits, expiry, hashes, keys, lcs, numbers, scan, strings};
+use crate::commands::data::{bits, expiry, hashes, keys, numbers, scan, strings};
 use crate::commands::error::{CommandError, CommandResult};
 use crate::commands::session::transactions;
 use crate::commands::session::{clients, connection};
@@ -251,7 +251,6 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("incrby", 3, MORE | FAST | STRING, numbers::incrby).key("RW access update"),
     C::new("decrby", 3, MORE | FAST | STRING, numbers::decrby).key("RW access update"),
     C::new("incrbyfloat", 3, MORE | FAST | STRING, numbers::incrbyfloat).key("RW access update"),
-    C::new("lcs", -3, READ | STRING | IN_STEPS, lcs::lcs).keys(1, 2, 1, "RO access"),
     // Bits.
     C::new("setbit", 4, MORE | BITMAP | SIZED, bits::setbit).key("RW access update"),
     C::new("getbit", 3, READ | FAST | BITMAP, bits::getbit).key("RO access"),

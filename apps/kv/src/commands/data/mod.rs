@@ -5,7 +5,6 @@ pub mod expiry;
 pub mod glob;
 pub mod hashes;
 pub mod keys;
-pub mod lcs;
 pub mod numbers;
 pub mod scan;
 pub mod strings;

@@ -8,7 +8,6 @@ pub mod watched_keys;
 use crate::commands::cluster::SlotProgress;
 use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
-use crate::commands::data::lcs::LcsTask;
 use crate::commands::data::scan::Progress;
 use crate::commands::session::watched_keys::WatchedKeys;
 use crate::commands::table::{Command, FastCommand};
@@ -71,8 +70,6 @@ pub(super) enum Paused {
     Bits(Box<BitSearch>),
     /// `BITOP` with a long result.
     BitOp(Box<BitOpTask>),
-    /// `LCS`.
-    Lcs(Box<LcsTask>),
     /// `CLUSTER COUNTKEYSINSLOT` or `CLUSTER GETKEYSINSLOT`.
     Slot(Box<SlotProgress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
