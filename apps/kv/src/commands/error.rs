@@ -62,7 +62,6 @@ pub const NO_PASSWORD: CommandError = error(
 );
 pub const NO_PROTOCOL: CommandError = error("NOPROTO unsupported protocol version");
 pub const PROTOCOL_NUMBER: CommandError = error("ERR Protocol version is not an integer or out of range");
-pub const CLIENT_NAME: CommandError = error("ERR Client names cannot contain spaces, newlines or special characters.");
 pub const NO_CLIENT: CommandError = error("ERR No such client");
 pub const CLIENT_ID: CommandError = error("ERR client-id should be greater than 0");
 pub const BAD_CLIENT_ID: CommandError = error("ERR Invalid client ID");

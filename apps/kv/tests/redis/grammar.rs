@@ -162,7 +162,7 @@ const COMMANDS: &[&str] = &[
     "RESET",
     "HELLO 2",
     "HELLO 3",
-    "CLIENT SETNAME {v}",
+    "CLIENT SETNAME {pat}",
     "CLIENT GETNAME",
     "MULTI",
     "MULTI",

@@ -4,7 +4,7 @@ use crate::commands::error::{
     BAD_CLIENT_ID, CLIENT_ID, CommandError, CommandResult, NO_CLIENT, PAUSE_INTEGER, PAUSE_MODE, PAUSE_NEGATIVE, SYNTAX,
 };
 use crate::commands::options::integer;
-use crate::commands::session::connection::{check_name, is_name};
+use crate::commands::session::connection::check_name;
 use crate::commands::session::{ClientInfo, Paused, Silence};
 use crate::commands::{Context, PauseMode, Request};
 use crate::resp::Reply;
@@ -74,7 +74,7 @@ fn is_ordinary(name: &[u8]) -> Result<bool, CommandError> {
 
 pub fn setname(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let name = &request.args[2];
-    check_name(name)?;
+    check_name(b"Client names", name)?;
     cx.session.name = name.to_vec();
     reply.ok();
     Ok(())
@@ -96,9 +96,7 @@ pub fn setinfo(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
         b"lib-ver" => &mut cx.session.library_version,
         _ => return Err(CommandError::of(&[b"ERR Unrecognized option '", option, b"'"])),
     };
-    if !is_name(value) {
-        return Err(CommandError::of(&[b"ERR ", option, b" cannot contain spaces, newlines or special characters."]));
-    }
+    check_name(option, value)?;
     *kept = value.to_vec();
     reply.ok();
     Ok(())
@@ -149,8 +147,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Answers `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, which have no effect: no client is disconnected to free memory, and
-/// reads always count as uses.
+/// Answers `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, which have no effect: every client counts for the limit of the memory
+/// of clients, and reads always count as uses.
 pub fn set_switch(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mode = &request.args[2];
     if !mode.eq_ignore_ascii_case(b"on") && !mode.eq_ignore_ascii_case(b"off") {
@@ -268,6 +266,16 @@ mod tests {
                 info.ends_with("cmd=client|info user=default redir=-1 resp=2 lib-name=redis-py lib-ver=5.0\n"),
                 "{info}"
             );
+            let [longest, longer] = [256, 257].map(|len| "n".repeat(len));
+            for (command, what) in
+                [("setname", "Client names"), ("setinfo lib-name", "lib-name"), ("setinfo lib-ver", "lib-ver")]
+            {
+                client.expect(&format!("client {command} {longest}"), "+OK");
+                let error = format!("-ERR {what} cannot be longer than 256 bytes.");
+                client.expect(&format!("client {command} {longer}"), &error);
+            }
+            client.expect(&format!("hello 2 setname {longer}"), "-ERR Client names cannot be longer than 256 bytes.");
+            client.expect("client getname", &format!("$256 {longest}"));
             client.expect("client setname \"\"", "+OK");
             client.expect("client getname", "$-1");
             client.expect("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");

@@ -2,7 +2,7 @@
 
 use crate::commands::data::keys;
 use crate::commands::error::{
-    CLIENT_NAME, CommandError, CommandResult, DATABASE, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER,
+    CommandError, CommandResult, DATABASE, NO_AUTH_FOR_HELLO, NO_PASSWORD, NO_PROTOCOL, PROTOCOL_NUMBER,
     SELECT_IN_CLUSTER, SYNTAX, WRONG_PASSWORD,
 };
 use crate::commands::options::integer;
@@ -12,6 +12,9 @@ use crate::resp::{Protocol, Reply};
 
 /// Version of Redis reported to clients, whose commands are implemented.
 pub(in crate::commands) const VERSION: &str = "7.0.15";
+
+/// Limit of a client's name, and of the name and version of its library, in bytes.
+const MAX_NAME: usize = 256;
 
 pub fn ping(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     match request.args.get(1) {
@@ -106,7 +109,7 @@ pub fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
             user = rest.next().zip(rest.next());
         } else if option.eq_ignore_ascii_case(b"setname") && rest.len() >= 1 {
             name = rest.next();
-            check_name(name.unwrap_or_default())?;
+            check_name(b"Client names", name.unwrap_or_default())?;
         } else {
             return Err(CommandError::hello_option(option));
         }
@@ -140,13 +143,16 @@ pub fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     Ok(())
 }
 
-/// Rejects names with spaces or control characters, which would corrupt `CLIENT LIST`.
-pub fn check_name(name: &[u8]) -> CommandResult {
-    if is_name(name) { Ok(()) } else { Err(CLIENT_NAME) }
-}
-
-pub fn is_name(name: &[u8]) -> bool {
-    name.iter().all(u8::is_ascii_graphic)
+/// Rejects names and properties of clients that are too long or have spaces or control characters, which would corrupt
+/// `CLIENT LIST`. `what` begins the error.
+pub fn check_name(what: &[u8], name: &[u8]) -> CommandResult {
+    if name.len() > MAX_NAME {
+        return Err(CommandError::of(&[b"ERR ", what, format!(" cannot be longer than {MAX_NAME} bytes.").as_bytes()]));
+    }
+    if !name.iter().all(u8::is_ascii_graphic) {
+        return Err(CommandError::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
