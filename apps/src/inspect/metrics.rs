@@ -136,6 +136,14 @@ const METRICS: &[Metric] = &[
         values: Values::By("class", |snapshot| figures(snapshot, "memory")),
     },
     counter(
+        "linerate_kv_evicted_clients_total",
+        "Clients disconnected because the memory of all clients exceeded its limit (key-value only).",
+        |snapshot| figure(snapshot, "evicted clients"),
+    ),
+    gauge("linerate_kv_client_memory_bytes", "Memory of the clients of the worker (key-value only).", |snapshot| {
+        figure(snapshot, "client memory")
+    }),
+    counter(
         "linerate_kv_remote_batches_total",
         "Batches of requests sent to the workers of their keys (key-value only).",
         |snapshot| figure(snapshot, "remote batches"),

@@ -106,6 +106,12 @@ impl Bytes {
         self.table.pooled
     }
 
+    /// Returns whether the bytes are a vector or a part of one, which they keep as a whole.
+    #[inline]
+    pub fn is_vec(&self) -> bool {
+        std::ptr::eq(self.table, &HEAP)
+    }
+
     /// Returns the owner, if it is of the kind `table`.
     #[inline]
     pub(crate) fn owner_of(&self, table: &'static OwnerVtable) -> Option<*const ()> {

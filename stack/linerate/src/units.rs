@@ -62,6 +62,11 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
     parse_bytes_up_to(text, 1024)
 }
 
+/// Parses a number of bytes as [`parse_memory`] does, or zero.
+pub fn parse_memory_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_memory(text) }
+}
+
 /// Parses a number of bytes up to `most` GiB.
 fn parse_bytes_up_to(text: &str, most: u64) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());

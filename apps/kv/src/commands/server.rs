@@ -103,6 +103,8 @@ pub struct Settings {
     pub output: u64,
     /// Limit of an argument in bytes (`proto-max-bulk-len`).
     pub bulk: u64,
+    /// Limit of the memory of all clients in bytes, or 0 for none (`maxmemory-clients`).
+    pub client_memory: u64,
     /// Limit of request bytes kept for a client (`client-query-buffer-limit`): an incomplete request without its long
     /// values, and commands queued by `MULTI`.
     pub query: u64,
@@ -124,6 +126,7 @@ impl Default for Settings {
             clients: 10_000,
             output: 64 << 20,
             bulk: 512 << 20,
+            client_memory: 512 << 20,
             query: 64 << 20,
             slow_micros: 10_000,
             slow_entries: 128,
@@ -203,6 +206,8 @@ pub struct Totals {
     pub accepted: u64,
     /// Rejected connections.
     pub rejected: u64,
+    /// Clients disconnected because of [`Settings::client_memory`].
+    pub evicted_clients: u64,
     /// Bytes of requests.
     pub input: u64,
     /// Bytes of replies.

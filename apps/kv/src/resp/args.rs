@@ -143,8 +143,12 @@ impl OwnedArgs {
 
     /// Returns the bytes in use, including long arguments.
     pub fn bytes(&self) -> usize {
-        let longs = self.longs.iter().map(|(_, long)| size_of::<(usize, Long)>() + long.len());
-        self.data.len() + size_of_val(&self.ranges[..]) + longs.sum::<usize>()
+        self.memory() + self.longs.iter().map(|(_, long)| long.len()).sum::<usize>()
+    }
+
+    /// Returns the bytes in use outside of the arena.
+    pub fn memory(&self) -> usize {
+        self.data.len() + size_of_val(&self.ranges[..]) + size_of_val(&self.longs[..])
     }
 
     fn push(&mut self, arg: Str<'_>) {

@@ -105,6 +105,21 @@ impl Parser {
         self.at > 0 || self.searched > 0
     }
 
+    /// Returns the memory of an incomplete request.
+    pub fn memory(&self) -> usize {
+        if self.is_within() { size_of_val(&self.args[..]) + size_of_val(&self.longs[..]) } else { 0 }
+    }
+
+    /// Releases the memory of a complete request, except a little capacity.
+    pub fn trim(&mut self) {
+        if !self.is_within() && self.args.capacity().max(self.words.capacity()) > KEPT {
+            self.args.clear();
+            self.args.shrink_to(KEPT);
+            self.longs = Vec::new();
+            self.words = Vec::new();
+        }
+    }
+
     /// Parses the request at the start of `data`.
     pub fn parse(&mut self, data: &[u8], limits: Limits) -> Result<Parsed, ProtocolError> {
         if self.at == 0 {

@@ -73,6 +73,7 @@ impl Kv {
                 self.note_lost_slots(&before);
             }
             self.replies.set_limit(self.server.settings().output);
+            self.refresh_client_allowance();
             self.disconnect_idle(net);
         }
         // `CLIENT PAUSE` remains in `unfinished` until this worker and all others obey it.
@@ -92,8 +93,10 @@ impl Kv {
         self.serve_datagrams(net);
         for conn in std::mem::take(&mut self.unfinished) {
             self.with_client(net, conn, |kv, net, client| kv.take_turn(net, client));
+            self.limit_client_memory(net);
         }
         self.send_batches();
+        self.publish_client_memory();
         Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })
     }
 

@@ -17,6 +17,8 @@ impl Kv {
             ("keys", keys),
             ("expired", removed.expired),
             ("evicted", removed.evicted),
+            ("evicted clients", self.server.tally.evicted),
+            ("client memory", self.client_memory.sum() as u64),
             ("remote batches", stats.batches),
             ("remote requests", stats.batched),
         ]

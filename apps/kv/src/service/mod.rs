@@ -7,6 +7,7 @@
 //! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
 //! | `udp` | memcached requests in datagrams |
 //! | `slow_log` | requests that occupy a worker for long |
+//! | `client_memory` | memory of clients and its limit |
 //! | `latency` | histogram of latencies |
 //! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
@@ -19,6 +20,7 @@
 //! it borrows them in index order, which prevents deadlock, and runs atomically.
 
 mod background;
+mod client_memory;
 mod conn;
 mod fast_path;
 mod figures;
@@ -39,6 +41,7 @@ use crate::memcached;
 use crate::resp;
 use crate::shards::Placement;
 use crate::store::{HashBatch, KeyHasher, Store};
+use client_memory::ClientMemory;
 use conn::gather::Round;
 use conn::output::Replies;
 use conn::scatter::ScatteredKey;
@@ -95,6 +98,7 @@ pub struct Kv {
     replies: Replies,
     /// Reply bytes queued in this service for all clients, because the transport has no room.
     queued_output: usize,
+    client_memory: ClientMemory,
     /// Requests parsed ahead, and how many of them have their index lines prefetched.
     ahead: Vec<ParsedAhead>,
     prefetched: usize,
@@ -162,6 +166,7 @@ impl Kv {
             remote_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),
             queued_output: 0,
+            client_memory: ClientMemory::default(),
             ahead: Vec::new(),
             prefetched: 0,
             unhashed: HashBatch::default(),
@@ -206,7 +211,9 @@ impl Kv {
         let before = client.output.bytes();
         act(self, net, &mut client);
         self.queued_output = self.queued_output - before + client.output.bytes();
-        self.fast_states[conn.slot()].sync_from(&client);
+        let fast_state = &mut self.fast_states[conn.slot()];
+        fast_state.sync_from(&client);
+        self.client_memory.update(&mut fast_state.memory, client.memory());
         self.clients[conn.slot()] = Some(client);
     }
 
@@ -220,6 +227,7 @@ impl Kv {
             rest = &rest[examined..];
             are_all &= are_fast;
             self.serve_group(net);
+            self.limit_client_memory(net);
         }
         self.send_batches();
         if are_all { readable.len() } else { 0 }
@@ -276,6 +284,7 @@ impl Service for Kv {
             return;
         }
         self.with_client(net, conn, |kv, net, client| kv.serve(net, client));
+        self.limit_client_memory(net);
     }
 
     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
@@ -283,6 +292,7 @@ impl Service for Kv {
             client.output.flush(net, client.conn);
             kv.resume(net, client);
         });
+        self.limit_client_memory(net);
     }
 
     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, (): &mut ()) {
@@ -295,6 +305,7 @@ impl Service for Kv {
     fn on_message(&mut self, net: &mut impl Transport, message: Message) {
         self.now = self.clock.millis(net.now());
         self.handle_message(net, message);
+        self.limit_client_memory(net);
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
@@ -319,16 +330,6 @@ impl Service for Kv {
     }
 
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {
-        if self.client(conn).is_none() {
-            return;
-        }
-        let Some(mut client) = self.clients[conn.slot()].take() else { return };
-        self.fast_states[conn.slot()] = ConnFastState::IDLE;
-        self.release(&mut client);
-        self.queued_output -= client.output.bytes();
-        self.server.dismiss(client.is_admitted());
-        if let Some(session) = (*client).into_session() {
-            self.borrow_to_unwatch(session);
-        }
+        self.remove_client(conn);
     }
 }

@@ -21,8 +21,19 @@ const WARNED: u64 = 60_000;
 pub(super) struct SlowLog {
     next: AtomicU64,
     workers: Vec<Mutex<VecDeque<SlowRequest>>>,
-    /// Time of the last entry in the server's log, in milliseconds since 1970.
-    warned: AtomicU64,
+    warnings: Warnings,
+}
+
+/// Limit of the entries of one kind in the server's log. Holds the time of the last one, in milliseconds since 1970.
+#[derive(Default)]
+pub(super) struct Warnings(AtomicU64);
+
+impl Warnings {
+    /// Returns true and records the time if the server's log had no entry in the minute before `now`.
+    pub fn may_warn(&self, now: u64) -> bool {
+        let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    }
 }
 
 impl SlowLog {
@@ -50,12 +61,6 @@ impl SlowLog {
     /// Removes all requests.
     pub fn clear(&self) {
         self.workers.iter().for_each(|list| lock(list).clear());
-    }
-
-    /// Returns true and records the time if the server's log had no entry in the minute before `now`.
-    fn may_warn(&self, now: u64) -> bool {
-        let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
-        self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 }
 
@@ -107,7 +112,7 @@ impl Kv {
     #[cold]
     pub(super) fn count_slow(&mut self, command: &str, micros: u64) {
         self.stats.slow += 1;
-        if self.server.hub().slow_log().may_warn(self.now) {
+        if self.server.hub().slow_log().warnings.may_warn(self.now) {
             let (worker, millis) = (self.worker, micros / 1000);
             tracing::warn!(
                 "a request ({command}) occupied worker {worker} for {millis} ms and delayed its other clients; SLOWLOG GET lists \
@@ -175,10 +180,10 @@ mod tests {
 
     #[test]
     fn warnings_are_a_minute_apart() {
-        let log = SlowLog::new(1);
+        let warnings = Warnings::default();
         let now = 1_700_000_000_000;
         assert_eq!(
-            [0, 1, 59_999, 60_000, 60_001].map(|more| log.may_warn(now + more)),
+            [0, 1, 59_999, 60_000, 60_001].map(|more| warnings.may_warn(now + more)),
             [true, false, false, true, false]
         );
     }

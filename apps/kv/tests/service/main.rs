@@ -7,6 +7,7 @@ mod datagrams;
 mod fairness;
 mod figures;
 mod http;
+mod memory;
 mod net;
 mod pause;
 mod pieces;

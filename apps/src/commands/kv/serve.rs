@@ -6,7 +6,7 @@ use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use clap::builder::ArgPredicate;
-use linerate::units::{format_size, parse_bytes, parse_memory, parse_size_or_none};
+use linerate::units::{format_size, parse_bytes, parse_memory, parse_memory_or_none, parse_size_or_none};
 use linerate::{Listen, NetConfig, Network};
 use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 const REDIS_PORT: u16 = 6379;
 /// Default port of memcached.
 const MEMCACHED_PORT: u16 = 11211;
+/// Minimum of the default of --max-client-memory: the default limit of the requests, and of the replies, of one client.
+const MIN_CLIENT_MEMORY: u64 = 64 << 20;
 /// Maximum number of counters. Each name takes about a hundred bytes.
 const MAX_COUNTERS: i64 = 1 << 20;
 /// Maximum number of bytes read from a password file.
@@ -89,6 +91,11 @@ pub struct KvServeArgs {
         help_heading = "Key-value",
     )]
     client_output_limit: usize,
+
+    /// Memory of all clients: incomplete and waiting requests, transactions, watched keys and replies. Beyond it the
+    /// largest client is disconnected; 0 disables the limit [default: half of --memory, at least 64m]
+    #[arg(long, value_name = "BYTES", value_parser = parse_memory_or_none, help_heading = "Key-value")]
+    max_client_memory: Option<u64>,
 
     /// Disconnect clients that are silent for this many seconds; 0 disables the timeout
     #[arg(
@@ -174,6 +181,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
             timeout: args.timeout,
             clients: args.max_clients,
             output: args.client_output_limit as u64,
+            client_memory: args.max_client_memory.unwrap_or((args.memory / 2).max(MIN_CLIENT_MEMORY)),
             ..Settings::default()
         };
         let memcached = args.memcached.map(|address| address.port());

@@ -11,6 +11,9 @@ use std::ops::RangeInclusive;
 /// Maximum of `slowlog-max-len`. Each worker keeps up to this many entries of up to 5 KB.
 const MAX_SLOW_ENTRIES: i64 = 1 << 16;
 
+/// Minimum of the limits of requests and of the memory of clients, as in Redis. Below it no client could raise them.
+const LEAST_BUFFER: i64 = 1 << 20;
+
 /// Eviction policies by their names in Redis.
 const POLICIES: [(&str, EvictionPolicy); 8] = [
     ("volatile-lru", EvictionPolicy::Lru(Evictable::Volatile)),
@@ -61,6 +64,15 @@ const PARAMETERS: &[Parameter] = &[
         },
     ),
     settable(
+        "maxmemory-clients",
+        |settings, _| settings.client_memory.to_string(),
+        |settings, value| {
+            let bytes = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
+            settings.client_memory = if bytes == 0 { 0 } else { within(bytes, LEAST_BUFFER..=i64::MAX)? as u64 };
+            Ok(())
+        },
+    ),
+    settable(
         "maxclients",
         |settings, _| settings.clients.to_string(),
         |settings, value| {
@@ -81,7 +93,7 @@ const PARAMETERS: &[Parameter] = &[
         |settings, _| settings.bulk.to_string(),
         |settings, value| {
             let bulk = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
-            settings.bulk = within(bulk, 1 << 20..=i64::MAX)? as u64;
+            settings.bulk = within(bulk, LEAST_BUFFER..=i64::MAX)? as u64;
             Ok(())
         },
     ),
@@ -98,7 +110,7 @@ const PARAMETERS: &[Parameter] = &[
         |settings, _| settings.query.to_string(),
         |settings, value| {
             let query = i64::try_from(memory(value)?).unwrap_or(i64::MAX);
-            settings.query = within(query, 1 << 20..=i64::MAX)? as u64;
+            settings.query = within(query, LEAST_BUFFER..=i64::MAX)? as u64;
             Ok(())
         },
     ),
@@ -268,6 +280,9 @@ mod tests {
             client.expect("config get save appendonly nosuch", "*4 $4 save $0  $10 appendonly $2 no");
             client.expect("config set timeout 30 maxclients 5", "+OK");
             assert_eq!((client.server.settings.timeout, client.server.settings.clients), (30, 5));
+            client.expect("config set maxmemory-clients 2mb", "+OK");
+            client.expect("config get maxmemory-clients", "*2 $17 maxmemory-clients $7 2097152");
+            client.expect("config set maxmemory-clients 0", "+OK");
             client.expect("config set save \"\"", "+OK");
             // Local port of the connection.
             client.expect("config get port", "*2 $4 port $4 6380");
@@ -291,6 +306,7 @@ mod tests {
     fn config_set_with_invalid_value_changes_nothing() {
         for mut client in TestClient::each() {
             let before = client.server.settings.clone();
+            let too_small = "argument must be between 1048576 and 9223372036854775807 inclusive";
             for (wrong, name, reason) in [
                 ("timeout 5 maxmemory x", "maxmemory", "argument must be a memory value"),
                 ("maxmemory -1", "maxmemory", "argument must be a memory value"),
@@ -300,11 +316,10 @@ mod tests {
                 ("timeout -1", "timeout", "argument must be between 0 and 2147483647 inclusive"),
                 ("maxclients 0", "maxclients", "argument must be between 1 and 4294967295 inclusive"),
                 ("timeout 9 maxclients 60000", "maxclients", "too many connections"),
-                (
-                    "proto-max-bulk-len 5",
-                    "proto-max-bulk-len",
-                    "argument must be between 1048576 and 9223372036854775807 inclusive",
-                ),
+                ("proto-max-bulk-len 5", "proto-max-bulk-len", too_small),
+                ("client-query-buffer-limit 0", "client-query-buffer-limit", too_small),
+                ("client-query-buffer-limit 1048575", "client-query-buffer-limit", too_small),
+                ("maxmemory-clients 1", "maxmemory-clients", too_small),
                 (
                     "maxmemory-policy x",
                     "maxmemory-policy",

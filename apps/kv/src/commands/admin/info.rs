@@ -93,6 +93,7 @@ fn stats(text: &mut String, _: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "rejected_connections", totals.rejected);
     line(text, "expired_keys", totals.expired);
     line(text, "evicted_keys", totals.evicted);
+    line(text, "evicted_clients", totals.evicted_clients);
     line(text, "keyspace_hits", totals.stats.hits);
     line(text, "keyspace_misses", totals.stats.misses);
     line(text, "total_error_replies", totals.stats.errors);

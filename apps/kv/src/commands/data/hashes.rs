@@ -131,6 +131,13 @@ pub(in crate::commands) struct Fields {
     read: CollectedReplies,
 }
 
+impl Fields {
+    /// Returns the memory of the replies read so far.
+    pub fn memory(&self) -> usize {
+        self.read.memory()
+    }
+}
+
 /// Replies with an item for each field, after the `head` for their number.
 ///
 /// A large hash is read in steps if the session may pause. The reply is a consistent snapshot: if the hash changes

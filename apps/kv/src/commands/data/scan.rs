@@ -28,6 +28,13 @@ pub(in crate::commands) struct Progress {
     found: CollectedReplies,
 }
 
+impl Progress {
+    /// Returns the memory of the keys found.
+    pub fn memory(&self) -> usize {
+        self.found.memory()
+    }
+}
+
 /// Examines some keys and pauses the session, or all keys if the session must not pause.
 pub fn keys(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let (space, now) = (cx.session.space, cx.now);
@@ -155,6 +162,11 @@ impl Sink for CollectedReplies {
 }
 
 impl CollectedReplies {
+    /// Returns the memory of the replies without attached values.
+    pub fn memory(&self) -> usize {
+        self.text.len() + size_of_val(&self.values[..])
+    }
+
     /// Returns true if the text is longer than `most` bytes, unless `most` is 0.
     pub fn exceed(&self, most: u64) -> bool {
         most > 0 && self.text.len() as u64 > most
@@ -176,6 +188,7 @@ impl CollectedReplies {
         /// Length up to which text is copied.
         const SHORT: usize = 64 << 10;
         if self.values.is_empty() && self.text.len() > SHORT {
+            self.text.shrink_to_fit();
             return reply.attach(std::mem::take(&mut self.text).into());
         }
         let mut from = 0;

@@ -84,6 +84,19 @@ pub(super) enum Paused {
     Flush,
 }
 
+impl Paused {
+    fn memory(&self) -> usize {
+        match self {
+            Paused::Keys(progress) => progress.memory(),
+            Paused::Bits(search) => search.memory(),
+            Paused::BitOp(task) => task.memory(),
+            Paused::Slot(progress) => progress.memory(),
+            Paused::Fields(fields) => fields.memory(),
+            Paused::Watch(_) | Paused::Unwatch | Paused::Pause(_) | Paused::Flush => 0,
+        }
+    }
+}
+
 /// Commands queued between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
@@ -91,6 +104,8 @@ pub(super) struct Transaction {
     /// A command was rejected, so `EXEC` fails.
     pub is_failed: bool,
     pub bytes: usize,
+    /// Bytes of the arguments outside of the arena.
+    pub args: usize,
 }
 
 #[derive(Debug)]
@@ -163,6 +178,12 @@ impl Session {
     /// Returns the bytes of queued commands and watched keys.
     pub fn queued_bytes(&self) -> usize {
         self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched.bytes()
+    }
+
+    /// Returns the memory of queued commands, watched keys, and a command that has run in part, without long values.
+    pub fn memory(&self) -> usize {
+        let transaction = self.transaction.as_ref().map_or(0, |transaction| transaction.memory());
+        transaction + self.watched.bytes() + self.paused.as_ref().map_or(0, Paused::memory)
     }
 
     /// Allows long commands to run in steps. While the session [is paused](Self::is_paused) after
@@ -294,6 +315,11 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
+    /// Returns the memory of the entry.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.library.len() + self.library_version.len()
+    }
+
     /// Appends the line of `CLIENT LIST` without line end.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let ClientInfo { id, peer, local, age, idle, database, command, queued_bytes, .. } = self;

@@ -11,12 +11,20 @@ use crate::resp::Reply;
 
 /// Keys whose watch begins or ends in one step.
 const STEP: usize = 2048;
+/// Allocator overhead of the arguments of a queued command.
+const ALLOCATIONS: usize = 64;
 
 impl Transaction {
     /// Queues a command.
     pub fn push(&mut self, queued: Queued) {
         self.bytes += queued.args.bytes() + size_of::<Queued>();
+        self.args += queued.args.memory() + ALLOCATIONS;
         self.queue.push(queued);
+    }
+
+    /// Returns the memory of the commands without long values.
+    pub fn memory(&self) -> usize {
+        self.args + self.queue.capacity() * size_of::<Queued>()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::commands::{self, Request, Scatter, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::Kv;
-use crate::service::conn::gather::Piece;
+use crate::service::conn::gather::{Part, Piece};
 use crate::service::conn::input::Stop;
 use crate::service::conn::output::MANY;
 use crate::service::conn::scatter::Splitting;
@@ -86,6 +86,9 @@ impl Kv {
 
     /// Disconnects a client whose buffered input exceeds the limit, as Redis does.
     fn limit_input(&mut self, net: &mut impl Transport, client: &mut Client) {
+        if let ProtocolState::Resp { parser, .. } = &mut client.protocol_state {
+            parser.trim();
+        }
         let queued = client.session().map_or(0, Session::queued_bytes);
         if (client.input.len() + queued) as u64 > self.settings().query {
             client.input = Vec::new();
@@ -99,6 +102,8 @@ impl Kv {
         if client.seal_round()
             && let Some(round) = &mut client.round
         {
+            let sent = |part: &Part| self.batches[part.owner].as_ref().map_or(0, |batch| batch.text.len() - part.text);
+            round.sent += round.parts.iter().map(sent).sum::<usize>();
             std::mem::swap(&mut self.replies, &mut round.held.replies);
             self.replies.set_limit(self.server.settings().output);
         }
@@ -249,7 +254,9 @@ impl Kv {
             let is_next = client.round.is_none()
                 || can_run_remotely && !request.may_take_long() && needs == ShardSet::from_iter([self.worker]);
             if is_next && self.has(&needs) {
-                if request.needs_clients(session) && !self.list_for(client.conn, session.client(self.now)) {
+                if request.needs_clients(session)
+                    && !self.list_for(client.conn, session.client(self.now), &mut client.list)
+                {
                     // The list of clients is requested from the other workers.
                     client.pending = Some(PendingRequest::Resp(args.to_owned()));
                     client.pending_replies += 1;
@@ -520,7 +527,7 @@ impl Kv {
                 let request = Request::new(args.args(), session.space(), &self.hasher);
                 if client.list.is_none()
                     && request.needs_clients(session)
-                    && !self.list_for(client.conn, session.client(self.now))
+                    && !self.list_for(client.conn, session.client(self.now), &mut client.list)
                 {
                     client.pending = Some(pending);
                     client.pending_replies += 1;
@@ -572,9 +579,11 @@ impl Kv {
             }
             let from = client.requester();
             let piece = client.session().map_or(Piece::Text, Piece::of);
+            let memory = pending.memory();
             if let Some(batch) = self.batch_to(owner, &mut client.round, piece) {
                 batch.push_stored(from, pending);
             }
+            client.round.iter_mut().for_each(|round| round.sent += memory);
             return;
         }
         client.pending = Some(pending);

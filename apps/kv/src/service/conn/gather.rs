@@ -32,6 +32,10 @@ impl ReplyList {
         Some((std::mem::replace(&mut self.from, to), to))
     }
 
+    fn memory(&self) -> usize {
+        self.replies.memory() + self.ends.capacity() * size_of::<Mark>()
+    }
+
     pub fn clear(&mut self) {
         self.replies.clear();
         self.ends.clear();
@@ -91,6 +95,8 @@ pub(in crate::service) struct Round {
     pub is_sealed: bool,
     /// Number of batches that have not returned, once the round is sealed.
     pub missing: usize,
+    /// Bytes of the requests sent to other workers.
+    pub sent: usize,
 }
 
 impl Round {
@@ -165,6 +171,12 @@ impl Round {
             list.clear();
             self.spare.push(list);
         }
-        self.is_sealed = false;
+        (self.is_sealed, self.sent) = (false, 0);
+    }
+
+    /// Returns the memory of the requests and of the replies that have arrived.
+    pub fn memory(&self) -> usize {
+        let lists = self.early.iter().map(|(_, list)| list).chain([&self.held]).map(ReplyList::memory);
+        self.sent + self.runs.capacity() * size_of::<Run>() + lists.sum::<usize>()
     }
 }

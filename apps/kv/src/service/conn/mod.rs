@@ -30,7 +30,7 @@ pub(super) struct Client {
     pub is_held: bool,
     /// Request that has run in part and continues in the next turn.
     pub paused: Option<PendingRequest>,
-    /// List of all clients for the pending request, once it is complete.
+    /// List of all clients for the pending request. It is complete when no reply is pending.
     pub list: Option<Vec<commands::ClientInfo>>,
     /// Number of replies expected from other workers. No request starts before all have arrived.
     pub pending_replies: u32,

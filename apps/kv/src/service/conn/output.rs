@@ -115,6 +115,11 @@ impl Replies {
         self.end == 0 && self.values.is_empty()
     }
 
+    /// Returns the memory of the replies without attached values.
+    pub fn memory(&self) -> usize {
+        self.text.capacity() + self.values.capacity() * size_of::<(usize, Bytes)>()
+    }
+
     /// Returns the bytes of all replies.
     pub fn len(&self) -> usize {
         self.end + self.attached
@@ -276,11 +281,18 @@ fn write_any_bulk(value: &[u8], out: &mut [u8]) {
 /// Capacity kept for the next replies.
 const KEPT: usize = 64 << 10;
 
+/// Memory of an entry of the output queue, which may be half full, and of the owner of its bytes.
+const ENTRY: usize = 2 * size_of::<(Bytes, usize)>() + 80;
+/// Capacity that an empty output queue keeps.
+const KEPT_ENTRIES: usize = 16;
+
 /// Output queue of a connection.
 #[derive(Default)]
 pub(in crate::service) struct Output {
-    waiting: VecDeque<Bytes>,
+    /// Queued bytes, each with its memory: sent bytes of a vector are not freed before the rest.
+    waiting: VecDeque<(Bytes, usize)>,
     bytes: usize,
+    memory: usize,
 }
 
 impl Output {
@@ -291,6 +303,11 @@ impl Output {
     /// Returns the queued bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Returns the memory of the queue, without long values.
+    pub fn memory(&self) -> usize {
+        self.memory
     }
 
     /// Sends `replies` on `conn` as far as the transport has room, queues the rest, and clears `replies`.
@@ -328,12 +345,14 @@ impl Output {
 
     fn wait(&mut self, bytes: Bytes) {
         self.bytes += bytes.len();
-        self.waiting.push_back(bytes);
+        let memory = ENTRY + if bytes.is_vec() { bytes.len() } else { 0 };
+        self.memory += memory;
+        self.waiting.push_back((bytes, memory));
     }
 
     /// Sends queued output as far as the transport has room.
     pub fn flush(&mut self, net: &mut impl Transport, conn: ConnId) {
-        while let Some(first) = self.waiting.front_mut() {
+        while let Some((first, memory)) = self.waiting.front_mut() {
             let room = net.send_space(conn).min(first.len());
             if room == 0 {
                 return;
@@ -354,9 +373,11 @@ impl Output {
                 self.bytes -= room;
             }
             if first.is_empty() {
+                self.memory -= *memory;
                 self.waiting.pop_front();
             }
         }
+        self.waiting.shrink_to(KEPT_ENTRIES);
     }
 }
 

@@ -20,6 +20,8 @@ pub(in crate::service) struct ConnFastState {
     last_input: u64,
     /// Burst in which the connection was served last.
     pub served_in: u64,
+    /// Memory of the client.
+    pub memory: usize,
     /// Protocol of the replies.
     pub protocol: Protocol,
     /// Keyspace of the only request, whose reply is expected from another worker.
@@ -35,6 +37,7 @@ impl ConnFastState {
         last: None,
         last_input: 0,
         served_in: 0,
+        memory: 0,
         protocol: Protocol::Resp2,
         waiting: None,
     };

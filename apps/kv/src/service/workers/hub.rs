@@ -5,8 +5,9 @@ use crate::commands::{RejectedSetting, Settings, SettingsChange, Stats, Totals};
 use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::{Counts, WorkerCounts};
+use crate::service::client_memory::ClientMemoryBoard;
 use crate::service::pause::PauseBoard;
-use crate::service::slow_log::SlowLog;
+use crate::service::slow_log::{SlowLog, Warnings};
 use crate::service::workers::access::PasswordConflict;
 use crate::shards::Placement;
 use crate::store::{self, KeyHasher, LONG_THRESHOLD, ReadCopies, ShardStats, Store};
@@ -19,9 +20,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Lower bound of the memory limit in bytes.
 const LEAST_MEMORY: u64 = 4 << 20;
-
-/// Milliseconds between two log entries about HTTP requests.
-const WARNED: u64 = 60_000;
 
 /// Configuration of a service.
 #[derive(Debug, Clone)]
@@ -73,8 +71,9 @@ pub struct Hub {
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
     removed_before: Mutex<store::Counts>,
-    /// Time of the last log entry about an HTTP request, in milliseconds since 1970.
-    warned: AtomicU64,
+    pub(in crate::service) http_warnings: Warnings,
+    pub(in crate::service) memory_warnings: Warnings,
+    client_memory: ClientMemoryBoard,
     slow_log: SlowLog,
     /// Number of `flush_all` commands, and the time of the next flush of the memcached keyspace.
     flush: Mutex<(u64, Option<u64>)>,
@@ -106,6 +105,8 @@ pub(in crate::service) struct Tally {
     pub stats: Stats,
     pub accepted: u64,
     pub rejected: u64,
+    /// Clients disconnected because of the limit of their memory.
+    pub evicted: u64,
     pub input: u64,
     pub output: u64,
 }
@@ -119,6 +120,7 @@ impl Tally {
         self.stats.slow += other.stats.slow;
         self.accepted += other.accepted;
         self.rejected += other.rejected;
+        self.evicted += other.evicted;
         self.input += other.input;
         self.output += other.output;
     }
@@ -204,7 +206,9 @@ impl Hub {
             counts_before: Mutex::default(),
             shards: (0..workers).map(|_| Arc::default()).collect(),
             removed_before: Mutex::default(),
-            warned: AtomicU64::new(0),
+            http_warnings: Warnings::default(),
+            memory_warnings: Warnings::default(),
+            client_memory: ClientMemoryBoard::new(workers),
             slow_log: SlowLog::new(workers),
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
@@ -440,11 +444,8 @@ impl Hub {
         })
     }
 
-    /// Returns true and records the time if no HTTP request was logged in the minute before `now`, in milliseconds
-    /// since 1970.
-    pub(in crate::service) fn may_warn(&self, now: u64) -> bool {
-        let due = |last: u64| (now.saturating_sub(last) >= WARNED).then_some(now);
-        self.warned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    pub(in crate::service) fn client_memory(&self) -> &ClientMemoryBoard {
+        &self.client_memory
     }
 
     /// Returns the totals since the last reset.
@@ -458,6 +459,7 @@ impl Hub {
             held: self.pauses.held(),
             accepted: all.accepted,
             rejected: all.rejected,
+            evicted_clients: all.evicted,
             input: all.input,
             output: all.output,
             since: self.since,
@@ -496,6 +498,7 @@ impl Tally {
         less(&mut self.stats.slow, other.stats.slow);
         less(&mut self.accepted, other.accepted);
         less(&mut self.rejected, other.rejected);
+        less(&mut self.evicted, other.evicted);
         less(&mut self.input, other.input);
         less(&mut self.output, other.output);
     }

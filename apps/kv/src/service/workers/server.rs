@@ -35,8 +35,8 @@ pub(in crate::service) struct ServerView {
     pub killed: Vec<u64>,
     /// Number of `flush_all` commands seen, and the time of the scheduled flush.
     pub flush: (u64, Option<u64>),
-    /// Client lists being collected: connection, number of missing workers, clients so far.
-    lists: Vec<(ConnId, usize, Vec<ClientInfo>)>,
+    /// Connections for which client lists are being collected, with the number of missing workers.
+    lists: Vec<(ConnId, usize)>,
     /// Map of the cluster, in cluster mode, and the number of its replacements.
     map: Option<Arc<ClusterMap>>,
     map_version: u64,
@@ -156,11 +156,22 @@ impl ServerView {
     /// Logs an HTTP request from `peer`, at most once a minute as Redis does, because a log entry costs more than the
     /// request.
     pub fn warn_of_http(&self, peer: Option<SocketAddr>, now: u64) {
-        if self.hub.may_warn(now) {
+        if self.hub.http_warnings.may_warn(now) {
             let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
             tracing::warn!(
                 "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does for a \
                  malicious web page (cross-protocol scripting); the connection was reset"
+            );
+        }
+    }
+
+    /// Logs that the client `peer` with `bytes` of memory is disconnected, at most once a minute.
+    pub fn warn_of_client_memory(&self, peer: Option<SocketAddr>, bytes: usize, now: u64) {
+        if self.hub.memory_warnings.may_warn(now) {
+            let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
+            tracing::warn!(
+                "the memory of the clients exceeds --max-client-memory (maxmemory-clients): {peer}, which had {bytes} \
+                 bytes, was disconnected; evicted_clients of INFO stats counts such clients"
             );
         }
     }
@@ -290,8 +301,13 @@ impl Kv {
     }
 
     /// Collects the list of all clients for `conn`, whose own entry is `own`. Returns true if the list is complete at
-    /// once.
-    pub(in crate::service) fn list_for(&mut self, conn: ConnId, own: ClientInfo) -> bool {
+    /// once. Otherwise it grows in `list`.
+    pub(in crate::service) fn list_for(
+        &mut self,
+        conn: ConnId,
+        own: ClientInfo,
+        list: &mut Option<Vec<ClientInfo>>,
+    ) -> bool {
         let mut clients = self.listed();
         clients.push(own);
         let others: Vec<usize> = self.server.outbox.others(self.stores.len()).collect();
@@ -299,7 +315,8 @@ impl Kv {
             self.server.show(sorted(clients));
             return true;
         }
-        self.server.lists.push((conn, others.len(), clients));
+        self.server.lists.push((conn, others.len()));
+        *list = Some(clients);
         for worker in others {
             self.server.outbox.send(worker, Message::ListClients(self.worker, conn));
         }
@@ -308,16 +325,20 @@ impl Kv {
 
     /// Adds the clients of another worker to the list for `conn`.
     pub(in crate::service) fn list(&mut self, net: &mut impl Transport, conn: ConnId, clients: Vec<ClientInfo>) {
-        let Some(at) = self.server.lists.iter().position(|(list, ..)| *list == conn) else { return };
-        let (_, missing, list) = &mut self.server.lists[at];
-        list.extend(clients);
+        let Some(at) = self.server.lists.iter().position(|(list, _)| *list == conn) else { return };
+        let (_, missing) = &mut self.server.lists[at];
         *missing -= 1;
-        if *missing > 0 {
-            return;
+        let is_complete = *missing == 0;
+        if is_complete {
+            self.server.lists.swap_remove(at);
         }
-        let (_, _, list) = self.server.lists.swap_remove(at);
         self.with_client(net, conn, |kv, net, client| {
-            client.list = Some(sorted(list));
+            let list = client.list.get_or_insert_default();
+            list.extend(clients);
+            if !is_complete {
+                return;
+            }
+            list.sort_by_key(|client| client.id);
             client.pending_replies -= 1;
             kv.resume(net, client);
         });

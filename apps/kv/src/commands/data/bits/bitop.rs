@@ -5,7 +5,7 @@ use crate::commands::error::{BITOP_NOT, CommandError, CommandResult, SYNTAX};
 use crate::commands::session::Paused;
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
-use crate::store::{Expiry, LONG_THRESHOLD, LongWriter};
+use crate::store::{Expiry, LONG_THRESHOLD, LongWriter, Str};
 
 /// Result bytes computed together.
 const BLOCK: usize = 4096;
@@ -22,10 +22,18 @@ enum Operation {
 #[derive(Debug)]
 pub struct BitOpTask {
     operation: Operation,
+    /// Long sources, and the result of all short ones.
     sources: Vec<Snapshot>,
     len: usize,
     at: usize,
     result: LongWriter,
+}
+
+impl BitOpTask {
+    /// Returns the memory of the task without long values.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + size_of_val(&self.sources[..]) + LONG_THRESHOLD
+    }
 }
 
 impl Operation {
@@ -41,6 +49,20 @@ impl Operation {
         }
     }
 
+    /// Combines `out` with `other`, which is not longer. Zeros follow the end of `other`.
+    fn combine(self, out: &mut [u8], other: &[u8]) {
+        let (out, rest) = out.split_at_mut(other.len());
+        let pairs = out.iter_mut().zip(other);
+        match self {
+            Operation::And => {
+                pairs.for_each(|(byte, other)| *byte &= other);
+                rest.fill(0);
+            }
+            Operation::Or => pairs.for_each(|(byte, other)| *byte |= other),
+            Operation::Xor | Operation::Not => pairs.for_each(|(byte, other)| *byte ^= other),
+        }
+    }
+
     /// Computes the result from `at` on into `out`. Zeros follow the end of a source.
     fn compute(self, sources: &[Snapshot], at: usize, out: &mut [u8]) {
         out.fill(0);
@@ -51,15 +73,8 @@ impl Operation {
         first.copy(at, out);
         let mut block = [0; BLOCK];
         for source in others {
-            let block = &mut block[..out.len()];
-            block.fill(0);
-            source.copy(at, block);
-            let pairs = out.iter_mut().zip(block.iter());
-            match self {
-                Operation::And => pairs.for_each(|(byte, other)| *byte &= other),
-                Operation::Or => pairs.for_each(|(byte, other)| *byte |= other),
-                Operation::Xor | Operation::Not => pairs.for_each(|(byte, other)| *byte ^= other),
-            }
+            let count = source.copy(at, &mut block[..out.len()]);
+            self.combine(out, &block[..count]);
         }
         if self == Operation::Not {
             out.iter_mut().for_each(|byte| *byte = !*byte);
@@ -105,11 +120,21 @@ fn begin(
 ) -> Result<Option<Box<BitOpTask>>, CommandError> {
     let operation = Operation::of(&request.args[1], request.args.len() - 3)?;
     let target = cx.key(request, 2);
-    let mut sources = Vec::with_capacity(request.args.len() - 3);
+    let mut sources = Vec::new();
+    // Result of the short sources so far. Copies of all of them would be up to a thousand times as long as the request.
+    let mut short: Option<Vec<u8>> = None;
     for at in 3..request.args.len() {
         let key = cx.key(request, at);
-        sources.push(Snapshot::of(cx.shards.of(&key).peek(&key, cx.now)?));
+        match (cx.shards.of(&key).peek(&key, cx.now)?.unwrap_or(Str::Short(b"")), &mut short) {
+            (Str::Long(long), _) => sources.push(Snapshot::Long(long.clone())),
+            (Str::Short(bytes), None) => short = Some(bytes.to_vec()),
+            (Str::Short(bytes), Some(short)) => {
+                short.resize(short.len().max(bytes.len()), 0);
+                operation.combine(short, bytes);
+            }
+        }
     }
+    sources.extend(short.map(Snapshot::Short));
     let len = sources.iter().map(Snapshot::len).max().unwrap_or(0);
     let store = cx.shards.of(&target);
     if len >= LONG_THRESHOLD {
@@ -125,4 +150,32 @@ fn begin(
     }
     reply.count(len);
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::testing::TestClient;
+
+    #[test]
+    fn short_sources_take_no_memory_each() {
+        for mut client in TestClient::each() {
+            client.session.allow_pausing();
+            client.expect("setrange long 1100000 C", ":1100001");
+            client.expect("setrange long 0 GGG", ":1100001");
+            client.expect("set short AB", "+OK");
+            client.expect("set shorter D", "+OK");
+            let sources = format!("long shorter {}short", "short ".repeat(1000));
+            for (operation, start, end) in [("and", "@\0\0", "\0"), ("or", "GGG", "C"), ("xor", "B\u{5}G", "C")] {
+                let command = format!("bitop {operation} to {sources}");
+                let mut reply = client.run(&command);
+                assert!(client.session.is_paused() && client.session.memory() < 20_000);
+                while client.session.is_paused() {
+                    reply = client.run(&command);
+                }
+                assert_eq!(reply, ":1100001");
+                client.expect("getrange to 0 2", &format!("$3 {start}"));
+                client.expect("getrange to -1 -1", &format!("$1 {end}"));
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use crate::commands::options::integer;
 use crate::commands::session::Paused;
 use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
+use crate::store::LONG_THRESHOLD;
 use std::ops::Range;
 
 /// Count of the set bits of a value, or search for a bit, that has examined part of the bytes.
@@ -30,6 +31,11 @@ enum Goal {
 impl BitSearch {
     fn new(value: Snapshot, bits: Range<u64>, goal: Goal) -> Self {
         BitSearch { value, at: (bits.start / 8) as usize, bits, goal }
+    }
+
+    /// Returns the memory of the search without long values.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + LONG_THRESHOLD
     }
 
     /// Returns the mask of the bits to examine in the byte at `at`.
