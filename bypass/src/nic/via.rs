@@ -67,8 +67,9 @@ pub enum Via {
     Eal,
 }
 
-/// Error in the argument of `--via`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Error in the argument of `--via`. `Debug` formats the message, too, because it is what a program prints whose `main`
+/// returns the error.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVia {
     /// Unknown kind of network.
     #[error(
@@ -99,6 +100,12 @@ pub enum InvalidVia {
         /// Reason why the name is invalid.
         reason: &'static str,
     },
+}
+
+impl fmt::Debug for InvalidVia {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Via {
@@ -262,6 +269,7 @@ mod tests {
         ] {
             let error = spec.parse::<Via>().unwrap_err().to_string();
             assert!(error.contains(part), "{spec}: {error}");
+            assert_eq!(format!("{:?}", spec.parse::<Via>().unwrap_err()), error, "printed by a main function");
         }
     }
 }

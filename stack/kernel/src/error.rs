@@ -23,8 +23,9 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Error that prevents workers from getting their sockets.
-#[derive(Debug, thiserror::Error)]
+/// Error that prevents workers from getting their sockets. `Debug` formats the message, too, because it is what a
+/// program prints whose `main` returns the error.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another socket has the port.
@@ -77,4 +78,10 @@ pub enum Error {
     /// A limit in the configuration is zero.
     #[error("{0} must not be 0")]
     Zero(&'static str),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

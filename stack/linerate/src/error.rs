@@ -3,12 +3,13 @@
 use crate::config::PortRange;
 use linerate_bypass::Via;
 use linerate_stack::IpCidr;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reason why a network could not be opened or its workers ended.
-#[derive(Debug, thiserror::Error)]
+/// Reason why a network could not be opened or its workers ended. `Debug` formats the message, too, because it is what
+/// a program prints whose `main` returns the error.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The option does not apply to this network.
@@ -272,6 +273,12 @@ pub enum Error {
     /// A worker, or the service that it runs, panicked. The message of the panic is on standard error.
     #[error("worker {0} panicked: correct its service, or report the lines above if they name another part")]
     Panicked(usize),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {
