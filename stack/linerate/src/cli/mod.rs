@@ -113,7 +113,7 @@ struct NetArgs {
     from: Vec<IpAddr>,
 
     /// Local ports of outgoing connections; with the kernel's addresses, outside the kernel's range of local ports
-    /// [default: 1024-65535, with the kernel's addresses 61000-65535]
+    /// [default: 1024-65535; with the kernel's addresses 61000-65535 for a load, and none for a server]
     #[arg(long, value_name = "FIRST-LAST", help_heading = "Addresses")]
     outgoing_ports: Option<PortRange>,
 

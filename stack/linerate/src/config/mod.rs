@@ -94,7 +94,8 @@ pub struct NetConfig {
     /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.
     pub from: Vec<IpAddr>,
     /// Local ports of outgoing connections. If `None`, all from 1024 on; on a shared interface with the kernel's
-    /// addresses 61000 to 65535, which must be outside of the kernel's own range (`net.ipv4.ip_local_port_range`).
+    /// addresses, 61000 to 65535 if the network does not listen, and otherwise none. There, they must be outside of the
+    /// kernel's own range (`net.ipv4.ip_local_port_range`).
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub outgoing_ports: Option<PortRange>,
     /// Default routers, at most one of each family.

@@ -22,7 +22,7 @@ pub struct SharedHost {
     listen: Listen,
     interface: String,
     network: Arc<HostNetwork>,
-    /// Local ports of outgoing connections, unless the kernel uses them.
+    /// Local ports of outgoing connections, if there are any.
     pub outgoing: Option<PortRange>,
 }
 
@@ -69,19 +69,15 @@ impl SharedHost {
     }
 }
 
-/// Returns the local ports of outgoing connections, and an error if the kernel uses some of them. A server without an
-/// explicit range then makes no connections.
+/// Returns the local ports of outgoing connections, and an error if the kernel uses some of them. A server has none
+/// unless they are `given`: the kernel would lose its segments to these ports.
 fn outgoing_ports(given: Option<PortRange>, listen: &Listen) -> Result<Option<PortRange>, Error> {
-    let wanted = given.unwrap_or(PortRange::SHARED);
-    let Some(kernel) = PortRange::of_kernel() else { return Ok(Some(wanted)) };
-    if !wanted.overlaps(kernel) {
-        return Ok(Some(wanted));
+    let serves = !(listen.tcp.is_empty() && listen.udp.is_empty());
+    let Some(wanted) = given.or((!serves).then_some(PortRange::SHARED)) else { return Ok(None) };
+    match PortRange::of_kernel() {
+        Some(kernel) if wanted.overlaps(kernel) => Err(Error::KernelPorts { wanted, kernel }),
+        _ => Ok(Some(wanted)),
     }
-    if given.is_none() && !(listen.tcp.is_empty() && listen.udp.is_empty()) {
-        tracing::info!("the kernel uses the ports {kernel} for its connections; this server makes none");
-        return Ok(None);
-    }
-    Err(Error::KernelPorts { wanted, kernel })
 }
 
 /// Returns the state of the interface for the stack. Addresses beyond the supported number are omitted: listening
@@ -139,13 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn outgoing_ports_of_the_kernel_are_refused_unless_a_server_needs_none() {
+    fn outgoing_ports_of_the_kernel_are_refused_and_a_server_has_none_by_default() {
         let kernel = PortRange::of_kernel().unwrap();
+        let server = Listen { tcp: vec!["192.0.2.1:7".parse().unwrap()], ..Listen::default() };
+        assert_eq!(outgoing_ports(None, &server).unwrap(), None);
         let taken = PortRange::new(kernel.first(), kernel.first());
         let refused = outgoing_ports(Some(taken), &Listen::default()).unwrap_err().to_string();
         assert!(refused.contains("ip_local_port_range") && refused.contains(&taken.to_string()), "{refused}");
         if !kernel.overlaps(PortRange::SHARED) {
             assert_eq!(outgoing_ports(None, &Listen::default()).unwrap(), Some(PortRange::SHARED));
+            assert_eq!(outgoing_ports(Some(PortRange::SHARED), &server).unwrap(), Some(PortRange::SHARED));
         }
     }
 }
