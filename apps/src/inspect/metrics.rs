@@ -33,7 +33,7 @@ enum Values {
     /// One value per worker.
     Each(fn(&Snapshot) -> Option<u64>),
     /// Several values per worker, distinguished by this label.
-    By(&'static str, fn(&Snapshot) -> Vec<(&'static str, u64)>),
+    By(&'static str, fn(&Snapshot) -> Vec<(&str, u64)>),
     /// Figures of the service with these names: cumulative counts by upper bound in seconds, and the sum in
     /// nanoseconds.
     Histogram(&'static str, &'static str),
@@ -87,6 +87,15 @@ const METRICS: &[Metric] = &[
         kind: Kind::Gauge,
         help: "1 if the worker answered within one second, else 0. A worker that is down has no other metric.",
         values: Values::Up,
+    },
+    Metric {
+        name: "linerate_link_up",
+        kind: Kind::Gauge,
+        help: "1 if the link of the port is up, else 0, on worker 0. The label interface is the kernel interface or, \
+               without one, the network in the form of --via.",
+        values: Values::By("interface", |snapshot| {
+            snapshot.link.iter().map(|link| (link.interface.as_str(), u64::from(link.is_up))).collect()
+        }),
     },
     counter("linerate_turns_total", "Iterations of the worker loop.", |snapshot| Some(snapshot.summary.turns)),
     counter(

@@ -46,10 +46,10 @@ pub fn assert_datagrams(ended: &Ended) {
 }
 
 /// Ends of a link.
-struct Link {
+pub struct Link {
     serve: String,
-    load: String,
-    socket: String,
+    pub load: String,
+    pub socket: String,
     directory: tempfile::TempDir,
 }
 
@@ -60,7 +60,7 @@ impl Link {
         Link { serve: serve(&socket), load: load(&socket), socket, directory }
     }
 
-    fn vhost() -> Link {
+    pub fn vhost() -> Link {
         Link::new(|socket| format!("vhost:{socket}"), |socket| format!("virtio-user:{socket}"))
     }
 
@@ -78,12 +78,12 @@ impl Link {
         Link::new(|socket| format!("virtio-user:{socket}"), |socket| format!("vhost:{socket}"))
     }
 
-    fn server(&self) -> Command {
+    pub fn server(&self) -> Command {
         let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
         linerate(&format!("-v echo serve --via {} {args}", self.serve))
     }
 
-    fn load(&self, duration: &str) -> Command {
+    pub fn load(&self, duration: &str) -> Command {
         load(&self.load, &format!("--connections 64 --duration {duration}"))
     }
 

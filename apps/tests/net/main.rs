@@ -5,6 +5,7 @@
 
 mod capture;
 mod client;
+mod interfaces;
 mod kernel_addresses;
 mod links;
 mod linux;

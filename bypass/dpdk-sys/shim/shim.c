@@ -541,6 +541,9 @@ static void *function(const char *library, const char *name)
 }
 
 static atomic_int vhost_takes_large[RTE_MAX_ETHPORTS];
+/* The connected guest, or -1, and the number of guests that replaced one which was still connected. */
+static atomic_int vhost_guest[RTE_MAX_ETHPORTS];
+static atomic_uint vhost_replaced[RTE_MAX_ETHPORTS];
 
 /* Called by the thread that connects and removes guests, so the guest exists during the call. */
 static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *argument, void *returned)
@@ -550,24 +553,29 @@ static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void
 	int (*guest_of)(uint16_t port);
 	int (*features_of)(int guest, uint64_t *features);
 	uint64_t features = 0;
+	int guest = -1, former;
 
 	(void)event, (void)argument, (void)returned;
 	*(void **)&guest_of = function(LIBRARY("rte_net_vhost"), "rte_eth_vhost_get_vid_from_port_id");
 	*(void **)&features_of = function(LIBRARY("rte_vhost"), "rte_vhost_get_negotiated_features");
 	if (guest_of != NULL && features_of != NULL && lr_port_link_up(port) == 1) {
-		int guest = guest_of(port);
-
+		guest = guest_of(port);
 		if (guest < 0 || features_of(guest, &features) != 0)
 			features = 0;
 	}
 	atomic_store(&vhost_takes_large[port], (features & wanted) == wanted);
+	former = atomic_exchange(&vhost_guest[port], guest);
+	if (former >= 0 && guest >= 0 && guest != former)
+		atomic_fetch_add(&vhost_replaced[port], 1);
 	return 0;
 }
 
 int lr_vhost_watch(uint16_t port)
 {
-	int ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
+	int ret;
 
+	atomic_store(&vhost_guest[port], -1);
+	ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
 	/* A guest may have connected before the registration. */
 	if (ret == 0)
 		vhost_link_changed(port, RTE_ETH_EVENT_INTR_LSC, NULL, NULL);
@@ -582,6 +590,11 @@ void lr_vhost_unwatch(uint16_t port)
 int lr_vhost_takes_large(uint16_t port)
 {
 	return atomic_load_explicit(&vhost_takes_large[port], memory_order_relaxed);
+}
+
+unsigned int lr_vhost_replaced(uint16_t port)
+{
+	return atomic_load_explicit(&vhost_replaced[port], memory_order_relaxed);
 }
 
 int lr_port_stats(uint16_t port, struct lr_port_stats *stats)

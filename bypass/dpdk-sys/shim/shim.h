@@ -199,6 +199,8 @@ void lr_vhost_unwatch(uint16_t port);
 /* Returns whether the guest of a watched port accepts frames longer than its MTU: merged TCP segments over IPv4 and
  * IPv6. */
 int lr_vhost_takes_large(uint16_t port);
+/* Returns the number of guests of a watched port that replaced one which was still connected. */
+unsigned int lr_vhost_replaced(uint16_t port);
 
 struct lr_port_stats {
 	uint64_t rx_missed;

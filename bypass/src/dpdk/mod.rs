@@ -36,4 +36,5 @@ pub use mbuf::mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::error::OpenError;
 pub use port::interface::has_lro;
 pub use port::queue_pair::QueuePair;
+pub use port::state::{PortFailed, PortState};
 pub use port::{Drops, Port, PortConfig};

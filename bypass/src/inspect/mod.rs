@@ -81,12 +81,23 @@ pub struct Snapshot {
     pub shortages: Option<Shortages>,
     /// Frames that an interface shared with the kernel has passed to it, on the first worker; `None` for other ports.
     pub passed_frames: Option<u64>,
+    /// Link of the port, on the first worker; `None` without a port.
+    pub link: Option<Link>,
     /// Requests served: [`Service::requests`](crate::Service::requests).
     pub requests: Option<u64>,
     /// Requests that delayed others: [`Service::slow_requests`](crate::Service::slow_requests).
     pub slow_requests: Option<u64>,
     /// Figures of the service: [`Service::figures`](crate::Service::figures).
     pub figures: Vec<Figure>,
+}
+
+/// Link of a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Name of the kernel interface or, without one, the network in the form of `--via`.
+    pub interface: String,
+    /// True if the link is up.
+    pub is_up: bool,
 }
 
 /// Figure of a service.

@@ -229,11 +229,10 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
             worker: self.net.worker(),
             summary: self.net.summary().clone(),
             gauges: Gauges { connections: self.net.table().slots.len() as u64, ..Gauges::default() },
-            shortages: None,
-            passed_frames: None,
             requests: self.service.requests(),
             slow_requests: self.service.slow_requests(),
             figures: self.service.figures(),
+            ..Snapshot::default()
         }
     }
 

@@ -112,6 +112,11 @@ impl Assembler {
         self.emit(0x85, Reg(0), Reg(0), 0, number);
     }
 
+    /// Calls the function of the kernel with the type number `number`.
+    pub fn call_kernel(&mut self, number: i32) {
+        self.emit(0x85, Reg(0), Reg(2), 0, number);
+    }
+
     /// Returns from the program with the value of register 0.
     pub fn exit(&mut self) {
         self.emit(0x95, Reg(0), Reg(0), 0, 0);

@@ -1,6 +1,6 @@
 //! Endpoints of a port at the kernel's own addresses.
 
-use super::program::{ANY_PORT, Key, Selection};
+use super::program::{ANY_PORT, Frames, Key};
 use super::sys;
 use std::collections::BTreeSet;
 use std::io;
@@ -56,10 +56,10 @@ impl EndpointSet {
     }
 
     /// Returns the selection of the program.
-    pub fn selection(&self) -> Selection<'_> {
+    pub fn selection(&self) -> Frames<'_> {
         let Endpoints { tcp, udp, outgoing } = &self.endpoints;
         let ports = tcp.iter().chain(udp).map(SocketAddr::port).collect();
-        Selection::Endpoints { keys: &self.map, ports, outgoing: outgoing.clone() }
+        Frames::Endpoints { keys: &self.map, ports, outgoing: outgoing.clone() }
     }
 
     /// Changes the addresses. Frames to an address in the old and the new set are redirected all the time.

@@ -1,22 +1,25 @@
-//! Division of a kernel interface between the kernel and a port (`af_xdp:INTERFACE,share`).
+//! XDP programs of `af_xdp:` ports.
 //!
-//! An XDP program redirects frames of the port to AF_XDP sockets, and passes all others to the kernel. Frames of the
-//! port are frames to addresses that the kernel does not have, or to the port's endpoints at the kernel's own
-//! addresses. The program is assembled here, so that no compiler for eBPF is needed, and carries the name and version
-//! that libxdp searches for (`xsk_def_prog`, `xsk_prog_version`): the driver of DPDK then inserts its sockets into the
-//! program's map, and loads no program of its own. The program is attached by a link, which ends with the process, even
-//! by SIGKILL.
+//! A program redirects frames of the port to AF_XDP sockets: all frames of the interface or, on a shared one
+//! (`af_xdp:INTERFACE,share`), frames to addresses that the kernel does not have, or to the port's endpoints at the
+//! kernel's own addresses. It passes all others to the kernel. The program is assembled here, so that no compiler for
+//! eBPF is needed, and carries the name and version that libxdp searches for (`xsk_def_prog`, `xsk_prog_version`): the
+//! driver of DPDK then inserts its sockets into the program's map, and loads no program of its own. The program is
+//! attached by a link, which ends with the process, even by SIGKILL, and which `ip link set xdp off` does not remove.
 
 mod asm;
 mod btf;
 mod endpoints;
+mod kernel_btf;
+mod kernel_sockets;
 mod program;
 mod reservation;
 mod sys;
 
 use endpoints::EndpointSet;
 pub use endpoints::Endpoints;
-use program::{Fallback, Selection};
+pub(crate) use kernel_sockets::KernelSocket;
+use program::{Fallback, Frames, Selection};
 pub(crate) use reservation::NotReserved;
 use reservation::Reservation;
 use std::collections::BTreeSet;
@@ -24,10 +27,32 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
-/// Interface that a port shares with the kernel. Dropping it returns all frames to the kernel.
+/// Function of Linux 6.8 and later that returns the VLAN tag that is beside a frame, for drivers that support it. A
+/// program that calls it is bound to its interface.
+const VLAN_TAG: &str = "bpf_xdp_metadata_rx_vlan_tag";
+/// Queues for whose sockets a program has room.
+const MOST_QUEUES: u32 = 1024;
+
+/// XDP program on an interface. Dropping it returns all frames to the kernel.
+#[derive(Debug)]
+pub(crate) struct Attachment(OwnedFd);
+
+impl Attachment {
+    /// Attaches a program to `interface` that redirects all frames, except those of queues without a socket.
+    pub fn of_all(interface: &str) -> Result<Self, XdpError> {
+        let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
+        attach(interface, index, &Selection::All)
+    }
+
+    /// Returns whether the program is attached; it is not if its interface was removed.
+    pub fn is_attached(&self) -> bool {
+        sys::is_attached(&self.0)
+    }
+}
+
+/// Interface that a port shares with the kernel.
 #[derive(Debug)]
 pub struct SharedInterface {
-    _link: OwnedFd,
     /// Socket that is a member of the groups on which the addresses are solicited (RFC 4861 §7.2.1), so that the device
     /// accepts frames to them.
     _groups: Option<UdpSocket>,
@@ -39,9 +64,9 @@ pub struct SharedInterface {
     processors: usize,
 }
 
-/// Failed step of sharing an interface.
+/// Failed step of attaching a program.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ShareError {
+pub(crate) enum XdpError {
     /// The kernel refused a step.
     #[error("{step}: {error}")]
     Step {
@@ -77,14 +102,17 @@ pub(crate) enum ShareError {
     /// The kernel uses a listening port.
     #[error("{} port of {} is taken", .0.protocol, .0.address)]
     Port(NotReserved),
+    /// A socket of the kernel has a port that would be redirected.
+    #[error("the kernel uses the TCP port of {}", .0.local)]
+    Socket(KernelSocket),
 }
 
-impl ShareError {
+impl XdpError {
     /// Returns whether a capability is missing.
     pub fn is_permission(&self) -> bool {
         match self {
             // A program that the verifier rejects is an EACCES.
-            ShareError::Step { error, .. } | ShareError::Verifier { error, .. } => {
+            XdpError::Step { error, .. } | XdpError::Verifier { error, .. } => {
                 error.raw_os_error() == Some(libc::EPERM)
             }
             _ => false,
@@ -92,43 +120,61 @@ impl ShareError {
     }
 }
 
+/// Returns a conversion of the error of `step`.
+fn step(step: &'static str) -> impl Fn(io::Error) -> XdpError {
+    move |error| XdpError::Step { step, error }
+}
+
+/// Attaches a program that redirects the frames of `selection` to the interface `interface` with the number `index`.
+fn attach(interface: &str, index: u32, selection: &Selection) -> Result<Attachment, XdpError> {
+    let sockets = sys::create_xsk_map(MOST_QUEUES).map_err(step("creating a map of sockets"))?;
+    let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
+    let attach = |vlan_tag: Option<i32>| {
+        let code = program::assemble(selection, &sockets, vlan_tag, Fallback::Pass);
+        let program = sys::load_program(&code, &btf, btf::FUNCTION, vlan_tag.map(|_| index))?;
+        sys::attach(&program, index).map(Attachment).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => XdpError::Occupied(interface.to_owned()),
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE) => {
+                XdpError::NotAttached { interface: interface.to_owned(), error }
+            }
+            _ => step("attaching the XDP program")(error),
+        })
+    };
+    match kernel_btf::function(VLAN_TAG).map(|function| attach(Some(function))) {
+        Some(result @ (Ok(_) | Err(XdpError::Occupied(_)))) => result,
+        // No interface in generic mode accepts a bound program.
+        _ => attach(None),
+    }
+}
+
 impl SharedInterface {
-    /// Attaches a program to `interface` that redirects frames on its first `queues` queues: frames to `endpoints` at
-    /// `addresses`, which are the kernel's, or, without endpoints, all frames to `addresses`.
+    /// Attaches a program to `interface` that redirects frames to `endpoints` at `addresses`, which are the kernel's,
+    /// or, without endpoints, all frames to `addresses`.
     pub(crate) fn attach(
         interface: &str,
         addresses: &[IpAddr],
         endpoints: Option<Endpoints>,
-        queues: u16,
-    ) -> Result<Self, ShareError> {
-        let step = |step| move |error| ShareError::Step { step, error };
-        let sockets = sys::create_xsk_map(u32::from(queues)).map_err(step("creating a map of sockets"))?;
+    ) -> Result<(Self, Attachment), XdpError> {
         let processors = sys::possible_processors().map_err(step("counting the processors"))?;
         let passed = sys::create_counter().map_err(step("creating a counter"))?;
         let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
         let reservation = endpoints.as_ref().map(|endpoints| Reservation::new(endpoints, index));
-        let reservation = reservation.transpose().map_err(ShareError::Port)?;
+        let reservation = reservation.transpose().map_err(XdpError::Port)?;
+        let conflict = endpoints.as_ref().and_then(|endpoints| kernel_sockets::conflicting(endpoints, addresses));
+        conflict.map_or(Ok(()), |socket| Err(XdpError::Socket(socket)))?;
         let endpoints = endpoints.map(EndpointSet::new).transpose().map_err(step("creating a map of endpoints"))?;
-        let selection = match &endpoints {
+        let frames = match &endpoints {
             Some(endpoints) => {
                 endpoints.set_addresses(addresses).map_err(step("filling the map of endpoints"))?;
                 endpoints.selection()
             }
-            None => Selection::Addresses(addresses),
+            None => Frames::Addresses(addresses),
         };
-        let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
-        let code = program::assemble(&selection, &sockets, &passed, Fallback::Pass);
-        let program = sys::load_program(&code, &btf, btf::FUNCTION)?;
-        let link = sys::attach(&program, index).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => ShareError::Occupied(interface.to_owned()),
-            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE) => {
-                ShareError::NotAttached { interface: interface.to_owned(), error }
-            }
-            _ => ShareError::Step { step: "attaching the XDP program", error },
-        })?;
+        let attachment = attach(interface, index, &Selection::Some { frames, passed: &passed })?;
         let solicited = if endpoints.is_none() { addresses } else { &[] };
         let groups = join_groups(index, solicited).map_err(step("joining the groups of neighbour solicitation"))?;
-        Ok(SharedInterface { _link: link, _groups: groups, endpoints, _reservation: reservation, passed, processors })
+        let shared = SharedInterface { _groups: groups, endpoints, _reservation: reservation, passed, processors };
+        Ok((shared, attachment))
     }
 
     /// Sets the kernel's addresses at which the port has its endpoints.

@@ -1,6 +1,6 @@
 //! System calls for maps, programs and links (bpf(2)).
 
-use super::ShareError;
+use super::XdpError;
 use super::btf;
 use std::ffi::{CString, c_void};
 use std::io;
@@ -11,6 +11,7 @@ const MAP_LOOKUP: libc::c_long = 1;
 const MAP_UPDATE: libc::c_long = 2;
 const MAP_DELETE: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
+const GET_INFO: libc::c_long = 15;
 const BTF_LOAD: libc::c_long = 18;
 const LINK_CREATE: libc::c_long = 28;
 
@@ -80,7 +81,7 @@ impl Attributes {
 
 /// Creates the map of AF_XDP sockets by queue, under the name that libxdp searches for.
 pub(super) fn create_xsk_map(queues: u32) -> io::Result<OwnedFd> {
-    let attributes = Attributes::new().word(0, XSK_MAP).word(4, 4).word(8, 4).word(12, queues.max(1));
+    let attributes = Attributes::new().word(0, XSK_MAP).word(4, 4).word(8, 4).word(12, queues);
     // SAFETY: there are no pointers.
     unsafe { attributes.name(28, b"xsks_map").create(MAP_CREATE) }
 }
@@ -139,8 +140,15 @@ pub(super) fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     unsafe { attributes.create(BTF_LOAD) }
 }
 
-/// Loads an XDP program that is described by `btf` as `function`.
-pub(super) fn load_program(code: &[u64], btf: &OwnedFd, function: u32) -> Result<OwnedFd, ShareError> {
+/// Loads an XDP program that is described by `btf` as `function`, bound to the `interface` with this number or to none.
+pub(super) fn load_program(
+    code: &[u64],
+    btf: &OwnedFd,
+    function: u32,
+    interface: Option<u32>,
+) -> Result<OwnedFd, XdpError> {
+    /// `BPF_F_XDP_DEV_BOUND_ONLY`.
+    const BOUND: u32 = 1 << 6;
     let function_info = [0_u32, function];
     let load = |log: &mut [u8]| {
         let mut attributes = Attributes::new()
@@ -151,7 +159,9 @@ pub(super) fn load_program(code: &[u64], btf: &OwnedFd, function: u32) -> Result
             .word(24, u32::from(!log.is_empty()))
             .word(28, log.len() as u32)
             .pointer(32, if log.is_empty() { std::ptr::null() } else { log.as_mut_ptr().cast_const().cast() })
+            .word(44, if interface.is_some() { BOUND } else { 0 })
             .name(48, btf::NAME.to_bytes())
+            .word(64, interface.unwrap_or(0))
             .fd(72, btf)
             .word(76, size_of_val(&function_info) as u32)
             .pointer(80, function_info.as_ptr().cast())
@@ -161,7 +171,7 @@ pub(super) fn load_program(code: &[u64], btf: &OwnedFd, function: u32) -> Result
     };
     load(&mut []).or_else(|_| {
         let mut log = vec![0; LOG];
-        load(&mut log).map_err(|error| ShareError::Verifier { error, log: end_of(&log) })
+        load(&mut log).map_err(|error| XdpError::Verifier { error, log: end_of(&log) })
     })
 }
 
@@ -181,6 +191,16 @@ pub(super) fn attach(program: &OwnedFd, interface: u32) -> io::Result<OwnedFd> {
     let mut attributes = Attributes::new().fd(0, program).word(4, interface).word(8, XDP_ATTACHMENT);
     // SAFETY: there are no pointers.
     unsafe { attributes.create(LINK_CREATE) }
+}
+
+/// Returns whether the program of `link` is attached: the kernel forgets the interface of a detached link.
+pub(super) fn is_attached(link: &OwnedFd) -> bool {
+    // `struct bpf_link_info`: type, link and program, and from byte 16 on the number of the interface.
+    let mut info = [0_u32; 8];
+    let mut attributes = Attributes::new().fd(0, link).word(4, size_of_val(&info) as u32);
+    attributes = attributes.pointer(8, info.as_mut_ptr().cast_const().cast());
+    // SAFETY: the kernel writes at most the stated length.
+    unsafe { attributes.call(GET_INFO) }.is_err() || info[4] != 0
 }
 
 /// Returns the index of an interface in this thread's network namespace.

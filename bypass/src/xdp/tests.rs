@@ -2,7 +2,7 @@
 
 mod endpoints;
 
-use super::program::{Fallback, Selection, assemble};
+use super::program::{Fallback, Frames, Selection, assemble};
 use super::{btf, sys};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -17,11 +17,11 @@ fn addresses() -> Vec<IpAddr> {
 
 /// Loads the program for addresses, or prints why it cannot be loaded here.
 fn load(addresses: &[IpAddr]) -> Option<OwnedFd> {
-    load_with_counter(&Selection::Addresses(addresses)).map(|(program, _)| program)
+    load_with_counter(Frames::Addresses(addresses)).map(|(program, _)| program)
 }
 
 /// Loads a program with its counter, or prints why it cannot be loaded here.
-fn load_with_counter(selection: &Selection) -> Option<(OwnedFd, OwnedFd)> {
+fn load_with_counter(frames: Frames) -> Option<(OwnedFd, OwnedFd)> {
     let sockets = match sys::create_xsk_map(4) {
         Ok(map) => map,
         Err(error) => {
@@ -31,8 +31,8 @@ fn load_with_counter(selection: &Selection) -> Option<(OwnedFd, OwnedFd)> {
     };
     let passed = sys::create_counter().unwrap();
     let btf = sys::load_btf(&btf::describe()).unwrap();
-    let code = assemble(selection, &sockets, &passed, Fallback::Abort);
-    Some((sys::load_program(&code, &btf, btf::FUNCTION).unwrap(), passed))
+    let code = assemble(&Selection::Some { frames, passed: &passed }, &sockets, None, Fallback::Abort);
+    Some((sys::load_program(&code, &btf, btf::FUNCTION, None).unwrap(), passed))
 }
 
 /// Returns a frame of at least `length` bytes with the given fields.
@@ -139,7 +139,7 @@ fn rejected_program_is_an_error_with_the_log_of_the_verifier() {
     let mut asm = super::asm::Assembler::default();
     asm.exit();
     let btf = sys::load_btf(&btf::describe()).unwrap();
-    let error = sys::load_program(&asm.finish(), &btf, btf::FUNCTION).unwrap_err();
+    let error = sys::load_program(&asm.finish(), &btf, btf::FUNCTION, None).unwrap_err();
     assert!(error.to_string().contains("R0 !read_ok") && !error.is_permission(), "{error}");
 }
 
@@ -152,11 +152,16 @@ fn solicited_node_group_has_the_last_24_bits() {
 
 #[test]
 fn attachment_ends_when_it_is_dropped_and_excludes_another() {
-    use super::{ShareError, SharedInterface};
+    use super::{Attachment, SharedInterface, XdpError};
     let Ok(_) = sys::create_xsk_map(1) else { return };
-    let attach = || SharedInterface::attach("lo", &addresses(), None, 1);
+    let share = || SharedInterface::attach("lo", &addresses(), None).map(|(_, attachment)| attachment);
+    let attach = || Attachment::of_all("lo");
     let first = attach().unwrap();
-    assert!(matches!(attach().unwrap_err(), ShareError::Occupied(name) if name == "lo"));
+    assert!(first.is_attached());
+    for second in [attach(), share()] {
+        assert!(matches!(second.unwrap_err(), XdpError::Occupied(name) if name == "lo"));
+    }
     drop(first);
+    drop(share().unwrap());
     drop(attach().unwrap());
 }

@@ -1,6 +1,6 @@
 //! Tests of ports on kernel interfaces, with kernel sockets at the other end.
 
-use super::frames::{eal, open, small};
+use super::frames::{eal, open, packet, small};
 use super::process::wait_for;
 use linerate_bypass::dpdk::{Eal, Mbuf, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
@@ -120,6 +120,43 @@ fn kernel_socket_receives_its_datagrams_back_over_af_xdp() {
         assert_eq!(queues[0].stats().copied_bytes, 0);
         ip("link set lr0 down");
         wait_for("the link's loss", || !port.link_up());
+    });
+}
+
+/// The bridge stores the tag beside the frame, as a NIC that removes tags does.
+#[test]
+fn frame_with_a_vlan_tag_beside_it_is_not_taken() {
+    if !std::fs::read_to_string("/proc/kallsyms").unwrap().contains("veth_xdp_rx_vlan_tag") {
+        return println!("skipped: this kernel is older than 6.8");
+    }
+    alone_in_a_namespace(|| {
+        ip("link add br0 type bridge");
+        ip("link add lr0 type veth peer name lr1");
+        let eal = eal();
+        let _thread = eal.register_thread().unwrap();
+        let [from, to] =
+            ["tap:t0", "af_xdp:lr1"].map(|via| open(&eal, via, PortConfig { pool_size: Some(16_384), ..small() }));
+        for name in ["t0", "lr0"] {
+            ip(&format!("link set {name} master br0"));
+        }
+        ["br0", "t0", "lr0", "lr1"].iter().for_each(|name| ip(&format!("link set {name} up")));
+        let (mut sender, mut receiver) = (from.take_queues().remove(0), to.take_queues().remove(0));
+        // Broadcasts of a local experimental protocol (IEEE 802), with and without a tag of VLAN 5.
+        let addresses = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
+        let tagged = [&addresses[..], &[0x81, 0, 0, 5, 0x88, 0xb5], &[1; 60]].concat();
+        let untagged = [&addresses[..], &[0x88, 0xb5], &[2; 60]].concat();
+        let mut received = Vec::with_capacity(64);
+        let mut arrived = 0;
+        wait_for("frames without a tag", || {
+            let mut frames = vec![packet(&mut sender, &tagged), packet(&mut sender, &untagged)];
+            sender.tx_burst(&mut frames);
+            receiver.rx_burst(&mut received);
+            for frame in received.drain(..).filter(|frame| frame.data()[12..14] == [0x88, 0xb5]) {
+                assert_eq!(frame.data()[14], 2, "a frame of VLAN 5");
+                arrived += 1;
+            }
+            arrived >= 10
+        });
     });
 }
 

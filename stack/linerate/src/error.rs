@@ -193,6 +193,10 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] linerate_bypass::dpdk::OpenError),
+    /// The port failed while workers were running.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    PortFailed(#[from] linerate_bypass::dpdk::PortFailed),
     /// The capture could not be started.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]

@@ -130,7 +130,7 @@ impl<M: Send + 'static> Port<M> {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
             #[cfg(feature = "dpdk")]
             Port::Stack(mut port, _) => {
-                port.count_passed(stats);
+                port.add_to(stats);
                 let jobs = port.jobs(make, stop, ready)?;
                 Ok((jobs, Box::new(move || port.summary())))
             }

@@ -79,10 +79,13 @@ impl FramePortConfig {
         let mut queues = port.take_queues();
         let _capture = file.map(|file| file.begin(&self.via, can, &mut queues)).transpose()?;
         let queue = queues.remove(0);
-        let stopped = stop.clone();
+        let (stopped, state) = (stop.clone(), port.state().clone());
+        state.stop_on_failure(&stop.clone().into());
         let job: Job<F::Outcome> = Box::new(move || {
             let _known_to_eal = eal.register_thread()?;
-            Ok(frames.run(queue, &stopped))
+            let ended = frames.run(queue, &stopped);
+            state.check()?;
+            Ok(ended)
         });
         let running =
             Running::start(&cores, vec![job], stop.clone().into(), Box::new(move || dpdk_port::summary_of(&port)))?;

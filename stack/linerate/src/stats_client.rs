@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Posts a query to a worker; returns `false` if its mailbox is full.
 type Post = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
 
-/// Reads the number of frames passed to the kernel.
-type ReadPassed = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+/// Adds values of the port to the reply of the first worker.
+type AddPort = Box<dyn Fn(&mut Snapshot) + Send + Sync>;
 
 /// Returns whether a reply is still outstanding.
 type IsDue = Box<dyn FnMut() -> bool + Send>;
@@ -27,8 +27,7 @@ pub struct StatsClient(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     ask: OnceLock<Post>,
-    /// Frames that a shared interface passed to the kernel.
-    passed: OnceLock<ReadPassed>,
+    port: OnceLock<AddPort>,
     /// Workers whose reply timed out. They get no further query until they have replied, because a client that queries
     /// every second would fill their mailboxes.
     late: Mutex<BTreeMap<usize, IsDue>>,
@@ -50,11 +49,11 @@ impl StatsClient {
         })
     }
 
-    /// Adds the number of frames that a shared interface passes to the kernel, which `read` returns.
+    /// Calls `add` with each reply of the first worker, to add values of the port.
     #[cfg(feature = "dpdk")]
-    pub(crate) fn count_passed(&self, read: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+    pub(crate) fn add_port(&self, add: impl Fn(&mut Snapshot) + Send + Sync + 'static) {
         // A network is started once.
-        let _ = self.0.passed.set(Box::new(read));
+        let _ = self.0.port.set(Box::new(add));
     }
 
     /// Returns the counters of each of the first `workers` workers; `None` for a worker that does not reply before the
@@ -65,8 +64,8 @@ impl StatsClient {
             (0..workers).map(|worker| self.ask(worker, |reply| StatsQuery::Counters { reply })).collect();
         let receive = |(worker, answer): (usize, Option<_>)| self.receive(worker, answer?, until);
         let mut snapshots: Vec<Option<Snapshot>> = answers.into_iter().enumerate().map(receive).collect();
-        if let (Some(Some(first)), Some(read)) = (snapshots.first_mut(), self.0.passed.get()) {
-            first.passed_frames = read();
+        if let (Some(Some(first)), Some(add)) = (snapshots.first_mut(), self.0.port.get()) {
+            add(first);
         }
         snapshots
     }

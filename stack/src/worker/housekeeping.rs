@@ -69,14 +69,6 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if self.link_up != Some(up) {
             self.core.slow.set_link(up, now);
         }
-        if self.core.worker == 0 {
-            match (self.link_up, up) {
-                (Some(true), false) => tracing::warn!("link down"),
-                (Some(false), true) => tracing::info!("link up"),
-                (None, false) => tracing::info!("link not up yet"),
-                _ => {}
-            }
-        }
         if up && self.link_up == Some(false) {
             // A restarted peer may have another Ethernet address.
             self.core.egress.reconfirm_neighbors();

@@ -487,9 +487,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
         let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());
         let figures = self.service.figures();
-        // The port counts frames of the kernel, which no worker receives.
-        let passed_frames = None;
-        Snapshot { worker: *worker, summary, gauges, shortages, passed_frames, requests, slow_requests, figures }
+        let worker = *worker;
+        // The owner of the port adds its other values.
+        Snapshot { worker, summary, gauges, shortages, requests, slow_requests, figures, ..Snapshot::default() }
     }
 
     fn slots(&self) -> usize {

@@ -1,5 +1,5 @@
 use super::*;
-use linerate_bypass::inspect::{Figure, Gauges, Shortages};
+use linerate_bypass::inspect::{Figure, Gauges, Link, Shortages};
 use std::collections::HashSet;
 
 fn snapshot(worker: usize) -> Snapshot {
@@ -34,6 +34,7 @@ fn absent_metrics_have_no_lines() {
     let without = page(&[Some(with.clone())]);
     for name in [
         "linerate_passed_frames_total",
+        "linerate_link_up",
         "linerate_tx_full_total",
         "linerate_connections_half_open",
         "linerate_rdma_posts_total",
@@ -42,11 +43,13 @@ fn absent_metrics_have_no_lines() {
     }
     with.shortages = Some(Shortages { tx_full: 1, pool_empty: 2 });
     with.passed_frames = Some(9);
+    with.link = Some(Link { interface: "eth0".to_owned(), is_up: false });
     with.gauges = Gauges { half_open: Some(0), ..with.gauges };
     with.summary.verbs.posts = 5;
     let with = page(&[Some(with)]);
     for line in [
         "linerate_passed_frames_total{worker=\"0\"} 9",
+        "linerate_link_up{worker=\"0\",interface=\"eth0\"} 0",
         "linerate_tx_full_total{worker=\"0\"} 1",
         "linerate_connections_half_open{worker=\"0\"} 0",
         "linerate_rdma_posts_total{worker=\"0\"} 5",

@@ -97,7 +97,7 @@ pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, Ope
             if !Path::new("/dev/net/tun").exists() {
                 return Err(OpenError::NoTun);
             }
-            if interface::exists(interface) {
+            if interface::index(interface).is_some() {
                 return Err(OpenError::InterfaceExists(interface.clone()));
             }
             // The TAP driver reports the Ethernet address of the kernel's end.
@@ -175,7 +175,7 @@ fn af_xdp(
     options: &[String],
     request: PortRequest,
 ) -> Result<Vec<DevArgs>, OpenError> {
-    if !interface::exists(name) {
+    if interface::index(name).is_none() {
         return Err(OpenError::NoInterface(name.to_owned()));
     }
     if !shared && !request.force && interface::carries_default_route(name) {

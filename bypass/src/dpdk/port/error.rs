@@ -66,6 +66,17 @@ pub enum OpenError {
         /// Reason.
         reason: String,
     },
+    /// A TCP socket of the kernel has a port whose segments a shared interface would take.
+    #[error(
+        "{local}: a TCP {kind} of the kernel has this port, whose segments it would no longer receive: 'ss -natp sport \
+         = :{}' shows it; close it, or choose other ports with --listen or --outgoing-ports", .local.port()
+    )]
+    KernelSocket {
+        /// Local address of the socket.
+        local: std::net::SocketAddr,
+        /// Kind of the socket.
+        kind: &'static str,
+    },
     /// An interface could not be shared.
     #[error("'{interface}' cannot be shared with the kernel: {reason}")]
     NotShared {
@@ -74,6 +85,12 @@ pub enum OpenError {
         /// Failed step and reason.
         reason: String,
     },
+    /// The interface removes VLAN tags from received frames, and its driver does not support anything else.
+    #[error(
+        "'{0}' removes VLAN tags from received frames, so that frames of other VLANs could not be told apart, and \
+         'ethtool -K {0} rxvlan off' does not change that: choose another interface"
+    )]
+    VlanTagsRemoved(String),
     /// A Linux capability is missing.
     #[error("no permission for {via}: it needs {needs}; run as root")]
     NoPermission {
@@ -105,6 +122,12 @@ pub enum OpenError {
     /// A live process serves the socket.
     #[error("another process serves the socket '{}': stop it, or choose another path", .0.display())]
     SocketInUse(PathBuf),
+    /// Another process is the client of the socket.
+    #[error(
+        "another Linerate process is connected to the socket '{}', which has one client: stop it, or choose another \
+         path at both ends", .0.display()
+    )]
+    ClientConnected(PathBuf),
     /// The socket was not served within the timeout.
     #[error(
         "no process served the socket '{}' within {} s: start the other end ({peer}:{})",

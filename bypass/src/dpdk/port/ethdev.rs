@@ -199,6 +199,12 @@ impl Ethdev {
         self.watched && unsafe { sys::lr_vhost_takes_large(self.port) != 0 }
     }
 
+    /// Returns the number of guests of this vhost port that replaced one which was still connected.
+    pub fn replaced_guests(&self) -> u32 {
+        // SAFETY: there are no pointer arguments; the port is one of DPDK's.
+        if self.watched { unsafe { sys::lr_vhost_replaced(self.port) } } else { 0 }
+    }
+
     pub fn stats(&self) -> Option<sys::lr_port_stats> {
         let mut stats = sys::lr_port_stats { rx_missed: 0, rx_errors: 0, rx_no_mbuf: 0, tx_errors: 0 };
         // SAFETY: the call fills the structure.

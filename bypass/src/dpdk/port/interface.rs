@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs::read_to_string;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Port of the discard service (RFC 863).
@@ -46,11 +47,11 @@ impl Query {
     }
 }
 
-/// Returns whether the interface exists.
-pub(crate) fn exists(name: &str) -> bool {
-    let Ok(name) = CString::new(name) else { return false };
+/// Returns the number of the interface, if it exists.
+pub(crate) fn index(name: &str) -> Option<NonZeroU32> {
+    let name = CString::new(name).ok()?;
     // SAFETY: a string.
-    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+    NonZeroU32::new(unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
 /// Returns whether any interface of the kernel has the address. The kernel sends packets to an own address from that
@@ -134,17 +135,59 @@ pub(crate) fn channels(name: &str) -> Channels {
     }
 }
 
-/// Returns whether the interface merges received segments (LRO), which most drivers do not combine with XDP.
-pub fn has_lro(name: &str) -> bool {
+/// Flags of offloads in the requests `ETHTOOL_GFLAGS` and `ETHTOOL_SFLAGS`.
+const FLAG_LRO: u32 = 1 << 15;
+const FLAG_RX_VLAN: u32 = 1 << 8;
+
+/// Gets the flags of the interface's offloads or, with `new` flags, sets them.
+fn offloads(name: &str, new: Option<u32>) -> Option<u32> {
     const ETHTOOL_GFLAGS: u32 = 0x25;
-    const ETH_FLAG_LRO: u32 = 1 << 15;
+    const ETHTOOL_SFLAGS: u32 = 0x26;
     #[repr(C)]
     struct Value {
         command: u32,
         data: u32,
     }
-    let mut flags = Value { command: ETHTOOL_GFLAGS, data: 0 };
-    Query::new(name).is_some_and(|mut query| query.ethtool(&mut flags)) && flags.data & ETH_FLAG_LRO != 0
+    let command = if new.is_some() { ETHTOOL_SFLAGS } else { ETHTOOL_GFLAGS };
+    let mut flags = Value { command, data: new.unwrap_or(0) };
+    Query::new(name)?.ethtool(&mut flags).then_some(flags.data)
+}
+
+/// Returns whether the interface merges received segments (LRO), which most drivers do not combine with XDP.
+pub fn has_lro(name: &str) -> bool {
+    offloads(name, None).is_some_and(|flags| flags & FLAG_LRO != 0)
+}
+
+/// Removal of VLAN tags from received frames, which is switched off on an interface until this value is dropped: XDP
+/// does not see a removed tag, and would take the frame for one without a tag.
+#[derive(Debug)]
+pub(crate) struct VlanTagsKept {
+    /// Name of the interface, if the removal was on.
+    interface: Option<String>,
+}
+
+impl VlanTagsKept {
+    /// Switches the removal off. Fails if the driver does not support that.
+    pub fn on(name: &str) -> Option<Self> {
+        let flags = offloads(name, None).unwrap_or(0);
+        if flags & FLAG_RX_VLAN == 0 {
+            return Some(VlanTagsKept { interface: None });
+        }
+        offloads(name, Some(flags & !FLAG_RX_VLAN))?;
+        let is_off = offloads(name, None).is_some_and(|flags| flags & FLAG_RX_VLAN == 0);
+        is_off.then(|| VlanTagsKept { interface: Some(name.to_owned()) })
+    }
+}
+
+impl Drop for VlanTagsKept {
+    fn drop(&mut self) {
+        let Some(name) = &self.interface else { return };
+        if let Some(flags) = offloads(name, None)
+            && offloads(name, Some(flags | FLAG_RX_VLAN)).is_none()
+        {
+            tracing::warn!("'ethtool -K {name} rxvlan on' restores the interface, which this program could not");
+        }
+    }
 }
 
 /// Returns whether an IPv4 or IPv6 default route uses the interface.
@@ -190,10 +233,10 @@ mod tests {
 
     #[test]
     fn interface_queries_distinguish_loopback_from_missing_interfaces() {
-        assert!(exists("lo"));
+        assert!(index("lo").is_some());
         assert!(!has_lro("lo") && !has_lro("nonsense0"));
         assert!(mtu("lo").is_some_and(|mtu| mtu >= 1280));
-        assert!(!exists("nonsense0"));
+        assert_eq!(index("nonsense0"), None);
         assert_eq!((mtu("nonsense0"), is_running("nonsense0"), driver("nonsense0")), (None, false, None));
         assert_eq!(channels("nonsense0"), Channels { rx: 1, combined: 0 });
         assert_eq!(mtu("a-name-that-is-longer-than-any"), None);

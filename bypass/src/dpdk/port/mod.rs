@@ -4,28 +4,32 @@ mod dev_args;
 pub(super) mod error;
 mod ethdev;
 pub(super) mod interface;
-mod interface_lock;
+mod port_lock;
 pub(super) mod queue_pair;
 mod quiesce;
 mod setup;
+pub(super) mod state;
 mod supervisor;
 
 use self::dev_args::{PortKind, PortRequest, PortSpec};
 use self::error::OpenError;
 use self::ethdev::{Ethdev, Failure};
-use self::interface_lock::InterfaceLock;
+use self::interface::VlanTagsKept;
+use self::port_lock::PortLock;
 use self::queue_pair::{EXTRA_HEADROOM, QueuePair};
 use self::quiesce::{QueueId, Quiesce};
 use self::setup::PortSettings;
+use self::state::PortState;
 use self::supervisor::Supervisor;
 use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
-use crate::xdp::{Endpoints, NotReserved, ShareError, SharedInterface};
+use crate::xdp::{Attachment, Endpoints, KernelSocket, NotReserved, SharedInterface, XdpError};
 use crate::{Capabilities, MacAddr, Via};
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -125,16 +129,20 @@ pub(crate) struct Shared {
     pub settings: PortSettings,
     pub mac: MacAddr,
     pub quiesce: Quiesce,
-    link: AtomicBool,
+    pub state: Arc<PortState>,
+    /// Number of the kernel interface.
+    interface: Option<NonZeroU32>,
     /// True if the guest connected to this vhost port accepts frames longer than its MTU.
     guest_takes_large: AtomicBool,
     /// Capabilities of the port with such a guest.
     large_capabilities: Capabilities,
     devices: Mutex<Vec<Ethdev>>,
-    /// Pool, dropped after the devices, as the next two fields are.
+    /// Pool, dropped after the devices, as the next fields are.
     pub pool: Mempool,
+    attachment: Option<Attachment>,
     shared_interface: Option<Arc<SharedInterface>>,
-    _interface_lock: Option<InterfaceLock>,
+    _vlan_tags: Option<VlanTagsKept>,
+    _lock: Option<PortLock>,
 }
 
 impl Shared {
@@ -142,10 +150,6 @@ impl Shared {
     /// workers.
     pub fn devices(&self) -> MutexGuard<'_, Vec<Ethdev>> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn is_link_up(&self) -> bool {
-        self.link.load(Ordering::Relaxed)
     }
 
     /// Returns the current capabilities.
@@ -164,11 +168,6 @@ impl Shared {
             let guest_takes_large = self.devices().first().is_some_and(Ethdev::guest_takes_large);
             self.guest_takes_large.store(guest_takes_large, Ordering::Relaxed);
         }
-    }
-
-    /// Updates the state of the link. Returns whether it has changed.
-    pub fn set_link(&self, up: bool) -> bool {
-        self.link.swap(up, Ordering::Relaxed) != up
     }
 }
 
@@ -292,7 +291,12 @@ impl Port {
 
     /// Returns whether the link is up, with a delay of about 20 ms.
     pub fn link_up(&self) -> bool {
-        self.shared.is_link_up()
+        self.shared.state.link_up()
+    }
+
+    /// Returns the state of the port, which does not keep its devices open.
+    pub fn state(&self) -> &Arc<PortState> {
+        &self.shared.state
     }
 
     /// Returns the interface that the port shares with the kernel.
@@ -389,14 +393,17 @@ fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Ins
 
 fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, OpenError> {
     let failed = failed(spec);
-    let interface_lock = match &spec.kind {
-        PortKind::AfXdp(interface) => Some(InterfaceLock::new(interface)?),
+    let lock = match &spec.kind {
+        PortKind::AfXdp(interface) => Some(PortLock::of_interface(interface)?),
+        // A memif server refuses a second client itself.
+        PortKind::Client { socket, .. } if !setup::is_memif(spec) => Some(PortLock::of_client(socket)?),
         _ => None,
     };
-    let shared_interface = match &spec.kind {
-        PortKind::AfXdp(interface) if spec.shared => Some(Arc::new(share(interface, spec, config)?)),
-        _ => None,
-    };
+    let (mut vlan_tags, mut shared_interface, mut attachment) = (None, None, None);
+    if let PortKind::AfXdp(interface) = &spec.kind {
+        vlan_tags = Some(VlanTagsKept::on(interface).ok_or_else(|| OpenError::VlanTagsRemoved(interface.to_owned()))?);
+        (shared_interface, attachment) = attach(interface, spec, config)?;
+    }
     let mut devices = probe(spec)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
@@ -432,7 +439,20 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
     }
     let mac = configure_mac(spec, &mut devices, MacAddr(info.mac))?;
     let quiesce = Quiesce::new(&queue_ids(spec, &settings, &devices));
-    let link = AtomicBool::new(supervisor::is_link_up(spec, &devices));
+    let is_up = supervisor::is_link_up(spec, &devices);
+    let (name, interface) = match &spec.kind {
+        PortKind::AfXdp(name) | PortKind::Tap(name) => (name.clone(), interface::index(name)),
+        _ => (spec.via.clone(), None),
+    };
+    if let PortKind::AfXdp(name) = &spec.kind
+        && !is_up
+    {
+        tracing::warn!(
+            "{}: interface '{name}' is down or has no carrier, and receives nothing: run 'ip link set dev {name} up', \
+             or check the other end",
+            spec.via
+        );
+    }
     if spec.kind == PortKind::Vhost {
         devices.iter_mut().for_each(Ethdev::watch_guests);
     }
@@ -444,20 +464,36 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         settings,
         mac,
         quiesce,
-        link,
+        state: Arc::new(PortState::new(name, is_up)),
+        interface,
         guest_takes_large: AtomicBool::new(false),
         large_capabilities,
         devices: Mutex::new(devices),
         pool,
+        attachment,
         shared_interface,
-        _interface_lock: interface_lock,
+        _vlan_tags: vlan_tags,
+        _lock: lock,
     };
     shared.update_guest_features();
     Ok(shared)
 }
 
-/// Attaches the program that divides an interface, before the driver opens its sockets.
-fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<SharedInterface, OpenError> {
+/// Attaches the program that redirects the frames of an interface, before the driver opens its sockets.
+fn attach(
+    interface: &str,
+    spec: &PortSpec,
+    config: &PortConfig,
+) -> Result<(Option<Arc<SharedInterface>>, Option<Attachment>), OpenError> {
+    if !spec.shared {
+        // With this option, the driver loads the program of the user.
+        let has_program = spec.devices.iter().any(|device| device.arguments.contains("xdp_prog="));
+        let attachment = (!has_program).then(|| Attachment::of_all(interface)).transpose();
+        return attachment.map(|attachment| (None, attachment)).map_err(|error| match error {
+            error if error.is_permission() => not_permitted(spec),
+            error => OpenError::Device { via: spec.via.clone(), step: "opened", reason: error.to_string() },
+        });
+    }
     let of_kernel = config.addresses.iter().find(|address| interface::is_kernel_address(**address));
     if let Some(address) = of_kernel.filter(|_| config.endpoints.is_none()) {
         return Err(OpenError::KernelAddress { interface: interface.to_owned(), address: *address });
@@ -466,20 +502,27 @@ fn share(interface: &str, spec: &PortSpec, config: &PortConfig) -> Result<Shared
     if config.addresses.is_empty() {
         return Err(failed("the port has no address: leave ',share' out".to_owned()));
     }
-    let endpoints = config.endpoints.clone();
-    SharedInterface::attach(interface, &config.addresses, endpoints, spec.queues).map_err(|error| match error {
-        ShareError::Port(NotReserved { error, .. }) if error.kind() == ErrorKind::PermissionDenied => {
+    let shared = SharedInterface::attach(interface, &config.addresses, config.endpoints.clone());
+    let (shared, attachment) = shared.map_err(|error| match error {
+        XdpError::Port(NotReserved { error, .. }) if error.kind() == ErrorKind::PermissionDenied => {
             OpenError::NoPermission { via: spec.via.clone(), needs: "CAP_NET_BIND_SERVICE for ports below 1024" }
         }
-        ShareError::Port(NotReserved { address, protocol, error }) => {
+        XdpError::Port(NotReserved { address, protocol, error }) => {
             OpenError::EndpointInUse { address, protocol, reason: error.to_string() }
         }
-        error if error.is_permission() => OpenError::NoPermission {
-            via: spec.via.clone(),
-            needs: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN to share an interface",
-        },
+        XdpError::Socket(KernelSocket { local, is_listening }) => {
+            OpenError::KernelSocket { local, kind: if is_listening { "listening socket" } else { "connection" } }
+        }
+        error if error.is_permission() => not_permitted(spec),
         error => failed(error.to_string()),
-    })
+    })?;
+    Ok((Some(Arc::new(shared)), Some(attachment)))
+}
+
+/// Returns the error of a missing capability for XDP programs.
+fn not_permitted(spec: &PortSpec) -> OpenError {
+    let needs = "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN for its XDP program";
+    OpenError::NoPermission { via: spec.via.clone(), needs }
 }
 
 /// Sets the Ethernet address, and accepts frames for it and for groups.

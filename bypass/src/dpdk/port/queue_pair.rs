@@ -281,7 +281,7 @@ impl Nic for QueuePair {
     }
 
     fn link_up(&mut self) -> bool {
-        self.queue_id().is_some() && self.shared.is_link_up()
+        self.queue_id().is_some() && self.shared.state.link_up()
     }
 
     #[inline]

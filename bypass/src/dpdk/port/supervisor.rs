@@ -4,6 +4,7 @@ use super::dev_args::{PortKind, PortSpec};
 use super::ethdev::Ethdev;
 use super::interface;
 use super::setup;
+use super::state::PortFailed;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::port::{self, Shared};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,10 +75,19 @@ impl Drop for Supervisor {
 fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
     let mut state = State::Open(Instant::now());
     let mut replaced = peer_memory::replaced();
+    let mut guests = None;
     while !stop.load(Ordering::Relaxed) {
         match port.upgrade() {
             Some(shared) => {
                 state = step(&shared, state);
+                let replaced_guests = shared.devices().iter().map(Ethdev::replaced_guests).sum::<u32>();
+                if guests.replace(replaced_guests).is_some_and(|before| before != replaced_guests) {
+                    tracing::warn!(
+                        "{}: another process has connected to the socket and replaced the client, whose connections \
+                         are lost",
+                        shared.spec.via
+                    );
+                }
                 if replaced != peer_memory::replaced() && setup::maps_peer_memory(&shared.spec) {
                     replaced = peer_memory::replaced();
                     tracing::warn!(
@@ -96,11 +106,17 @@ fn step(shared: &Shared, state: State) -> State {
     let via = &shared.spec.via;
     match state {
         State::Open(since) => {
+            if let Some(failure) = failure(shared) {
+                shared.state.fail(failure);
+                return State::Open(since);
+            }
             let up = is_link_up(&shared.spec, &shared.devices());
             shared.update_guest_features();
-            let changed = shared.set_link(up);
-            if changed {
-                tracing::info!("{via}: the link is {}", if up { "up" } else { "down" });
+            let changed = shared.state.set_link(up);
+            match changed {
+                true if up => tracing::info!("{via}: the link is up"),
+                true => tracing::warn!("{via}: the link is down"),
+                false => {}
             }
             let is_lost = !up && (changed || since.elapsed() > LINK_UP_TIMEOUT);
             if is_lost && matches!(shared.spec.kind, PortKind::Client { .. }) {
@@ -160,6 +176,18 @@ fn reconnect(shared: &Shared) -> bool {
             tracing::debug!("{error}");
             false
         }
+    }
+}
+
+/// Returns the failure of a port whose interface is no longer the one that it was opened on.
+fn failure(shared: &Shared) -> Option<PortFailed> {
+    let (PortKind::AfXdp(name) | PortKind::Tap(name)) = &shared.spec.kind else { return None };
+    // In this order: the program of a removed interface is detached after the interface has lost its name.
+    let is_detached = shared.attachment.as_ref().is_some_and(|attachment| !attachment.is_attached());
+    if interface::index(name) != shared.interface {
+        Some(PortFailed::InterfaceRemoved(name.clone()))
+    } else {
+        is_detached.then(|| PortFailed::ProgramDetached(name.clone()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! XDP program that redirects a part of an interface's frames, and counts and passes the others.
+//! XDP program that redirects the frames of an interface, or a part of them, and counts and passes the others.
 
 mod by_address;
 mod by_endpoint;
@@ -22,8 +22,21 @@ pub(super) enum Fallback {
     Abort = 0,
 }
 
-/// Frames to redirect.
+/// Selection of the frames to redirect.
 pub(super) enum Selection<'a> {
+    /// All frames.
+    All,
+    /// A part of the frames. The others are counted in the array `passed`.
+    Some {
+        /// Frames to redirect.
+        frames: Frames<'a>,
+        /// Counter of passed frames.
+        passed: &'a OwnedFd,
+    },
+}
+
+/// Part of an interface's frames.
+pub(super) enum Frames<'a> {
     /// IP packets to these addresses, and ARP packets and neighbour solicitations whose target is one of these
     /// addresses.
     Addresses(&'a [IpAddr]),
@@ -70,6 +83,9 @@ const ICMPV6_TYPE: i16 = 54;
 
 /// Offset on the stack of the key of the counter.
 const COUNTER_KEY: i16 = -4;
+/// Offsets on the stack of the fields of a VLAN tag.
+const VLAN_PROTOCOL: i16 = -4;
+const VLAN_TCI: i16 = -8;
 
 /// Positions in the program to which the parts jump.
 #[derive(Clone, Copy)]
@@ -79,19 +95,54 @@ struct Exits {
 }
 
 /// Assembles the program, which redirects selected frames through the map `sockets`. All others, those with VLAN tags
-/// included, pass to the kernel, and are counted in the array `passed`.
-pub(super) fn assemble(selection: &Selection, sockets: &OwnedFd, passed: &OwnedFd, fallback: Fallback) -> Vec<u64> {
+/// included, pass to the kernel. The function `vlan_tag` of the kernel shows tags that are beside the frames.
+pub(super) fn assemble(
+    selection: &Selection,
+    sockets: &OwnedFd,
+    vlan_tag: Option<i32>,
+    fallback: Fallback,
+) -> Vec<u64> {
     let mut asm = Assembler::default();
-    let exits = Exits { pass: asm.label(), redirect: asm.label() };
     asm.copy(R6, R1);
+    if let Some(function) = vlan_tag {
+        let untagged = asm.label();
+        // The protocol and the identifier of the tag are not used.
+        for (result, at) in [(R2, VLAN_PROTOCOL), (R3, VLAN_TCI)] {
+            asm.store_immediate(Width::Word, FP, at, 0);
+            asm.copy(result, FP);
+            asm.add(result, at.into());
+        }
+        asm.call_kernel(function);
+        asm.jump_unless_word(R0, 0, untagged);
+        asm.set(R0, Fallback::Pass as i32);
+        asm.exit();
+        asm.bind(untagged);
+        asm.copy(R1, R6);
+    }
+    if let Selection::Some { frames, passed } = selection {
+        let redirect = asm.label();
+        select(&mut asm, frames, passed, redirect);
+        asm.bind(redirect);
+    }
+    asm.load(Width::Word, R2, R6, RX_QUEUE_INDEX);
+    asm.set_map(R1, sockets.as_raw_fd());
+    asm.set(R3, fallback as i32);
+    asm.call(REDIRECT_MAP);
+    asm.exit();
+    asm.finish()
+}
+
+/// Appends the selection, which jumps to `redirect`, or counts and passes the frame.
+fn select(asm: &mut Assembler, frames: &Frames, passed: &OwnedFd, redirect: Label) {
+    let exits = Exits { pass: asm.label(), redirect };
     asm.load(Width::Word, R2, R1, DATA);
     asm.load(Width::Word, R3, R1, DATA_END);
-    require(&mut asm, IPV4_DESTINATION + 4, exits.pass);
+    require(asm, IPV4_DESTINATION + 4, exits.pass);
     asm.load(Width::Half, R5, R2, ETHER_TYPE);
-    match selection {
-        Selection::Addresses(addresses) => by_address::select(&mut asm, addresses, exits),
-        Selection::Endpoints { keys, ports, outgoing } => {
-            by_endpoint::select(&mut asm, keys, ports, outgoing.as_ref(), exits);
+    match frames {
+        Frames::Addresses(addresses) => by_address::select(asm, addresses, exits),
+        Frames::Endpoints { keys, ports, outgoing } => {
+            by_endpoint::select(asm, keys, ports, outgoing.as_ref(), exits);
         }
     }
 
@@ -110,14 +161,6 @@ pub(super) fn assemble(selection: &Selection, sockets: &OwnedFd, passed: &OwnedF
     asm.bind(uncounted);
     asm.set(R0, Fallback::Pass as i32);
     asm.exit();
-
-    asm.bind(exits.redirect);
-    asm.load(Width::Word, R2, R6, RX_QUEUE_INDEX);
-    asm.set_map(R1, sockets.as_raw_fd());
-    asm.set(R3, fallback as i32);
-    asm.call(REDIRECT_MAP);
-    asm.exit();
-    asm.finish()
 }
 
 /// Jumps to the label of the frame's protocol by its EtherType in register 5, or to `other`.

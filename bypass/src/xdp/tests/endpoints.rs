@@ -36,7 +36,7 @@ fn load_beside(further: u16) -> Option<(EndpointSet, OwnedFd, OwnedFd)> {
         }
     };
     set.set_addresses(&addresses()).unwrap();
-    let (program, passed) = load_with_counter(&set.selection())?;
+    let (program, passed) = load_with_counter(set.selection())?;
     Some((set, program, passed))
 }
 

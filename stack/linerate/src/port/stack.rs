@@ -9,12 +9,13 @@ use crate::error::Error;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
+use linerate_bypass::inspect::Link;
 use linerate_bypass::time::{Clock, Duration};
 use linerate_bypass::{Service, Stop, Summary, Via, WorkerCtx};
 use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Default keepalive idle time of servers, equal to the default of Redis (`tcp-keepalive`): connections of clients that
 /// vanished without FIN or RST end after minutes, not hours.
@@ -135,13 +136,16 @@ impl Port {
         })
     }
 
-    /// Adds the frames that a shared interface passes to the kernel to `stats`.
-    pub fn count_passed(&self, stats: &StatsClient) {
-        if let Some(shared) = self.port.shared_interface() {
-            // A weak reference: the port returns the interface to the kernel when it closes, even during a query.
-            let shared = Arc::downgrade(shared);
-            stats.count_passed(move || shared.upgrade().and_then(|shared| shared.passed().ok()));
-        }
+    /// Adds the link, and the frames that a shared interface passes to the kernel, to `stats`.
+    pub fn add_to(&self, stats: &StatsClient) {
+        let state = self.port.state().clone();
+        // A weak reference: the port releases its reserved ports when it closes, even during a query.
+        let shared = self.port.shared_interface().map(Arc::downgrade);
+        stats.add_port(move |first| {
+            first.link = Some(Link { interface: state.name().to_owned(), is_up: state.link_up() });
+            let shared = shared.as_ref().and_then(Weak::upgrade);
+            first.passed_frames = shared.and_then(|shared| shared.passed().ok());
+        });
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.
@@ -171,7 +175,8 @@ impl Port {
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
-        let clock = Clock::start();
+        let (clock, state) = (Clock::start(), self.port.state());
+        state.stop_on_failure(stop);
         let mut mailboxes = Mailboxes::for_workers(queues.len());
         if let (Some(host), Some(shared)) = (self.host.take(), self.port.shared_interface()) {
             let control = ControlThread::start(host, shared.clone(), &mut mailboxes);
@@ -179,14 +184,16 @@ impl Port {
         }
         let job = |(queue, mailboxes): (QueuePair, Mailboxes<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
-            let (stop, ready) = (stop.clone(), ready.clone());
+            let (stop, ready, state) = (stop.clone(), ready.clone(), state.clone());
             Box::new(move || {
                 let _known_to_eal = eal.register_thread()?;
                 let worker: Worker<_, S, E> = Worker::new(&config, mailboxes, queue, |ctx| make(ctx), clock.now());
                 let serves = || {
                     ready.fetch_add(1, Ordering::Relaxed);
                 };
-                Ok(worker.run(&clock, &stop, serves)?)
+                let ended = worker.run(&clock, &stop, serves)?;
+                state.check()?;
+                Ok(ended)
             })
         };
         Ok(queues.into_iter().zip(mailboxes).map(job).collect())
