@@ -56,7 +56,8 @@ impl PortState {
         self.is_up.swap(is_up, Ordering::Relaxed) != is_up
     }
 
-    /// Sets the failure, unless there is one, and stops the workers. Called repeatedly: the workers may not be known yet.
+    /// Sets the failure, unless there is one, and stops the workers. Called repeatedly: the workers may not be known
+    /// yet.
     pub(crate) fn fail(&self, failure: PortFailed) {
         self.set_link(false);
         self.failure.get_or_init(|| failure);
