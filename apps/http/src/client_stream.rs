@@ -1,7 +1,8 @@
 //! Stream of a client, whose first bytes identify the protocol.
 
+use crate::frames::Frames;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use linerate_async::{TcpStream, now};
+use linerate_async::{ReadHalf, TcpStream, WriteHalf, now};
 use linerate_bypass::time::Instant;
 use std::cell::Cell;
 use std::io;
@@ -19,20 +20,26 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// Stream that replays the bytes read to identify its protocol, and records the time of the last progress.
+/// Stream that replays the bytes read to identify its protocol, records the time of the last progress, and limits the
+/// frames of HTTP/2.
 pub(crate) struct ClientStream {
-    stream: TcpStream,
+    // Dropped in this order, as a whole stream: closing lingers.
+    reader: ReadHalf,
+    writer: WriteHalf,
     /// Bytes `replayed..read` are to be read again.
     first: [u8; PREFACE.len()],
     read: usize,
     replayed: usize,
     progress: Rc<Cell<Instant>>,
+    /// Frames after the preface of HTTP/2.
+    frames: Option<Frames>,
 }
 
 impl ClientStream {
-    /// Creates a stream that stores the time of the last bytes sent in `progress`.
+    /// Creates a stream that stores the time of the last bytes of a response in `progress`.
     pub fn new(stream: TcpStream, progress: Rc<Cell<Instant>>) -> Self {
-        ClientStream { stream, first: [0; PREFACE.len()], read: 0, replayed: 0, progress }
+        let (reader, writer) = stream.into_split();
+        ClientStream { reader, writer, first: [0; PREFACE.len()], read: 0, replayed: 0, progress, frames: None }
     }
 
     /// Waits for the first bytes. Returns `None` if the stream ends before they identify the protocol.
@@ -41,7 +48,7 @@ impl ClientStream {
     /// The connection has failed.
     pub async fn protocol(&mut self) -> io::Result<Option<Protocol>> {
         while self.read < PREFACE.len() {
-            let n = self.stream.read(&mut self.first[self.read..]).await?;
+            let n = self.reader.read(&mut self.first[self.read..]).await?;
             self.read += n;
             if self.first[..self.read] != PREFACE[..self.read] {
                 return Ok(Some(Protocol::Http1));
@@ -50,6 +57,7 @@ impl ClientStream {
                 return Ok(None);
             }
         }
+        self.frames = Some(Frames::new(now()));
         Ok(Some(Protocol::Http2))
     }
 }
@@ -68,23 +76,38 @@ impl Read for ClientStream {
             this.replayed += n;
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut this.stream).poll_read(cx, buffer)
+        let room = buffer.remaining();
+        ready!(this.reader.poll_copy(cx, room, |part| {
+            if let Some(frames) = &mut this.frames {
+                frames.receive(part);
+            }
+            buffer.put_slice(part);
+        }))?;
+        match this.frames.as_mut().is_some_and(|frames| frames.is_flood(now)) {
+            true => Poll::Ready(Err(io::Error::other("more frames than its responses are worth"))),
+            false => Poll::Ready(Ok(())),
+        }
     }
 }
 
 impl Write for ClientStream {
     #[inline]
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let sent = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.progress.set(now());
+        let sent = ready!(self.writer.poll_write(cx, bytes))?;
+        // HTTP/1.1 has nothing but responses.
+        if self.frames.as_mut().is_none_or(|frames| frames.send(&bytes[..sent])) {
+            self.progress.set(now());
+        }
         Poll::Ready(Ok(sent))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The stream buffers nothing.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.shutdown();
+        Poll::Ready(Ok(()))
     }
 }

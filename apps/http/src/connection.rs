@@ -96,7 +96,7 @@ enum Drained {
     Finishes,
 }
 
-/// Limit of the time without bytes sent to a client, because the client has not sent a complete request or does not
+/// Limit of the time without sent bytes of a response, because the client has not sent a complete request or does not
 /// receive the response.
 struct Watch<'a> {
     progress: &'a Cell<Instant>,

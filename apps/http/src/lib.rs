@@ -8,6 +8,7 @@ mod body;
 mod client_stream;
 mod connection;
 mod content_type;
+mod frames;
 mod server;
 mod site;
 

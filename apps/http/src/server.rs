@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Limits {
     /// Maximum connections of all workers. Further ones are reset.
     pub clients: usize,
-    /// Time without sent bytes after which a connection is closed.
+    /// Time without sent bytes of a response after which a connection is closed.
     pub client_timeout: Duration,
     /// Maximum length of the head of a request. A longer one is refused with status 431.
     pub header_bytes: usize,

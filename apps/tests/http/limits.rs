@@ -11,6 +11,37 @@ use std::time::{Duration, Instant};
 const ANY: &str = "--via kernel --listen 127.0.0.1:0 --json";
 /// First bytes of a connection with HTTP/2, and an empty SETTINGS frame.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Fields `:method POST`, `:scheme http`, `:path /` and `:authority a` (RFC 7541).
+const POST: &[u8] = b"\x83\x86\x84\x41\x01a";
+
+/// Returns a frame of HTTP/2 of a type, with flags and a stream.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    [&[a, b, c, kind, flags], &stream.to_be_bytes()[..], payload].concat()
+}
+
+/// Returns frames by which a client shows life without progress of a request: kinds by name, with flags, the stream of a
+/// request without an end, and a payload.
+fn idle_frames() -> Vec<(&'static str, Vec<u8>)> {
+    let settings = |window: u32| frame(4, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat());
+    vec![
+        ("SETTINGS", [settings(100), settings(60_000)].concat()),
+        ("PING", frame(6, 0, 0, &[7; 8])),
+        ("PRIORITY", frame(2, 0, 1, &[0, 0, 0, 0, 7])),
+        ("WINDOW_UPDATE of the connection", frame(8, 0, 0, &[0, 0, 0, 1])),
+        ("WINDOW_UPDATE of a stream", frame(8, 0, 1, &[0, 0, 0, 1])),
+        ("empty DATA", frame(0, 0, 1, b"")),
+        ("unknown type", frame(77, 0, 0, b"")),
+    ]
+}
+
+/// Connects with HTTP/2 and begins `requests` that have a body.
+fn connect_http2(server: &Program, requests: u32) -> TcpStream {
+    let mut stream = connect(server);
+    let begun: Vec<u8> = (0..requests).flat_map(|i| frame(1, 4, 2 * i + 1, POST)).collect();
+    stream.write_all(&[HTTP2, &begun].concat()).unwrap();
+    stream
+}
 
 fn connect(server: &Program) -> TcpStream {
     let stream = TcpStream::connect(server.address()).unwrap();
@@ -53,6 +84,70 @@ fn client_that_sends_no_request_is_closed_after_the_timeout() {
     let (received, took) = read_to_end(&mut stream);
     assert!(received.len() > 9 && received[3] == 4, "no SETTINGS frame: {received:?}");
     assert!(took >= Duration::from_millis(350) && took < PATIENCE / 2, "{took:?}");
+}
+
+#[test]
+fn http2_client_without_progress_of_a_request_is_closed_after_the_timeout() {
+    let server = serve("http", &format!("{ANY} --client-timeout 500ms"));
+    for (name, idle) in idle_frames() {
+        let mut stream = connect_http2(&server, 100);
+        let started = Instant::now();
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        loop {
+            match stream.read(&mut [0; 1000]) {
+                Ok(0) => break,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+                Ok(_) => continue,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+            assert!(started.elapsed() < PATIENCE, "{name}: the connection stays open");
+            if stream.write_all(&idle).is_err() {
+                break;
+            }
+        }
+        assert!(started.elapsed() >= Duration::from_millis(450), "{name}");
+    }
+}
+
+#[test]
+fn http2_client_that_receives_responses_is_not_closed() {
+    let server = serve("http", &format!("{ANY} --client-timeout 1s"));
+    let mut stream = connect_http2(&server, 0);
+    let started = Instant::now();
+    let mut requests = 0;
+    while started.elapsed() < Duration::from_secs(2) {
+        requests += 1;
+        let [_, rest @ ..] = POST else { unreachable!() };
+        // `:method GET`, and the end of the stream.
+        stream.write_all(&frame(1, 5, 2 * requests - 1, &[&[0x82], rest].concat())).unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"hello\n") {
+            let mut part = [0; 1000];
+            let n = stream.read(&mut part).unwrap();
+            assert!(n > 0, "closed after {requests} requests");
+            received.extend_from_slice(&part[..n]);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn http2_client_that_floods_the_connection_with_frames_is_closed() {
+    let server = serve("http", &format!("{ANY} --client-timeout 10m"));
+    let begun_and_reset = |i: u32| [frame(1, 4, 2 * i + 1001, POST), frame(3, 0, 2 * i + 1001, &[0, 0, 0, 8])].concat();
+    let reset = ("RST_STREAM", (0..5000).flat_map(begun_and_reset).collect());
+    let continued = ("CONTINUATION", [frame(1, 0, 1001, POST), frame(9, 0, 1001, b"").repeat(5000)].concat());
+    let repeated = idle_frames().into_iter().map(|(name, frame)| (name, frame.repeat(5000)));
+    for (name, flood) in repeated.chain([reset, continued]) {
+        let mut stream = connect_http2(&server, 100);
+        let mut writer = stream.try_clone().unwrap();
+        let writer = std::thread::spawn(move || {
+            let _ = writer.write_all(&flood);
+        });
+        read_to_end(&mut stream);
+        writer.join().unwrap();
+        assert!(is_served(&server), "{name}");
+    }
 }
 
 #[test]
@@ -121,6 +216,11 @@ fn long_head_is_refused() {
     for len in [1100, 30_000] {
         let status = fetch(&format!("--http1.1 -o /dev/null -w %{{http_code}} {}", field(len)), &url);
         assert_eq!(String::from_utf8(status).unwrap(), "431", "{len}");
+    }
+    // The number of fields is limited, too.
+    for (fields, expected) in [(90, "200"), (100, "431")] {
+        let many = format!("--http1.1 -o /dev/null -w %{{http_code}}{}", " --header a:b".repeat(fields));
+        assert_eq!(String::from_utf8(fetch(&many, &url)).unwrap(), expected, "{fields} fields");
     }
     // A client of HTTP/2 knows the limit from the settings, and may receive the status or a reset of the stream.
     let output = super::clients::curl(&format!("--http2-prior-knowledge {}", field(30_000)), &url);

@@ -284,8 +284,12 @@ impl ReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Polls for received bytes and passes up to `room` of them to `copy`, slice by slice.
-    pub(crate) fn poll_copy(
+    /// Polls for received bytes and passes up to `room` of them to `copy`, slice by slice. No slice is the end of the
+    /// stream.
+    ///
+    /// # Errors
+    /// The connection was reset or timed out.
+    pub fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
         room: usize,
