@@ -63,7 +63,7 @@ pub fn curl_gets_files(server: SocketAddr) {
         assert!(fetch(option, &url("/long")) == long(), "{option}: the long file differs");
         let head = String::from_utf8(fetch(&format!("{option} --head"), &url("/long"))).unwrap().to_lowercase();
         assert!(head.contains(&format!("content-length: {LONG}\r\n")), "{option}: {head}");
-        for path in ["/missing", "/../Cargo.toml", "/%2e%2e/Cargo.toml", "/.secret", "/docs"] {
+        for path in ["/missing", "/../Cargo.toml", "/%2e%2e/Cargo.toml", "/.secret", "/docs", "/docs/"] {
             assert_eq!(status(option, &url(path)), format!("404/{version}/text/plain; charset=utf-8"), "{path}");
         }
         assert!(status(&format!("{option} --data a=b"), &url("/")).starts_with("405/"), "{option}");

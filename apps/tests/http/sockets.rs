@@ -99,7 +99,7 @@ fn directory_that_cannot_be_loaded_is_named() {
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path());
     for (options, part) in [
-        ("--dir-memory 4m".to_owned(), "more than 4194304 bytes of memory"),
+        ("--dir-memory 4m".to_owned(), "more than 4194304 bytes of memory: raise --dir-memory"),
         (format!("--dir {}/missing", directory.path().display()), "/missing: No such file"),
     ] {
         let dir =
@@ -107,6 +107,16 @@ fn directory_that_cannot_be_loaded_is_named() {
         let ended = run(&format!("http serve {ANY} {dir} {options}"));
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         assert!(ended.stderr.starts_with("linerate: --dir ") && ended.stderr.contains(part), "{ended:?}");
+    }
+}
+
+#[test]
+fn files_that_are_not_served_are_named_without_an_option() {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", directory.path().join("out")).unwrap();
+    let ended = serve("http", &format!("{ANY} --dir {}", directory.path().display())).stop();
+    for part in ["/out: not served: a link that leads out of --dir", "no files: every path is answered with 404"] {
+        assert!(ended.stderr.contains(part), "{ended:?}");
     }
 }
 

@@ -23,7 +23,7 @@ pub struct HttpServeArgs {
     serve: ServeArgs,
 
     /// Serve the files of this directory, loaded into memory at the start. Without it, every path returns a short
-    /// greeting. Hidden files and symbolic links are not served
+    /// greeting. Hidden files, and symbolic links that lead out of the directory, are not served
     #[arg(long, value_name = "DIR", display_order = 2)]
     dir: Option<PathBuf>,
 
@@ -48,8 +48,8 @@ pub struct HttpServeArgs {
     )]
     max_clients: u32,
 
-    /// Close a connection to which nothing has been sent for this time: the client is idle, sends its request slowly,
-    /// or does not receive the response
+    /// Close a connection to which no part of a response has been sent for this time: the client is idle, sends its
+    /// request slowly, or does not receive the response
     #[arg(
         long,
         value_name = "TIME",
@@ -59,7 +59,7 @@ pub struct HttpServeArgs {
     )]
     client_timeout: Duration,
 
-    /// Maximum length of the head of a request
+    /// Maximum length of the head of a request. A head of HTTP/1.1 may have 100 fields
     #[arg(
         long,
         value_name = "BYTES",
@@ -76,8 +76,12 @@ pub fn run(args: &HttpServeArgs, other_networks: Option<&str>) -> Result<(), Err
         Some(dir) => Site::load(dir, args.dir_memory)?,
         None => Site::greeting(),
     };
-    if args.dir.is_some() {
-        tracing::info!("{} files loaded", site.files());
+    match &args.dir {
+        Some(dir) if site.files() == 0 => {
+            tracing::warn!("--dir {}: no files: every path is answered with 404", dir.display());
+        }
+        Some(_) => tracing::info!("{} files loaded", site.files()),
+        None => {}
     }
     let limits = Limits {
         clients: args.max_clients as usize,
