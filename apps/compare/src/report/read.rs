@@ -74,10 +74,12 @@ fn one_line(error: &serde_json::Error) -> String {
     error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes a file atomically: an interrupted comparison leaves the previous contents.
+/// Writes a file atomically: an interrupted comparison or a full disk leaves the previous contents.
 pub(super) fn write(path: &Path, contents: &str) -> Result<(), ReportError> {
-    let wrong = |error| ReportError::Write { path: path.to_owned(), error };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    std::fs::write(&beside, contents).and_then(|()| std::fs::rename(&beside, path)).map_err(wrong)
+    std::fs::write(&beside, contents).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        ReportError::Write { path: path.to_owned(), error }
+    })
 }

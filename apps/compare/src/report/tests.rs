@@ -126,6 +126,11 @@ fn invalid_results_are_reported_with_a_remedy() {
     assert!(text.contains("name the results.json"), "{text}");
     std::fs::write(dir.path().join("file"), "").unwrap();
     assert!(matches!(write(&results(), &dir.path().join("file")), Err(ReportError::Write { .. })));
+    // A file that cannot be replaced.
+    let blocked = dir.path().join("blocked");
+    std::fs::create_dir_all(blocked.join("results.json")).unwrap();
+    assert!(matches!(write(&results(), &blocked), Err(ReportError::Write { .. })));
+    assert_eq!(std::fs::read_dir(&blocked).unwrap().count(), 1, "a temporary file is left");
 }
 
 #[test]
