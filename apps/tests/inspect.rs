@@ -8,11 +8,13 @@ mod screen;
 use common::linerate;
 use linerate_harness::process::Ended;
 use linerate_harness::program::Program;
+use linerate_harness::rerun::is_root;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -146,6 +148,29 @@ fn socket_is_private_and_removed_with_its_process() {
     let (next, _) = dir.serve("discard", "");
     assert!(!left.exists() && dir.sockets().len() == 1);
     next.stop();
+}
+
+#[test]
+fn reason_why_a_process_of_root_is_not_found_is_named() {
+    if !is_root() {
+        return;
+    }
+    // Another user may have no access to the checkout.
+    let dir = RuntimeDir::new();
+    let program = dir.0.path().join("program");
+    fs::copy(env!("CARGO_BIN_EXE_linerate"), &program).unwrap();
+    fs::set_permissions(dir.0.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = linerate("echo serve --via kernel --listen 127.0.0.1:0");
+    command.env_remove("RUNTIME_DIRECTORY");
+    let server = Program::serve(command);
+    for args in ["top --once".to_owned(), format!("conns --pid {}", server.pid())] {
+        let mut command = Command::new(&program);
+        command.args(args.split(' ')).env_remove("RUNTIME_DIRECTORY").env("XDG_RUNTIME_DIR", dir.0.path());
+        let output = command.uid(65_534).gid(65_534).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("; /run/linerate: Permission denied"), "{args}: {stderr}");
+    }
+    server.stop();
 }
 
 #[test]

@@ -42,12 +42,14 @@ pub enum QueryError {
     #[error("several processes: select one with --pid: {}", list(.0))]
     Several(Vec<About>),
     /// The process was not found.
-    #[error("--pid {pid}: {}", not_found(.others))]
+    #[error("--pid {pid}: {}{}", not_found(.others), reasons(.unreachable))]
     NotFound {
         /// Process id.
         pid: u32,
         /// Processes found.
         others: Vec<About>,
+        /// Reasons why existing processes could not be reached.
+        unreachable: Vec<String>,
     },
     /// The socket cannot be connected to.
     #[error("{}: {error}: check that the process runs and that you are its user or root", path.display())]
@@ -139,7 +141,7 @@ fn find_in(directories: &[PathBuf], pid: Option<u32>) -> QueryResult<Process> {
     }
     let abouts = |found: Vec<Process>| found.into_iter().map(|process| process.about).collect();
     match pid {
-        Some(pid) => Err(QueryError::NotFound { pid, others: abouts(found) }),
+        Some(pid) => Err(QueryError::NotFound { pid, others: abouts(found), unreachable }),
         None if found.len() > 1 => Err(QueryError::Several(abouts(found))),
         None => found.pop().ok_or(QueryError::None(unreachable)),
     }

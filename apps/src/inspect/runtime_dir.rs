@@ -51,10 +51,16 @@ fn own_directory() -> Option<PathBuf> {
 }
 
 /// Returns the directories to search for sockets: the directory of this process; for root also those of other users and
-/// of systemd services named `linerate-*`. If `RUNTIME_DIRECTORY` is set, it is the only one.
+/// of systemd services named `linerate-*`, and for others that of root, whose error is the reason why its processes are
+/// not found. If `RUNTIME_DIRECTORY` is set, it is the only one.
 pub fn directories() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = own_directory().into_iter().collect();
-    if std::env::var_os("RUNTIME_DIRECTORY").is_none() && geteuid().is_root() {
+    if std::env::var_os("RUNTIME_DIRECTORY").is_some() {
+        return all;
+    }
+    if !geteuid().is_root() {
+        all.push(Path::new("/run").join(NAME));
+    } else {
         let below = |path: &str| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         all.extend(below("/run/user").map(|path| path.join(NAME)));
         let is_service =
