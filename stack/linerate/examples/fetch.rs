@@ -1,7 +1,7 @@
 //! HTTP/1.1 client of hyper.
 //!
 //! `linerate http serve --dir .`, and from another shell
-//! `cargo run --features hyper --example fetch -- 127.0.0.1:8080 /README.md`.
+//! `cargo run -p linerate --example fetch -- 127.0.0.1:8080 /README.md`.
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "the main functions of the examples are not called")]
 
+mod http;
 mod kernel;
 mod simulated;
 
@@ -9,6 +10,8 @@ mod simulated;
 mod background;
 #[path = "../../examples/echo.rs"]
 mod echo;
+#[path = "../../examples/https.rs"]
+mod https;
 #[path = "../../examples/lines.rs"]
 mod lines;
 #[path = "../../examples/pool.rs"]
