@@ -25,6 +25,8 @@ fn pages(book: &Path) -> Result<(tempfile::TempDir, BTreeMap<PathBuf, String>), 
     config.build.build_dir = to.path().to_owned();
     let built = MDBook::load_with_config(book, config).and_then(|book| book.build());
     built.map_err(|error| format!("{error:#}"))?;
+    let is_index = |path: &PathBuf| path.to_string_lossy().starts_with("searchindex");
+    assert!(files(to.path(), "js").iter().any(is_index), "no index for the search");
     let mut pages = BTreeMap::new();
     for path in files(to.path(), "html") {
         let text = fs::read_to_string(to.path().join(&path)).unwrap();

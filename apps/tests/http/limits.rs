@@ -20,8 +20,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&[a, b, c, kind, flags], &stream.to_be_bytes()[..], payload].concat()
 }
 
-/// Returns frames by which a client shows life without progress of a request: kinds by name, with flags, the stream of a
-/// request without an end, and a payload.
+/// Returns frames by name that a client may send on a connection without progress of a request. Stream 1 has begun a
+/// request.
 fn idle_frames() -> Vec<(&'static str, Vec<u8>)> {
     let settings = |window: u32| frame(4, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat());
     vec![
