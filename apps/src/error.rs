@@ -49,28 +49,13 @@ pub enum Error {
     /// No frame was reflected.
     #[error("{0}: no frame was reflected within 10 s: run raw reflect at the other end, or fix the link")]
     NoReflector(Via),
-    /// Frames were lost or corrupted.
-    #[error(
-        "{lost} requests were lost, {corrupt} replies were corrupt: the figures cover the other requests; check the \
-         path, or lower --depth"
-    )]
-    Frames {
-        /// Frames not reflected within the time limit.
-        lost: u64,
-        /// Frames reflected with wrong content.
-        corrupt: u64,
-    },
-    /// Key-value requests in datagrams failed.
-    #[error("{}", datagram_errors(.lost, .corrupt, .refused, .missing, .first))]
+    /// Requests in datagrams or frames failed.
+    #[error("{}", datagram_errors(.lost, .errors, .first))]
     Datagrams {
         /// Requests without a reply within the time limit.
         lost: u64,
-        /// Replies with wrong content.
-        corrupt: u64,
-        /// Error replies.
-        refused: u64,
-        /// Misses of keys that must exist.
-        missing: u64,
+        /// Other errors; corrupt replies instead of connections.
+        errors: Errors,
         /// First failure other than a loss.
         first: Option<String>,
     },
@@ -238,7 +223,7 @@ impl Error {
 
 /// Formats the errors of a load.
 fn load_errors(errors: &Errors, first: &Option<String>) -> String {
-    let mut message = format!(
+    let message = format!(
         "{} errors: {} connections with corrupt data, {} lost, {} refused, {} not opened in time",
         errors.total(),
         errors.corrupt,
@@ -246,23 +231,26 @@ fn load_errors(errors: &Errors, first: &Option<String>) -> String {
         errors.refused,
         errors.unopened
     );
-    for (count, label) in [(errors.refusals, "error replies"), (errors.missing, "misses of existing keys")] {
-        if count > 0 {
-            message += &format!(", {count} {label}");
-        }
-    }
-    message + &first_of(first)
+    message + &request_errors(errors) + &first_of(first)
+}
+
+/// Formats the errors of requests on any transport.
+fn request_errors(errors: &Errors) -> String {
+    let counts = [
+        (errors.refusals, "error replies"),
+        (errors.missing, "misses of existing keys"),
+        (
+            errors.stalled,
+            "requests still unanswered at the end, after more than 500 ms and 10 times the 99th percentile",
+        ),
+    ];
+    counts.iter().filter(|(count, _)| *count > 0).map(|(count, label)| format!(", {count} {label}")).collect()
 }
 
 /// Formats the errors of requests in datagrams.
-fn datagram_errors(lost: &u64, corrupt: &u64, refused: &u64, missing: &u64, first: &Option<String>) -> String {
-    let mut message = format!("{lost} requests were lost, {corrupt} replies were corrupt");
-    for (count, label) in [(refused, "error replies"), (missing, "misses of existing keys")] {
-        if *count > 0 {
-            message += &format!(", {count} {label}");
-        }
-    }
-    message
+fn datagram_errors(lost: &u64, errors: &Errors, first: &Option<String>) -> String {
+    format!("{lost} requests were lost, {} replies were corrupt", errors.corrupt)
+        + &request_errors(errors)
         + &first_of(first)
         + ": the figures cover the other requests; check the server and the network path, or lower --depth"
 }

@@ -17,6 +17,7 @@ pub mod services;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod times;
 
 pub use connection::{
     Barrier, ConnectPlan, ConnectStats, Connects, Corrupt, Load, Plan, PlanError, PortWaits, Traffic, WorkerLoad,
@@ -30,8 +31,9 @@ pub use kv::{
     KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SWAP_EVERY, UdpKvLoad, UdpPlan,
     counter_name, wall_millis,
 };
-pub(crate) use outcome::histogram_of_nanos;
 pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};
 pub use payload::allocate_payload;
 pub use stream::{Bulk, Direction, EchoLoad};
+pub use times::Times;
+pub(crate) use times::histogram_of_nanos;

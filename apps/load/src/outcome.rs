@@ -1,19 +1,8 @@
 //! Measurements and errors of a worker's part of a load.
 
-use hdrhistogram::Histogram;
 use linerate_bypass::ConnectError;
 use linerate_bypass::time::Duration;
 use std::ops::AddAssign;
-
-/// Initial range of histograms: times up to a minute need no resizing.
-const USUAL_NANOS: u64 = 60_000_000_000;
-
-/// Creates a histogram of times with three digits.
-pub(crate) fn histogram_of_nanos() -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_max(USUAL_NANOS, 3).expect("the bounds are valid");
-    histogram.auto(true);
-    histogram
-}
 
 /// Measurements of one worker.
 #[derive(Debug)]
@@ -43,12 +32,14 @@ pub struct Errors {
     pub refusals: u64,
     /// Requests for keys that must exist and do not.
     pub missing: u64,
+    /// Requests that waited far longer than others when the measurement ended ([`Times::stalled`](crate::Times)).
+    pub stalled: u64,
 }
 
 impl Errors {
     /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
-        self.corrupt + self.lost + self.refused + self.unopened + self.refusals + self.missing
+        self.corrupt + self.lost + self.refused + self.unopened + self.refusals + self.missing + self.stalled
     }
 }
 
@@ -60,5 +51,6 @@ impl AddAssign for Errors {
         self.unopened += other.unopened;
         self.refusals += other.refusals;
         self.missing += other.missing;
+        self.stalled += other.stalled;
     }
 }

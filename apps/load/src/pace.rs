@@ -18,6 +18,9 @@ pub enum Arrivals {
     Even,
 }
 
+/// Largest number of groups into which [`Pace::end`] divides requests: three digits, as of a histogram.
+const MOST_GROUPS: u64 = 1000;
+
 /// Parameters of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OpenLoop {
@@ -132,11 +135,20 @@ impl Pace {
         self.counts_from.is_some_and(|from| due >= from)
     }
 
-    /// Ends counting. Requests due until then and not taken count as due; their number is the expected one.
-    pub fn end(&mut self, until: Instant) {
-        if let Some(from) = self.counts_from {
-            // The interval is half-open.
-            self.due += self.backlog(self.next().max(from), until - Duration::from_nanos(1));
+    /// Ends counting. Requests due until then and not taken count as due; their number is the expected one. `waiting`
+    /// receives the ages of groups of them and their sizes.
+    pub fn end(&mut self, until: Instant, mut waiting: impl FnMut(Duration, u64)) {
+        let Some(from) = self.counts_from else { return };
+        let next = self.next().max(from);
+        // The interval is half-open.
+        let all = self.backlog(next, until - Duration::from_nanos(1));
+        self.due += all;
+        let group = all.div_ceil(MOST_GROUPS).max(1);
+        for first in (0..all).step_by(group as usize) {
+            let due = next + Duration::from_nanos((first as f64 * self.gap) as u64);
+            let (age, count) = (until.since(due), group.min(all - first));
+            self.late_nanos.saturating_record_n(age.as_nanos() as u64, count);
+            waiting(age, count);
         }
     }
 
@@ -145,7 +157,8 @@ impl Pace {
         self.due
     }
 
-    /// Returns the delays of counted requests from due time to sending, in nanoseconds.
+    /// Returns the delays of counted requests from due time to sending, in nanoseconds. Requests that were never sent
+    /// count with their age at the end.
     pub fn late_nanos(&self) -> &Histogram<u64> {
         &self.late_nanos
     }
@@ -222,12 +235,21 @@ mod tests {
             pace.sent(due, due + Duration::from_millis(1));
         }
         assert_eq!((pace.due(), pace.late_nanos().len()), (10, 10));
-        pace.end(at(50));
+        let mut ages = Vec::new();
+        pace.end(at(50), |age, count| ages.push((age, count)));
         assert_eq!(pace.due(), 30);
+        assert!((1..=20).rev().map(|millis| (Duration::from_millis(millis), 1)).eq(ages));
+        assert_eq!((pace.late_nanos().len(), pace.late_nanos().max() / 1_000_000), (30, 20));
 
         let mut behind = self::pace(Arrivals::Even, 1000.0);
         behind.measure(at(20));
-        behind.end(at(50));
+        behind.end(at(50), |_, _| ());
         assert_eq!(behind.due(), 30, "earlier requests do not count");
+
+        let (mut endless, mut groups) = (self::pace(Arrivals::Poisson, 1e9), Vec::new());
+        endless.measure(FROM);
+        endless.end(FROM + Duration::from_secs(3600), |age, count| groups.push((age.as_secs(), count)));
+        assert!(groups.len() <= MOST_GROUPS as usize && groups[0].0 >= 3599, "{groups:?}");
+        assert_eq!(groups.iter().map(|(_, count)| count).sum::<u64>(), endless.due());
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of loads as text and JSON.
 
-use crate::{Arrivals, CountStats, OneSidedStats, OpenLoop, Pace, PortWaits, SWAP_EVERY};
+use crate::{Arrivals, CountStats, OneSidedStats, OpenLoop, Pace, PortWaits, SWAP_EVERY, Times};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,9 +21,9 @@ pub struct Report {
     pub bytes: u64,
     /// Errors of all kinds.
     pub errors: u64,
-    /// Round-trip times.
+    /// Round-trip times ([`Times::all`]).
     pub rtt_us: Percentiles,
-    /// Histogram of all round-trip times, if requested.
+    /// Histogram of these times, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Buckets>,
 }
@@ -70,22 +70,19 @@ impl Percentiles {
 }
 
 impl Report {
-    /// Creates a report of `requests` in `measured`, with `bytes` of payload and round-trip times in nanoseconds.
-    pub fn new(requests: u64, measured: Duration, bytes: u64, errors: u64, rtt_nanos: &Histogram<u64>) -> Self {
+    /// Creates a report of `requests` in `measured`, with `bytes` of payload and these round-trip times, and their
+    /// `histogram` if requested.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, errors: u64, times: &Times, histogram: bool) -> Self {
+        let rtt_nanos = times.all();
         Report {
             requests,
             seconds: measured.as_secs_f64(),
             rate: per_second(requests, measured),
             bytes,
             errors,
-            rtt_us: Percentiles::of_nanos(rtt_nanos),
-            histogram: None,
+            rtt_us: Percentiles::of_nanos(&rtt_nanos),
+            histogram: histogram.then(|| Buckets::of_nanos(&rtt_nanos)),
         }
-    }
-
-    /// Adds the histogram of round-trip times in nanoseconds, if `requested`.
-    pub fn with_histogram(self, requested: bool, rtt_nanos: &Histogram<u64>) -> Self {
-        Report { histogram: requested.then(|| Buckets::of_nanos(rtt_nanos)), ..self }
     }
 }
 
@@ -297,7 +294,7 @@ pub struct OpenReport {
     pub due: u64,
     /// Due requests that were not answered.
     pub unanswered: u64,
-    /// Delays from due time to sending.
+    /// Delays from due time to sending ([`Pace::late_nanos`]).
     pub late_us: Percentiles,
 }
 
@@ -313,9 +310,9 @@ impl OneSidedReport {
 }
 
 impl OpReport {
-    /// Creates a report of `requests` in `measured`, with `bytes` of payload and times in nanoseconds.
-    pub fn new(requests: u64, measured: Duration, bytes: u64, nanos: &Histogram<u64>) -> Self {
-        OpReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(nanos) }
+    /// Creates a report of `requests` in `measured`, with `bytes` of payload and these times.
+    pub fn new(requests: u64, measured: Duration, bytes: u64, times: &Times) -> Self {
+        OpReport { requests, rate: per_second(requests, measured), bytes, rtt_us: Percentiles::of_nanos(&times.all()) }
     }
 }
 
@@ -450,7 +447,7 @@ mod tests {
 
     #[test]
     fn json_is_the_documented_object() {
-        let report = Report::new(10, Duration::from_secs(2), 640, 1, &Histogram::new(3).unwrap());
+        let report = Report::new(10, Duration::from_secs(2), 640, 1, &Times::default(), false);
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"p50":0.0,"p90":0.0,"p99":0.0,"p999":0.0,"max":0.0}}"#
@@ -481,25 +478,24 @@ mod tests {
             assert!(here.iter().all(|us| upper - us <= us / 1000.0), "{here:?} up to {upper}");
             lower = upper;
         }
-        let report = Report::new(2, Duration::from_secs(1), 0, 0, &histogram);
-        let with =
-            serde_json::to_value(report.clone().with_histogram(true, &self::histogram([3].into_iter()))).unwrap();
+        let mut times = Times::default();
+        times.record(3000);
+        let with = serde_json::to_value(Report::new(1, Duration::from_secs(1), 0, 0, &times, true)).unwrap();
         assert_eq!(with["histogram"], serde_json::json!([[3.001, 1]]));
-        assert_eq!(report.clone().with_histogram(false, &histogram), report);
     }
 
     #[test]
     fn zero_duration_is_a_rate_of_zero() {
-        assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Histogram::new(3).unwrap()).rate, 0.0);
+        assert_eq!(Report::new(0, Duration::ZERO, 0, 1, &Times::default(), false).rate, 0.0);
         assert_eq!(BulkReport::new(0, 0, Duration::ZERO, 1).gbit_per_s_up, 0.0);
     }
 
     #[test]
     fn kv_report_extends_the_base_report() {
-        let (time, none) = (Duration::from_secs(2), Histogram::new(3).unwrap());
+        let (time, none) = (Duration::from_secs(2), Times::default());
         let side = |requests| OpReport::new(requests, time, 64 * requests, &none);
         let report = |open| KvReport {
-            all: Report::new(10, time, 640, 1, &none),
+            all: Report::new(10, time, 640, 1, &none, false),
             get: side(8),
             set: side(2),
             misses: 3,
@@ -520,20 +516,20 @@ mod tests {
             pace.measure(from);
             let due = pace.take();
             pace.sent(due, due + Duration::from_millis(part as u64));
-            pace.end(from + Duration::from_secs(2));
+            // The second request of the part with four per second is due after 250 ms and never sent.
+            pace.end(from + Duration::from_secs(2), |_, _| ());
             pace
         });
         let open = serde_json::to_value(report(Some(OpenReport::new(plan, 10, paces.iter())))).unwrap();
         let open = &open["open"];
         assert_eq!((&open["due"], &open["unanswered"], &open["arrivals"]), (&12.into(), &2.into(), &"even".into()));
-        assert!((open["late_us"]["max"].as_f64().unwrap() / 2000.0 - 1.0).abs() < 0.001, "{open}");
+        assert!((open["late_us"]["max"].as_f64().unwrap() / 1_750_000.0 - 1.0).abs() < 0.001, "{open}");
     }
 
     #[test]
     fn port_waits_are_reported_if_any() {
-        let none = Histogram::new(3).unwrap();
         let report = |waits: [PortWaits; 2]| {
-            let all = Report::new(10, Duration::from_secs(2), 640, 0, &none);
+            let all = Report::new(10, Duration::from_secs(2), 640, 0, &Times::default(), false);
             let port_waits = PortWaitsReport::new(waits.into_iter());
             ConnectsReport { connections: all.rate, all, port_waits }
         };

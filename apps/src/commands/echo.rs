@@ -5,11 +5,10 @@ mod udp;
 use super::shared::load::Work;
 use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
-use hdrhistogram::Histogram;
 use linerate::units::{format_size, parse_size};
-use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport, Report};
+use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport};
 use linerate_load::services::{Busy, Echo};
-use linerate_load::{ConnectPlan, ConnectStats, Connects, EchoLoad, FlightPlan};
+use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan};
 
 /// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;
@@ -85,16 +84,11 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
                 return reconnect(&args);
             }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
-            let load = shared::load::run(&args.load, Work::of("requests"), move || EchoLoad::new(size, depth, open))?;
-            let mut requests = 0;
-            let mut rtt_nanos = Histogram::new(3).expect("3 digits are valid");
-            for traffic in &load.traffic {
-                requests += traffic.requests();
-                rtt_nanos += traffic.rtt_nanos();
-            }
-            let bytes = requests * size as u64;
-            let all = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos)
-                .with_histogram(args.times.histogram, &rtt_nanos);
+            let make = move || EchoLoad::new(size, depth, open);
+            let mut load = shared::load::run(&args.load, Work::of("requests"), make)?;
+            let requests = load.traffic.iter().map(EchoLoad::requests).sum::<u64>();
+            let times = load.traffic.iter().map(EchoLoad::times).sum();
+            let all = load.report(requests, requests * size as u64, &times, args.times.histogram);
             let paces = load.traffic.iter().filter_map(EchoLoad::pace);
             let open = open.map(|open| OpenReport::new(open, requests, paces));
             shared::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
@@ -107,21 +101,15 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let each = ConnectPlan { request: args.size, most: u64::MAX };
     // Closing connections also count.
     let opening = args.load.connections.max(CLOSING) * 2;
-    let load = shared::load::run_parts(
+    let mut load = shared::load::run_parts(
         &args.load,
         opening,
         Work::of("connections"),
         move |plan, barrier, worker, workers| Connects::new(plan, barrier, worker, workers, each),
     )?;
-    let mut requests = 0;
-    let mut nanos = Histogram::new(3).expect("3 digits are valid");
-    for ConnectStats { connections, nanos: of_one, .. } in &load.traffic {
-        requests += connections;
-        nanos += of_one;
-    }
-    let bytes = requests * args.size as u64;
-    let all = Report::new(requests, load.measured, bytes, load.errors.total(), &nanos)
-        .with_histogram(args.times.histogram, &nanos);
+    let requests = load.traffic.iter().map(|traffic| traffic.connections).sum::<u64>();
+    let times = load.traffic.iter().map(|traffic| &traffic.times).sum();
+    let all = load.report(requests, requests * args.size as u64, &times, args.times.histogram);
     let first = load.why.map(|why| why.to_string());
     let port_waits = PortWaitsReport::new(load.traffic.iter().map(|traffic| traffic.port_waits));
     let report = ConnectsReport { connections: all.rate, all, port_waits };

@@ -9,7 +9,7 @@ use linerate_bypass::time::Clock;
 use linerate_bypass::{Nic, Summary};
 use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
-use linerate_load::{Counts, FlightPlan};
+use linerate_load::{Counts, Errors, FlightPlan};
 use linerate_process::SummaryReport;
 use linerate_process::WithContext;
 use linerate_process::output::{eprint_line, print_line};
@@ -158,11 +158,12 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
-    let Counts { answered: frames, lost, corrupt, rtt_nanos, .. } = counts;
-    let report = Report::new(frames, measured, frames * u64::from(args.size), lost + corrupt, &rtt_nanos)
-        .with_histogram(args.histogram, &rtt_nanos);
+    let Counts { answered: frames, lost, corrupt, times, .. } = counts;
+    let errors = Errors { corrupt, stalled: times.stalled(), ..Errors::default() };
+    let failed = lost + errors.total();
+    let report = Report::new(frames, measured, frames * u64::from(args.size), failed, &times, args.histogram);
     print_report(args.json, report, RunContext::default(), interruption)?;
-    if lost + corrupt == 0 { Ok(()) } else { Err(Error::Frames { lost, corrupt }) }
+    if failed == 0 { Ok(()) } else { Err(Error::Datagrams { lost, errors, first: None }) }
 }
 
 struct Send {

@@ -34,6 +34,10 @@ pub trait Traffic: Send + 'static {
     #[expect(unused_variables, reason = "most traffic needs no action")]
     fn end(&mut self, until: Instant) {}
 
+    /// Records the ages of a connection's requests without an answer. Called after [`end`](Self::end).
+    #[expect(unused_variables, reason = "bulk data has no requests")]
+    fn record_unanswered(&mut self, stream: &Self::Stream, until: Instant) {}
+
     /// Returns the time of the next request of an open loop, on any connection.
     fn due(&self) -> Option<Instant> {
         None

@@ -1,8 +1,7 @@
 //! Outstanding requests over a lossy transport (UDP, raw frames), in a closed or an open loop.
 
 use super::probe::Stamp;
-use crate::{OpenLoop, Pace, Plan, histogram_of_nanos};
-use hdrhistogram::Histogram;
+use crate::{OpenLoop, Pace, Plan, Times};
 use linerate_bypass::time::{Duration, Instant};
 
 /// Timeout after which a request counts as lost and its slot is free.
@@ -40,7 +39,7 @@ impl Default for FlightPlan {
 }
 
 /// Counters of a measurement.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Counts {
     /// Requests returned unchanged.
     pub answered: u64,
@@ -50,14 +49,8 @@ pub struct Counts {
     pub corrupt: u64,
     /// Requests returned after they had counted as lost, and duplicates.
     pub late: u64,
-    /// Round-trip times in nanoseconds.
-    pub rtt_nanos: Histogram<u64>,
-}
-
-impl Counts {
-    fn new() -> Self {
-        Counts { answered: 0, lost: 0, corrupt: 0, late: 0, rtt_nanos: histogram_of_nanos() }
-    }
+    /// Round-trip times.
+    pub times: Times,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +105,7 @@ impl Flight {
             free,
             sequence: 0,
             last_expiry: Instant::ZERO,
-            counts: Counts::new(),
+            counts: Counts::default(),
             measured: Duration::ZERO,
             plan,
         }
@@ -128,7 +121,7 @@ impl Flight {
                 }
             }
             Phase::WarmingUp { until } if now >= *until => {
-                self.counts = Counts::new();
+                self.counts = Counts::default();
                 if let Some(pace) = &mut self.pace {
                     pace.measure(now);
                 }
@@ -198,7 +191,7 @@ impl Flight {
         // In an open loop only requests due since the measurement began count.
         if self.pace.as_ref().is_none_or(|pace| pace.counts(stamp.sent)) {
             self.counts.answered += 1;
-            self.counts.rtt_nanos.saturating_record(now.since(stamp.sent).as_nanos() as u64);
+            self.counts.times.record(now.since(stamp.sent).as_nanos() as u64);
         }
         self.free.push(stamp.slot);
         let first = matches!(self.phase, Phase::Probing { .. });
@@ -221,8 +214,14 @@ impl Flight {
     pub fn stop(&mut self, now: Instant) {
         if let Phase::Measuring { from, .. } = self.phase {
             self.measured = now.since(from);
+            let times = &mut self.counts.times;
+            for (stamp, _) in self.slots.iter().flatten() {
+                if self.pace.as_ref().is_none_or(|pace| pace.counts(stamp.sent)) {
+                    times.record_unanswered(now.since(stamp.sent), 1);
+                }
+            }
             if let Some(pace) = &mut self.pace {
-                pace.end(now);
+                pace.end(now, |age, count| times.record_unanswered(age, count));
             }
         }
         self.phase = Phase::Ended;

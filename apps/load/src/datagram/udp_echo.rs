@@ -177,12 +177,16 @@ mod tests {
         load.poll(&mut net);
         assert_eq!(net.datagrams.len(), 6, "all slots are in use");
         answer(&mut net, &mut load);
-        let longest = load.result().0.rtt_nanos.max();
+        let longest = load.result().0.times.answered().max();
         assert!((18_900_000..19_100_000).contains(&longest), "{longest}");
         net.now = from + PLAN.duration;
         load.poll(&mut net);
         let pace = load.pace().unwrap();
         assert!(load.over.load(Ordering::Relaxed) && (999..=1001).contains(&pace.due()), "{}", pace.due());
+        let (Counts { answered, lost, times, .. }, _) = load.result();
+        let left_out = pace.due() - lost - times.all().len();
+        assert!(left_out < 20, "{left_out}: only the last have waited less than 20 ms; {answered} were answered");
+        assert!(times.stalled() > 400 && times.all().max() > 900_000_000, "{}", times.stalled());
     }
 
     #[test]

@@ -4,9 +4,8 @@ mod response;
 
 pub use response::InvalidResponse;
 
-use crate::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
+use crate::{Corrupt, OpenLoop, Pace, Times, Traffic};
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use response::{KnownHead, ResponseReader};
@@ -33,7 +32,7 @@ pub struct HttpLoad {
     refused: u64,
     first_status: Option<u16>,
     first_invalid: Option<InvalidResponse>,
-    rtt_nanos: Histogram<u64>,
+    times: Times,
 }
 
 /// Connection of an [`HttpLoad`].
@@ -66,7 +65,7 @@ impl HttpLoad {
             refused: 0,
             first_status: None,
             first_invalid: None,
-            rtt_nanos: histogram_of_nanos(),
+            times: Times::default(),
         }
     }
 
@@ -96,9 +95,9 @@ impl HttpLoad {
         invalid.or_else(|| self.first_status.map(|status| format!("status {status}")))
     }
 
-    /// Returns the round-trip times in nanoseconds, to three digits.
-    pub fn rtt_nanos(&self) -> &Histogram<u64> {
-        &self.rtt_nanos
+    /// Returns the round-trip times.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Sends the rest of a request and up to `more` further ones. Returns the number of requests begun.
@@ -150,7 +149,7 @@ impl HttpLoad {
         }
         self.answered += 1;
         self.bytes += response.length;
-        self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
+        self.times.record(now.since(begun).as_nanos() as u64);
     }
 }
 
@@ -171,7 +170,13 @@ impl Traffic for HttpLoad {
     }
 
     fn end(&mut self, until: Instant) {
-        self.pace.iter_mut().for_each(|pace| pace.end(until));
+        let times = &mut self.times;
+        self.pace.iter_mut().for_each(|pace| pace.end(until, |age, count| times.record_unanswered(age, count)));
+    }
+
+    fn record_unanswered(&mut self, stream: &HttpStream, until: Instant) {
+        let counted = stream.begun.iter().filter(|begun| self.pace.as_ref().is_none_or(|pace| pace.counts(**begun)));
+        counted.for_each(|begun| self.times.record_unanswered(until.since(*begun), 1));
     }
 
     #[inline]

@@ -48,7 +48,10 @@ fn next_request_follows_a_complete_response() {
     assert_eq!((bench.send().len(), bench.load.requests()), (0, 0));
     bench.receive(rest).unwrap();
     assert_eq!((bench.send(), bench.load.requests(), bench.load.bytes()), (REQUEST.to_vec(), 1, 6));
-    assert!(bench.load.rtt_nanos().equivalent(bench.load.rtt_nanos().max(), 100_000));
+    bench.load.record_unanswered(&bench.stream, bench.net.now + Duration::from_secs(1));
+    let (times, all) = (&bench.load.times, bench.load.times.all());
+    assert!(times.answered().equivalent(times.answered().max(), 100_000));
+    assert_eq!((all.len(), times.stalled(), all.equivalent(all.max(), 1_000_000_000)), (2, 1, true));
 }
 
 #[test]

@@ -14,9 +14,8 @@ pub use one_sided::{Exported, OneSidedStats};
 pub use protocol::{Protocol, Query, Stream};
 pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
 
-use crate::{Corrupt, Pace, Traffic, histogram_of_nanos};
+use crate::{Corrupt, Pace, Times, Traffic};
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use keyspace::{Filling, Issued, key};
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
@@ -29,26 +28,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MOST_REFUSED: u64 = 1000;
 
 /// Counters of answered GETs or SETs while measuring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OpStats {
     /// Number of requests.
     pub requests: u64,
     /// Bytes of received or sent values.
     pub bytes: u64,
-    /// Times of the requests in nanoseconds, to three digits.
-    pub nanos: Histogram<u64>,
+    /// Times of the requests.
+    pub times: Times,
 }
 
 impl OpStats {
-    fn new() -> Self {
-        OpStats { requests: 0, bytes: 0, nanos: histogram_of_nanos() }
-    }
-
     #[inline]
     fn count(&mut self, bytes: u32, nanos: u64) {
         self.requests += 1;
         self.bytes += u64::from(bytes);
-        self.nanos.saturating_record(nanos);
+        self.times.record(nanos);
     }
 }
 
@@ -83,8 +78,8 @@ impl KvLoad {
             rng: Rng::new(),
             filling,
             pace: None,
-            gets: OpStats::new(),
-            sets: OpStats::new(),
+            gets: OpStats::default(),
+            sets: OpStats::default(),
             reads: OneSidedStats::default(),
             places,
             misses: 0,
@@ -309,6 +304,14 @@ impl KvLoad {
         }
     }
 
+    /// Records the age of a request without an answer.
+    fn request_unanswered(&mut self, Request { at, op, .. }: Request, until: Instant) {
+        if self.pace.as_ref().is_none_or(|pace| pace.counts(at)) {
+            let stats = if let Op::Get { .. } = op { &mut self.gets } else { &mut self.sets };
+            stats.times.record_unanswered(until.since(at), 1);
+        }
+    }
+
     #[cold]
     fn note(&mut self, describe: impl FnOnce() -> String) {
         if self.first_error.is_none() {
@@ -354,7 +357,17 @@ impl Traffic for KvLoad {
     }
 
     fn end(&mut self, until: Instant) {
-        self.pace.iter_mut().for_each(|pace| pace.end(until));
+        let KvLoad { pace: Some(pace), rng, space, gets, sets, .. } = self else { return };
+        pace.end(until, |age, count| {
+            // These requests have not been drawn.
+            let stats = if u64::from(rng.u32(..)) < space.gets { &mut *gets } else { &mut *sets };
+            stats.times.record_unanswered(age, count);
+        });
+    }
+
+    fn record_unanswered(&mut self, stream: &Stream, until: Instant) {
+        let one_sided = stream.gets_pending.requests().copied();
+        stream.outstanding.iter().copied().chain(one_sided).for_each(|request| self.request_unanswered(request, until));
     }
 
     fn due(&self) -> Option<Instant> {

@@ -488,7 +488,7 @@ fn open_loop_times_count_from_the_due_time() {
         bench.serve();
     }
     let traffic = bench.outcome().traffic;
-    let (gets, late) = (&traffic.gets().nanos, traffic.pace().unwrap().late_nanos());
+    let (gets, late) = (traffic.gets().times.answered(), traffic.pace().unwrap().late_nanos());
     assert_eq!((gets.len(), late.len()), (11, 11));
     let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
     assert_eq!((millis(gets.min()), millis(gets.max())), (0, 10), "the last request was due when it was answered");
@@ -514,7 +514,16 @@ fn open_loop_keeps_its_pace_without_answers_up_to_the_depth() {
     for _ in 0..100 {
         bench.serve();
     }
-    assert_eq!(bench.outcome().traffic.pace().unwrap().late_nanos().len(), 211);
+    assert_eq!(bench.load.outcome.traffic.pace().unwrap().late_nanos().len(), 211);
+    // No request is answered from now on: those outstanding and those not sent count with their ages.
+    bench.net.pass(&mut bench.load, Duration::from_secs(1));
+    let traffic = bench.outcome().traffic;
+    let kinds = [traffic.gets(), traffic.sets()];
+    let (waiting, due) = (kinds.map(|kind| kind.times.all().len() - kind.requests), traffic.pace().unwrap().due());
+    let left_out = due - waiting[0] - waiting[1] - kinds[0].requests - kinds[1].requests;
+    assert!(left_out < 220, "{left_out}: only the last have waited less than 22 ms");
+    assert!(waiting[0].abs_diff(waiting[1]) < due / 4, "{waiting:?}");
+    assert!(kinds.iter().all(|kind| kind.times.stalled() > 1000 && kind.times.all().max() > 900_000_000));
 }
 
 #[test]

@@ -157,16 +157,12 @@ mod tests {
             let (counts, measured) = rig.run();
             assert_eq!(measured, PLAN.duration);
             assert_eq!((counts.lost, counts.corrupt, counts.late, rig.load.foreign()), (0, 0, 0, 0));
+            let rtt = counts.times.answered();
             // One turn of each end is a round trip; a turn moves at most one burst.
             let turns = (PLAN.duration.as_nanos() / STEP.as_nanos()) as u64;
             assert_eq!(counts.answered, depth.min(BURST) as u64 * turns);
-            assert!(
-                counts
-                    .rtt_nanos
-                    .equivalent(counts.rtt_nanos.max(), STEP.as_nanos() as u64 * depth.div_ceil(BURST) as u64)
-                    || depth == 100
-            );
-            assert_eq!(counts.rtt_nanos.len(), counts.answered);
+            assert!(rtt.equivalent(rtt.max(), STEP.as_nanos() as u64 * depth.div_ceil(BURST) as u64) || depth == 100);
+            assert_eq!(rtt.len(), counts.answered);
         }
     }
 

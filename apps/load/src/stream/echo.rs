@@ -1,9 +1,8 @@
 //! Echo load: requests that the server must return unchanged, in a closed or an open loop.
 
 use super::pattern::{LONG, Position};
-use crate::{Corrupt, OpenLoop, Pace, Traffic, histogram_of_nanos};
+use crate::{Corrupt, OpenLoop, Pace, Times, Traffic};
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, Transport};
 use std::collections::VecDeque;
@@ -26,7 +25,7 @@ pub struct EchoLoad {
     open: Option<OpenLoop>,
     pace: Option<Pace>,
     requests: u64,
-    rtt_nanos: Histogram<u64>,
+    times: Times,
 }
 
 /// Connection of an [`EchoLoad`].
@@ -49,7 +48,7 @@ impl EchoLoad {
     /// If `size` or `depth` is 0.
     pub fn new(size: usize, depth: usize, open: Option<OpenLoop>) -> Self {
         assert!(size > 0 && depth > 0);
-        EchoLoad { size, depth, open, pace: None, requests: 0, rtt_nanos: histogram_of_nanos() }
+        EchoLoad { size, depth, open, pace: None, requests: 0, times: Times::default() }
     }
 
     /// Returns the pace of an open loop that has begun.
@@ -98,7 +97,7 @@ impl EchoLoad {
         let counts = |begun: &Instant| measuring && self.pace.as_ref().is_none_or(|pace| pace.counts(*begun));
         if let Some(begun) = stream.begun.pop_front().filter(counts) {
             self.requests += 1;
-            self.rtt_nanos.saturating_record(now.since(begun).as_nanos() as u64);
+            self.times.record(now.since(begun).as_nanos() as u64);
         }
     }
 
@@ -107,9 +106,9 @@ impl EchoLoad {
         self.requests
     }
 
-    /// Returns the round-trip times of these requests in nanoseconds, to three digits.
-    pub fn rtt_nanos(&self) -> &Histogram<u64> {
-        &self.rtt_nanos
+    /// Returns the round-trip times.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 }
 
@@ -131,7 +130,13 @@ impl Traffic for EchoLoad {
     }
 
     fn end(&mut self, until: Instant) {
-        self.pace.iter_mut().for_each(|pace| pace.end(until));
+        let times = &mut self.times;
+        self.pace.iter_mut().for_each(|pace| pace.end(until, |age, count| times.record_unanswered(age, count)));
+    }
+
+    fn record_unanswered(&mut self, stream: &Stream, until: Instant) {
+        let counted = stream.begun.iter().filter(|begun| self.pace.as_ref().is_none_or(|pace| pace.counts(**begun)));
+        counted.for_each(|begun| self.times.record_unanswered(until.since(*begun), 1));
     }
 
     #[inline]
@@ -308,7 +313,7 @@ mod tests {
             assert_eq!((&request, request.len()), (&next, 10));
             assert_eq!((whole.load.requests(), parts.load.requests()), (answered, answered));
         }
-        assert!(whole.load.rtt_nanos().equivalent(whole.load.rtt_nanos().min(), 5000));
+        assert!(whole.load.times.answered().equivalent(whole.load.times.answered().min(), 5000));
         request[9] ^= 1;
         assert_eq!(whole.exchange(&request), Err(Corrupt));
     }
@@ -352,7 +357,7 @@ mod tests {
         bench.receive(&first).unwrap();
         bench.net.now += Duration::from_micros(400);
         bench.receive(&rest).unwrap();
-        let rtt = bench.load.rtt_nanos();
+        let rtt = bench.load.times.answered();
         let near = |nanos: u64, micros: u64| rtt.equivalent(nanos, micros * 1000);
         assert!(near(rtt.min(), 300) && near(rtt.max(), 700), "{} {}", rtt.min(), rtt.max());
     }
@@ -379,7 +384,7 @@ mod tests {
             bench.net.now = from + Duration::from_micros(290);
             assert!(bench.exchange(&third).unwrap().is_empty());
             // The round trips are 60, 150 and 90 µs, each from the due time.
-            let rtt = bench.load.rtt_nanos();
+            let rtt = bench.load.times.answered();
             assert_eq!(bench.load.requests(), 3);
             for (nanos, micros) in [(rtt.min(), 60), (rtt.value_at_quantile(0.5), 90), (rtt.max(), 150)] {
                 assert!(rtt.equivalent(nanos, micros * 1000), "{nanos} {micros}");

@@ -5,7 +5,7 @@ use crate::commands::shared::udp_ports::{self, Ports};
 use crate::commands::shared::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
-use linerate_load::{Counts, FlightPlan, Probe, UdpEchoLoad};
+use linerate_load::{Counts, Errors, FlightPlan, Probe, UdpEchoLoad};
 use linerate_process::signals;
 use std::time::Duration;
 
@@ -33,13 +33,13 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, why: None });
     };
-    let Counts { answered, lost, corrupt, late, rtt_nanos } = counts;
-    let errors = lost + corrupt;
-    let report = Report::new(*answered, measured, answered * size as u64, errors, rtt_nanos)
-        .with_histogram(times.histogram, rtt_nanos);
+    let Counts { answered, lost, corrupt, late, times: rtt } = counts;
+    let errors = Errors { corrupt: *corrupt, stalled: rtt.stalled(), ..Errors::default() };
+    let failed = lost + errors.total();
+    let report = Report::new(*answered, measured, answered * size as u64, failed, rtt, times.histogram);
     let paces = load.as_ref().and_then(UdpEchoLoad::pace).into_iter();
     let open = open.map(|open| OpenReport::new(open, *answered, paces));
     let datagrams = Some(DatagramsReport { lost: *lost, late: *late, corrupt: *corrupt });
     print_report(args.json, EchoReport { all: report, open, datagrams }, context, interruption)?;
-    if errors == 0 { Ok(()) } else { Err(Error::Frames { lost: *lost, corrupt: *corrupt }) }
+    if failed == 0 { Ok(()) } else { Err(Error::Datagrams { lost: *lost, errors, first: None }) }
 }

@@ -3,9 +3,8 @@
 use crate::commands::shared::load::{self, Work};
 use crate::commands::shared::{HTTP_ADDRESS, LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
-use hdrhistogram::Histogram;
 use linerate_load::HttpLoad;
-use linerate_load::report::{EchoReport, OpenReport, Report};
+use linerate_load::report::{EchoReport, OpenReport};
 
 /// Arguments of `linerate http load`.
 #[derive(Debug, clap::Args)]
@@ -31,15 +30,11 @@ pub fn run(args: &HttpLoadArgs) -> Result<(), Error> {
     let (host, path, depth, open) = (args.load.connect, args.path.clone(), args.open.depth(), args.open.plan());
     let make = move || HttpLoad::new(host, &path, depth, open);
     let mut load = load::run(&args.load, Work::of("requests"), make)?;
-    let mut rtt_nanos = Histogram::new(3).expect("3 digits are valid");
-    for traffic in &load.traffic {
-        rtt_nanos += traffic.rtt_nanos();
-    }
+    let times = load.traffic.iter().map(HttpLoad::times).sum();
     let sum = |of: fn(&HttpLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let (requests, bytes, refused) = (sum(HttpLoad::requests), sum(HttpLoad::bytes), sum(HttpLoad::refused));
     load.errors.refusals = refused;
-    let all = Report::new(requests, load.measured, bytes, load.errors.total(), &rtt_nanos)
-        .with_histogram(args.times.histogram, &rtt_nanos);
+    let all = load.report(requests, bytes, &times, args.times.histogram);
     let open = open.map(|open| OpenReport::new(open, requests, load.traffic.iter().filter_map(HttpLoad::pace)));
     let first = load.traffic.iter().find_map(HttpLoad::first_error);
     load::print(&args.load, EchoReport { all, open, datagrams: None }, load, first)

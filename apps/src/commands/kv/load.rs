@@ -3,15 +3,14 @@
 use crate::commands::shared::load::Work;
 use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS_ADDRESS, TimesArgs};
 use crate::error::Error;
-use hdrhistogram::Histogram;
 use linerate::ThreadingMode;
 use linerate::units::{format_size, parse_size};
 use linerate::{CorePlacement, Network};
 use linerate_bypass::{RemoteAddr, Service, Via};
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
-    CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Exported, Keyspace, KvLoad, KvPlan, MOST_KEYS,
-    OneSidedStats, OpStats, Protocol, Query, counter_name,
+    CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
+    MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, Times, counter_name,
 };
 use linerate_process::signals;
 use std::convert::Infallible;
@@ -154,7 +153,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let server = before.zip(after).map(|(before, after)| after.saturating_sub(before));
     let parts: Vec<&KvLoad> = load.traffic.iter().collect();
     let one_sided = args.one_sided.then(|| OneSidedReport::new(&reads, server));
-    let report = KvReport { one_sided, ..args.report(&parts, load.measured, load.errors.total()) };
+    let report = KvReport { one_sided, ..args.report(&parts, load.measured, 0, &mut load.errors) };
     shared::load::print(&args.load, report, load, first)
 }
 
@@ -176,25 +175,22 @@ impl KvLoadArgs {
         }
     }
 
-    /// Combines the results of all `parts`, measured over `time`, into a report with `errors`.
-    pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, errors: u64) -> KvReport {
-        let all = |of: fn(&KvLoad) -> &Histogram<u64>| {
-            let mut all = Histogram::new(3).expect("3 digits are valid");
-            parts.iter().for_each(|part| all += of(part));
-            all
-        };
+    /// Combines the results of all `parts`, measured over `time`, into a report with `errors` and `lost` requests.
+    /// Counts stalled requests as errors.
+    pub(super) fn report(&self, parts: &[&KvLoad], time: Duration, lost: u64, errors: &mut Errors) -> KvReport {
         let sum = |of: fn(&KvLoad) -> u64| parts.iter().map(|part| of(part)).sum::<u64>();
-        let side = |of: fn(&KvLoad) -> &OpStats, nanos| {
-            let sides = parts.iter().map(|part| of(part));
-            let (requests, bytes) = sides.fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
-            OpReport::new(requests, time, bytes, nanos)
+        let side = |of: fn(&KvLoad) -> &OpStats| {
+            let sides = || parts.iter().map(|part| of(part));
+            let times: Times = sides().map(|side| &side.times).sum();
+            let (requests, bytes) = sides().fold((0, 0), |(n, bytes), side| (n + side.requests, bytes + side.bytes));
+            (OpReport::new(requests, time, bytes, &times), times)
         };
-        let (gets, sets) = (all(|load| &load.gets().nanos), all(|load| &load.sets().nanos));
-        let (get, set) = (side(KvLoad::gets, &gets), side(KvLoad::sets, &sets));
-        let (requests, nanos) = (get.requests + set.requests, gets + &sets);
+        let ((get, mut times), (set, sets)) = (side(KvLoad::gets), side(KvLoad::sets));
+        times += &sets;
+        errors.stalled = times.stalled();
+        let (requests, failed) = (get.requests + set.requests, lost + errors.total());
         KvReport {
-            all: Report::new(requests, time, get.bytes + set.bytes, errors, &nanos)
-                .with_histogram(self.times.histogram, &nanos),
+            all: Report::new(requests, time, get.bytes + set.bytes, failed, &times, self.times.histogram),
             get,
             set,
             misses: sum(KvLoad::misses),
@@ -244,20 +240,16 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     })?;
     let (addrs, before) = read_counters(args, counters, Vec::new())?;
     let plan = Arc::new(CountPlan { addrs: addrs.clone(), depth: args.open.depth(), zipf: args.zipf });
-    let load = shared::load::run(&args.load, Work::of("requests"), move || CountLoad::new(plan.clone()))?;
+    let mut load = shared::load::run(&args.load, Work::of("requests"), move || CountLoad::new(plan.clone()))?;
     let (_, after) = read_counters(args, counters, addrs)?;
     let increase =
         before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));
 
-    let mut nanos = Histogram::new(3).expect("3 digits are valid");
     let mut counts = CountStats::default();
-    for traffic in &load.traffic {
-        nanos += traffic.nanos();
-        counts += traffic.counted();
-    }
+    load.traffic.iter().for_each(|traffic| counts += traffic.counted());
     let requests = load.traffic.iter().map(CountLoad::requests).sum::<u64>();
-    let all = Report::new(requests, load.measured, requests * 8, load.errors.total(), &nanos)
-        .with_histogram(args.times.histogram, &nanos);
+    let times = load.traffic.iter().map(CountLoad::times).sum();
+    let all = load.report(requests, requests * 8, &times, args.times.histogram);
     let report = CountReport::new(all, &counts, counters as u64, increase);
     shared::load::print(&args.load, report, load, None)?;
     let CountStats { unknown, .. } = counts;

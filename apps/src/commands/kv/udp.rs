@@ -5,7 +5,7 @@ use crate::commands::shared::partial::{Interruption, print_report};
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
 use linerate_load::{
-    DatagramErrors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
+    DatagramErrors, Errors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
 };
 use linerate_process::signals;
 use std::time::Duration;
@@ -42,11 +42,12 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
         return Err(Error::NotFilled { remote, refused: load.refused(), first });
     }
     let DatagramErrors { lost, corrupt, .. } = udp.datagram_errors();
-    let (refused, missing) = (load.refused(), if args.fail_on_miss { load.misses() } else { 0 });
-    let errors = lost + corrupt + refused + missing;
-    print_report(args.load.json, args.report(&[load], measured, errors), context, interruption)?;
-    if errors == 0 {
+    let missing = if args.fail_on_miss { load.misses() } else { 0 };
+    let mut errors = Errors { corrupt, refusals: load.refused(), missing, ..Errors::default() };
+    let report = args.report(&[load], measured, lost, &mut errors);
+    print_report(args.load.json, report, context, interruption)?;
+    if lost + errors.total() == 0 {
         return Ok(());
     }
-    Err(Error::Datagrams { lost, corrupt, refused, missing, first })
+    Err(Error::Datagrams { lost, errors, first })
 }

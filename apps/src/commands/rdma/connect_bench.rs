@@ -117,7 +117,7 @@ impl Connections {
         if connected.connections != rounds as u64 {
             return Err(RdmaError::NotConnected(None));
         }
-        let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(&connected.nanos);
+        let Percentiles { p50, p99, max, .. } = Percentiles::of_nanos(connected.times.answered());
         let times = Row { what: what.to_owned(), times: rounds, p50_us: p50, p99_us: p99, max_us: max };
         Ok(Connections { times, at_once, per_second: rounds as f64 / load.measured().as_secs_f64() })
     }

@@ -8,9 +8,9 @@ use linerate::RunContext;
 use linerate::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
 use linerate::{CorePlacement, NetConfig, Network};
 use linerate_bypass::{ConnectError, Via};
-use linerate_load::report::BulkReport;
+use linerate_load::report::{BulkReport, Report};
 use linerate_load::{
-    Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Traffic, WorkerLoad, allocate_payload,
+    Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Times, Traffic, WorkerLoad, allocate_payload,
 };
 use linerate_process::SummaryReport;
 use linerate_process::signals;
@@ -193,6 +193,14 @@ pub struct Measured<T> {
     pub interruption: Option<Interruption>,
     /// Error of the last connection that could not be opened.
     pub why: Option<ConnectError>,
+}
+
+impl<T> Measured<T> {
+    /// Creates the report of `requests` with `bytes` of payload, and counts the stalled requests of `times` as errors.
+    pub fn report(&mut self, requests: u64, bytes: u64, times: &Times, histogram: bool) -> Report {
+        self.errors.stalled = times.stalled();
+        Report::new(requests, self.measured, bytes, self.errors.total(), times, histogram)
+    }
 }
 
 /// Work that a progress line shows.

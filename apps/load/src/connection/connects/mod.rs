@@ -6,8 +6,7 @@ pub use port_wait::PortWaits;
 
 use super::{Barrier, OPENING_AT_ONCE, OPENING_TICK, Plan, WorkerLoad, share};
 use crate::stream::Position;
-use crate::{Errors, Outcome, histogram_of_nanos};
-use hdrhistogram::Histogram;
+use crate::{Errors, Outcome, Times};
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use port_wait::{PortWait, Step};
@@ -45,8 +44,8 @@ pub struct Connects {
     workers: usize,
     request: usize,
     phase: Phase,
-    /// Time at which the connection of each slot was requested.
-    requested: Vec<Instant>,
+    /// Time of the request of each slot's connection, until it is answered or fails.
+    requested: Vec<Option<Instant>>,
     /// Slots whose first connection the barrier has counted as opened or failed.
     reported: Vec<bool>,
     /// Slots without a connection.
@@ -70,8 +69,8 @@ pub struct Connects {
 pub struct ConnectStats {
     /// Connections whose request was answered while measuring.
     pub connections: u64,
-    /// Request times in nanoseconds, to three digits.
-    pub nanos: Histogram<u64>,
+    /// Request times.
+    pub times: Times,
     /// Waits for a local port while measuring.
     pub port_waits: PortWaits,
 }
@@ -101,7 +100,7 @@ impl Connects {
     pub fn new(plan: &Plan, barrier: Arc<Barrier>, worker: usize, workers: usize, each: ConnectPlan) -> Self {
         let slots = share(plan.connections, worker, workers);
         let port_waits = PortWaits::default();
-        let traffic = ConnectStats { connections: 0, nanos: histogram_of_nanos(), port_waits };
+        let traffic = ConnectStats { connections: 0, times: Times::default(), port_waits };
         Connects {
             plan: plan.clone(),
             barrier,
@@ -109,7 +108,7 @@ impl Connects {
             workers,
             request: each.request,
             phase: Phase::Waiting,
-            requested: vec![Instant::ZERO; slots],
+            requested: vec![None; slots],
             reported: vec![false; slots],
             idle: (0..slots).rev().collect(),
             waiting: VecDeque::new(),
@@ -149,9 +148,14 @@ impl Connects {
 
     fn drain(&mut self, now: Instant) {
         self.end_port_wait(now);
-        self.waiting.clear();
+        // A wait for a local port is no stall of the server.
+        self.waiting.drain(..).for_each(|slot| self.requested[slot] = None);
         if let Phase::Measuring { from, until } = self.phase {
-            self.outcome.measured = now.min(until).since(from);
+            let end = now.min(until);
+            self.outcome.measured = end.since(from);
+            for requested in self.requested.iter().flatten() {
+                self.outcome.traffic.times.record_unanswered(end.since(*requested), 1);
+            }
         }
         self.phase = Phase::Draining;
     }
@@ -181,7 +185,7 @@ impl Connects {
     fn next_slot(&mut self, now: Instant) -> Option<usize> {
         let slot = if self.left > 0 { self.idle.pop() } else { None }?;
         self.left -= 1;
-        self.requested[slot] = now;
+        self.requested[slot] = Some(now);
         Some(slot)
     }
 
@@ -264,6 +268,7 @@ impl Connects {
             _ => self.outcome.errors.unopened += 1,
         }
         self.outcome.last_failure = Some(error);
+        self.requested[slot] = None;
         if !std::mem::replace(&mut self.reported[slot], true) {
             self.barrier.connection_failed();
         }
@@ -273,10 +278,10 @@ impl Connects {
     fn complete(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut ConnState) {
         state.is_over = true;
         self.advance(net.now());
-        if let (Phase::Measuring { .. }, Some(slot)) = (self.phase, state.slot) {
-            let took = net.now().since(self.requested[slot]);
+        let requested = state.slot.and_then(|slot| self.requested[slot].take());
+        if let (Phase::Measuring { .. }, Some(requested)) = (self.phase, requested) {
             self.outcome.traffic.connections += 1;
-            self.outcome.traffic.nanos.saturating_record(took.as_nanos() as u64);
+            self.outcome.traffic.times.record(net.now().since(requested).as_nanos() as u64);
         }
         net.close(conn);
     }
@@ -409,7 +414,10 @@ impl Service for Connects {
         if !state.is_over && self.phase != Phase::Draining {
             self.outcome.errors.lost += 1;
         }
-        self.idle.extend(state.slot);
+        if let Some(slot) = state.slot {
+            self.requested[slot] = None;
+            self.idle.push(slot);
+        }
         self.open_more(net);
     }
 }

@@ -87,10 +87,30 @@ fn time_starts_with_the_connection_request() {
     go_on(&mut service, SECOND / 5);
     assert!(barrier.all_done());
     let outcome = service.into_outcome();
-    let ConnectStats { connections, nanos, port_waits } = outcome.traffic;
+    let ConnectStats { connections, times, port_waits } = outcome.traffic;
     assert_eq!(port_waits, PortWaits::default());
     assert_eq!((outcome.measured, outcome.errors, connections), (SECOND, Errors::default(), 5));
+    let (nanos, all) = (times.answered(), times.all());
     assert!(nanos.equivalent(nanos.max(), 100_000_000), "{}", nanos.max());
+    assert_eq!((all, times.stalled()), (nanos.clone(), 0), "no connection is outstanding at the end");
+}
+
+#[test]
+fn connection_without_an_answer_counts_with_its_age() {
+    let (mut net, mut service, barrier) = connects(3, 10, u64::MAX);
+    service.plan.warm_up = Duration::ZERO;
+    barrier.begin();
+    service.poll(&mut net);
+    // Of one connection the handshake is not answered, of another the request; the third is replaced by a fourth.
+    let conns = [0, 1].map(|_| net.establish(&mut service));
+    pass(&mut net, &mut service, SECOND / 40);
+    echo(&mut net, &mut service, conns[0]);
+    gone(&mut net, &mut service, conns[0]);
+    pass(&mut net, &mut service, SECOND);
+    let ConnectStats { connections, times, .. } = service.into_outcome().traffic;
+    let all = times.all();
+    assert_eq!((connections, all.len(), times.stalled()), (1, 4, 3));
+    assert!(all.equivalent(all.max(), 1_000_000_000), "{}", all.max());
 }
 
 #[test]
@@ -107,7 +127,7 @@ fn connections_without_request_are_opened_and_timed() {
         net.gone(&mut service, conn, CloseReason::Finished);
     }
     assert!(barrier.all_done() && net.connects.is_empty());
-    assert_eq!(service.connected().unwrap().nanos.len(), 2);
+    assert_eq!(service.connected().unwrap().times.answered().len(), 2);
 }
 
 #[test]
@@ -199,7 +219,8 @@ fn port_wait_counts_in_the_connections_time_and_in_the_report() {
     assert!(barrier.all_done());
     let Outcome { traffic, errors, measured, .. } = service.into_outcome();
     assert_eq!((errors, measured, traffic.connections), (Errors::default(), SECOND, 1));
-    assert!(traffic.nanos.equivalent(traffic.nanos.max(), waited.as_nanos() as u64), "{}", traffic.nanos.max());
+    let nanos = traffic.times.answered();
+    assert!(nanos.equivalent(nanos.max(), waited.as_nanos() as u64), "{}", nanos.max());
     let PortWaits { connections, time } = traffic.port_waits;
     assert!(connections == 1 && time > SECOND / 6 && time <= waited, "{connections}, {time:?}");
 }
@@ -218,6 +239,7 @@ fn load_waiting_for_ports_ends_at_its_duration() {
     assert!(barrier.all_done());
     let Outcome { traffic, errors, measured, .. } = service.into_outcome();
     assert_eq!((errors, measured, traffic.port_waits.time), (Errors::default(), SECOND, SECOND));
+    assert_eq!(traffic.times.stalled(), 0, "the server is not the cause");
 }
 
 #[test]

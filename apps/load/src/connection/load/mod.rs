@@ -287,8 +287,12 @@ impl<T: Traffic> Load<T> {
 
     fn stop_measuring(&mut self, now: Instant) {
         if let Phase::Measuring { from, until } = self.phase {
-            self.outcome.measured = now.min(until).since(from);
-            self.outcome.traffic.end(now.min(until));
+            let end = now.min(until);
+            self.outcome.measured = end.since(from);
+            self.outcome.traffic.end(end);
+            for (_, stream) in self.slots.iter().flatten() {
+                self.outcome.traffic.record_unanswered(stream, end);
+            }
         }
         self.phase = Phase::Draining;
     }

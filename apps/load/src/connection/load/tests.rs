@@ -84,6 +84,34 @@ fn load_measures_closes_and_ends_when_all_peers_closed() {
 }
 
 #[test]
+fn requests_without_an_answer_count_with_their_age() {
+    let (mut load, _, mut net) = measuring(2);
+    let conns = net.alive();
+    net.pass(&mut load, SECOND / 50);
+    echo(&mut load, &mut net, conns[0]);
+    net.pass(&mut load, SECOND);
+    conns.iter().for_each(|conn| echo(&mut load, &mut net, *conn));
+    let times = load.outcome.traffic.times();
+    let all = times.all();
+    assert_eq!((times.answered().len(), all.len(), times.stalled()), (2, 6, 4));
+    assert!(all.equivalent(all.max(), SECOND.as_nanos() as u64), "{}", all.max());
+
+    let (mut load, mut net) = open(3, 2 * MILLISECOND);
+    for _ in 0..10 {
+        net.pass(&mut load, MILLISECOND);
+        net.alive().iter().for_each(|conn| echo(&mut load, &mut net, *conn));
+    }
+    net.pass(&mut load, SECOND);
+    let traffic = load.outcome.traffic;
+    let (times, pace) = (traffic.times(), traffic.pace().unwrap());
+    // A request without an answer was sent on time; the others were not sent.
+    assert_eq!((pace.due(), times.all().len(), pace.late_nanos().len()), (1000, 1000, 1000));
+    let age = Duration::from_nanos(times.all().max());
+    assert!(age > Duration::from_millis(985) && age < SECOND, "{age:?}");
+    assert!((485..=495).contains(&times.stalled()), "{}", times.stalled());
+}
+
+#[test]
 fn connections_that_close_at_once_are_limited() {
     let (mut load, barrier, mut net) = measuring(CLOSING_AT_ONCE + 2);
     let conns = net.alive();
@@ -168,7 +196,7 @@ fn open_loop_sends_due_requests_in_turn_and_keeps_the_rest_waiting() {
     let traffic = load.outcome.traffic;
     let millis = |nanos: u64| (nanos + 50_000) / 1_000_000;
     assert_eq!(traffic.requests(), 10);
-    assert_eq!((millis(traffic.rtt_nanos().min()), millis(traffic.rtt_nanos().max())), (0, 9));
+    assert_eq!((millis(traffic.times().answered().min()), millis(traffic.times().answered().max())), (0, 9));
     let late = traffic.pace().unwrap().late_nanos();
     assert_eq!((late.min(), millis(late.max())), (0, 3), "the first waiting request was due 3 ms before it was sent");
 }

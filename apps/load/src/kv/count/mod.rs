@@ -6,9 +6,8 @@ mod counter_lookup;
 pub use counter_lookup::{CounterLookup, CounterLookupError};
 
 use super::keyspace::{KEY, Scatter, Zipf, key};
-use crate::{Corrupt, Traffic, histogram_of_nanos};
+use crate::{Corrupt, Times, Traffic};
 use fastrand::Rng;
-use hdrhistogram::Histogram;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{ConnId, OneSidedOp, OneSidedResult, RemoteAddr, Transport};
 use std::ops::AddAssign;
@@ -103,7 +102,7 @@ pub struct CountLoad {
     last: Vec<u64>,
     counted: CountStats,
     requests: u64,
-    nanos: Histogram<u64>,
+    times: Times,
 }
 
 impl CountLoad {
@@ -121,7 +120,7 @@ impl CountLoad {
             last: vec![0; plan.addrs.len()],
             counted: CountStats::default(),
             requests: 0,
-            nanos: histogram_of_nanos(),
+            times: Times::default(),
             plan,
         }
     }
@@ -131,9 +130,9 @@ impl CountLoad {
         self.requests
     }
 
-    /// Returns the request times in nanoseconds, including all attempts.
-    pub fn nanos(&self) -> &Histogram<u64> {
-        &self.nanos
+    /// Returns the request times, including all attempts.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Returns the numbers of operations.
@@ -217,9 +216,13 @@ impl Traffic for CountLoad {
         stream.free.push(token);
         if measuring {
             self.requests += 1;
-            self.nanos.saturating_record(net.now().as_nanos().saturating_sub(op.at.as_nanos()));
+            self.times.record(net.now().as_nanos().saturating_sub(op.at.as_nanos()));
         }
         Ok(())
+    }
+
+    fn record_unanswered(&mut self, stream: &PendingOps, until: Instant) {
+        stream.ops.iter().flatten().for_each(|op| self.times.record_unanswered(until.since(op.at), 1));
     }
 
     fn is_idle(&self, stream: &PendingOps) -> bool {

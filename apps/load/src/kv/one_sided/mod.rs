@@ -201,6 +201,11 @@ impl PendingGets {
         Ok(())
     }
 
+    /// Iterates over the requests of the outstanding GETs.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.gets_pending.iter().flatten().map(|get| &get.request)
+    }
+
     /// Returns true if the GET of key `number` at `now` is to be sent to the server as a touch.
     pub fn touches(&mut self, places: &mut KnownPlaces, number: u64, now: Instant) -> bool {
         let is_due = now >= *self.touch_at.get_or_insert(now + TOUCH) && places.touch(number, now);

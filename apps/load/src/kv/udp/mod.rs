@@ -235,6 +235,10 @@ impl UdpKvLoad {
             let end = now.min(until);
             self.measured = end.since(from);
             self.load.end(end);
+            let sent = self.slots.iter().filter_map(|slot| Some(slot.pending?.0));
+            for request in sent.chain(self.unsent.take()) {
+                self.load.request_unanswered(request, end);
+            }
         }
         self.phase = Phase::Ended;
     }

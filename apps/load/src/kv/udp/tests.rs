@@ -149,6 +149,18 @@ fn open_loop_keeps_its_pace() {
     assert_eq!(pair.load.datagram_errors(), DatagramErrors::default());
     let answered = load.gets().requests + load.sets().requests;
     assert!((995..=1001).contains(&pace.due()) && pace.due() - answered < 5, "{} of {}", answered, pace.due());
+
+    // Without answers the slots are occupied, and requests wait.
+    let mut pair = Pair::new(KvPlan { open, depth: 1, ..plan() });
+    while pair.load.load().gets().requests == 0 {
+        pair.turn();
+    }
+    pair.spoil = |_| Vec::new();
+    pair.run();
+    let [gets, sets] = [pair.load.load().gets(), pair.load.load().sets()].map(|kind| kind.times.all());
+    let lost = pair.load.datagram_errors().lost;
+    assert!((995..=1001).contains(&(gets.len() + sets.len() + lost)), "{} {} {lost}", gets.len(), sets.len());
+    assert!(gets.max().max(sets.max()) > 500_000_000);
 }
 
 #[test]
