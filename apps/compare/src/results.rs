@@ -230,6 +230,9 @@ pub struct Fixed {
 pub struct Round {
     /// Nanoseconds of a cache-line transfer between the server's and the load's core, just before.
     pub transfer_ns: Option<f64>,
+    /// Part of the time of the cores of server and load that other programs and virtual machines had, if known.
+    #[serde(default)]
+    pub others: Option<f64>,
     /// Answered requests.
     pub requests: u64,
     /// Measured duration in seconds.

@@ -59,7 +59,7 @@ pub struct Setting {
 pub struct Status<'a> {
     /// Description of the current step.
     pub now: String,
-    /// Number of completed steps, and number of all steps.
+    /// Number of completed steps, and number of all steps that were not skipped.
     pub steps: (usize, usize),
     /// Estimated remaining time.
     pub left: Duration,
@@ -178,20 +178,24 @@ impl Comparison {
         let steps = self.schedule.steps.clone();
         let mut left: Duration = self.schedule.takes();
         self.results.finished = true;
-        for (number, step) in steps.iter().enumerate() {
+        let (mut done, mut all) = (0, steps.len());
+        for step in &steps {
             left = left.saturating_sub(step.takes);
             let row = &self.rows[step.row];
             if row.obstacle.is_some() || self.failed[step.row] >= PATIENCE {
+                all -= 1;
                 continue;
             }
             if self.began.elapsed() + step.takes > self.schedule.limit {
                 self.skipped += 1;
+                all -= 1;
                 continue;
             }
             let now = format!("{}: {}", row.id, step.task.name(self.schedule.times.rounds));
-            show(&Status { now, steps: (number, steps.len()), left: left + step.takes, task: &step.task });
+            show(&Status { now, steps: (done, all), left: left + step.takes, task: &step.task });
             let from = Instant::now();
-            let done = self.step(step);
+            let result = self.step(step);
+            done += 1;
             tracing::info!(
                 "{}, {:?}: {:.1?}, not {:.1?}",
                 self.rows[step.row].id,
@@ -199,7 +203,7 @@ impl Comparison {
                 from.elapsed(),
                 step.takes
             );
-            match done {
+            match result {
                 Ok(()) => {}
                 Err(_) if is_interrupted() => {
                     self.results.finished = false;
@@ -307,6 +311,40 @@ pub(super) mod tests {
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose(&[0, 1], None, None).unwrap();
         Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, many_clients: true }
+    }
+
+    #[test]
+    fn progress_counts_no_skipped_step_as_done() {
+        let rows = vec![plan::tests::row("echo/kernel/sleeping"), plan::tests::row("echo/kernel/spinning")];
+        let request = schedule::ScheduleRequest {
+            quick: true,
+            rounds: 3,
+            round: Some(Duration::from_millis(1)),
+            keys: 1,
+            points: &schedule::POINTS,
+            sweeps: false,
+            within: None,
+            slower: 1000,
+        };
+        let mut schedule = Schedule::plan(&rows, request);
+        assert_eq!(schedule.steps.len(), 7);
+        // The two steps of the first round, with a server for each setting, take too long.
+        schedule.limit = (schedule.steps[0].takes + schedule.steps[2].takes) / 2;
+        let config = ComparisonConfig {
+            // Each step fails, and a row is abandoned after two failures.
+            linerate: "/nonexistent".into(),
+            rows,
+            cores: setting().cores,
+            schedule,
+            quick: true,
+            keys: 1,
+            kernel_tuning: false,
+            machine: Machine::default(),
+            other: None,
+        };
+        let mut shown = Vec::new();
+        Comparison::new(config, Path::new("/nonexistent")).unwrap().run(|status| shown.push(status.steps));
+        assert_eq!(shown, [(0, 5), (1, 5), (2, 5), (3, 5)]);
     }
 
     #[test]

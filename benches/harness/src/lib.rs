@@ -4,11 +4,13 @@
 //! - [`namespace::Namespace`]: network namespace, and [`namespace::Host`]: namespace with one interface.
 //! - [`interrupt`]: SIGINT and SIGTERM end every wait with [`Error::Interrupted`]. Values are then dropped, which stops
 //!   programs and removes namespaces. After SIGKILL, [`remover::Remover`] does so.
+//! - [`cpu_time`]: processor time of processes, and of other programs on the same cores.
 //! - [`program`], [`terminal`], [`rerun`] and [`wait_for`]: for tests; they panic instead of returning errors.
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod child;
+pub mod cpu_time;
 mod error;
 pub mod hugepages;
 pub mod interrupt;

@@ -69,7 +69,16 @@ pub fn round(point: Point, ns: f64, rtt_us: f64) -> Round {
     };
     let p50 = rtt_us.max(waiting * ns / 1000.0);
     let histogram = vec![(p50, requests / 2), (p50 * 2.6, requests / 2)];
-    Round { transfer_ns: Some(48.0), requests, seconds: 3.0, errors: 0, rtt_us: rtt(p50), histogram, server }
+    Round {
+        transfer_ns: Some(48.0),
+        others: Some(0.01),
+        requests,
+        seconds: 3.0,
+        errors: 0,
+        rtt_us: rtt(p50),
+        histogram,
+        server,
+    }
 }
 
 fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<Sweep> {

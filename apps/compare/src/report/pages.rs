@@ -5,7 +5,7 @@ use super::names::{self, grouped};
 use super::verdict::verdict;
 use super::view::View;
 use super::words::Weight;
-use super::{TITLE, chart, tables, words};
+use super::{TITLE, chart, tables, verdict, words};
 use crate::results::{Machine, Results, Swept};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn full(results: &Results) -> Vec<Block> {
             fold("every figure with its spread".to_owned(), all);
         }
     }
-    if let Some(table) = tables::not_run(&view) {
+    if let Some(table) = tables::not_run(view.not_run()) {
         blocks.push(Block::Folded("Rows that did not run".to_owned(), vec![Block::Table(table)]));
     }
     let mut measured = vec![Block::List(method(&view)), Block::Facts(settings(results))];
@@ -71,11 +71,12 @@ pub fn full(results: &Results) -> Vec<Block> {
 /// Returns the report for a terminal, which ends with the verdict.
 pub fn brief(results: &Results) -> Vec<Block> {
     let view = View::new(results);
-    let mut blocks = Vec::new();
+    let mut blocks: Vec<_> = verdict::disturbed(&view).map(Block::Text).into_iter().collect();
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
     }
-    if let Some(mut table) = tables::not_run(&view) {
+    // The pages list the rows that need RDMA.
+    if let Some(mut table) = tables::not_run(view.not_run().filter(|(seen, ..)| !seen.lacks_rdma())) {
         table.title = "Did not run".to_owned();
         blocks.push(Block::Table(table));
     }
@@ -114,13 +115,17 @@ fn duration(seconds: f64) -> String {
 
 fn method(view: &View) -> Vec<String> {
     let settings = &view.results.settings;
+    let planned = settings.rounds as usize;
+    let times = match view.rounds().unwrap_or((planned, planned)) {
+        (1, 1) => "once".to_owned(),
+        (least, most) if least == most => format!("{most} times"),
+        (least, most) => format!("{least} to {most} times"),
+    };
     let mut sentences = vec![
         format!(
             "Each row is a server process and a load process. Each fixed setting of a row was measured {} for {} s, \
              after a warm-up of {} s.",
-            if settings.rounds == 1 { "once".to_owned() } else { format!("{} times", settings.rounds) },
-            settings.round_seconds,
-            settings.warm_up_seconds
+            times, settings.round_seconds, settings.warm_up_seconds
         ),
         "A figure is the median over the rounds, with minimum and maximum. Rows differ where these ranges do not \
          overlap. With fewer than three rounds, and in sweeps, each value is assumed to be uncertain by 5 %, or by the \

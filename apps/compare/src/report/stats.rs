@@ -1,6 +1,7 @@
 //! Medians and spreads over the rounds of a row, and the comparison of two spreads.
 
 use crate::results::{Fixed, Round};
+use linerate_harness::cpu_time::DISTURBED;
 use linerate_load::report::Percentiles;
 use std::cmp::Ordering;
 
@@ -106,6 +107,8 @@ pub struct PointStats {
     pub batch: Option<Spread>,
     /// Nanoseconds of a cache-line transfer between cores.
     pub transfer_ns: Option<Spread>,
+    /// Part of the cores' time that others had, in per cent.
+    pub others: Option<Spread>,
     /// Errors of all rounds.
     pub errors: u64,
     /// Rate relative to the client's ceiling, if known.
@@ -144,6 +147,7 @@ impl PointStats {
             frames: each(&|round| whole(round.server.rx_frames?.checked_add(round.server.tx_frames?))),
             batch: over(&|round| Some(whole(round.server.rx_frames)? / some(round.server.bursts?)?)),
             transfer_ns: over(&|round| round.transfer_ns),
+            others: over(&|round| Some(round.others? * 100.0)),
             errors: rounds.iter().map(|round| round.errors).sum(),
             of_ceiling: rate
                 .zip(fixed.client_ceiling.filter(|&ceiling| ceiling > 0.0))
@@ -154,6 +158,11 @@ impl PointStats {
     /// Returns whether the client limited the rate.
     pub fn is_limited_by_client(&self) -> bool {
         self.of_ceiling.is_some_and(|part| part >= NEAR_CEILING)
+    }
+
+    /// Returns whether others had so much of the cores' time that they disturbed the measurement in most rounds.
+    pub fn is_disturbed(&self) -> bool {
+        self.others.is_some_and(|part| part.median >= DISTURBED * 100.0)
     }
 
     /// Returns the median round trip.
@@ -174,6 +183,7 @@ impl PointStats {
             ("frames per request", self.frames),
             ("frames per poll that returned any", self.batch),
             ("cache-line transfer between cores, ns", self.transfer_ns),
+            ("time of the cores that others had, %", self.others),
         ] {
             all.push((name.to_owned(), spread));
         }
@@ -192,7 +202,7 @@ mod tests {
 
     fn round(requests: u64, seconds: f64, server: ServerSide) -> Round {
         let rtt_us = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 50.0 };
-        Round { transfer_ns: None, requests, seconds, errors: 1, rtt_us, histogram: Vec::new(), server }
+        Round { transfer_ns: None, others: None, requests, seconds, errors: 1, rtt_us, histogram: Vec::new(), server }
     }
 
     fn fixed(rounds: Vec<Round>, client_ceiling: Option<f64>) -> PointStats {

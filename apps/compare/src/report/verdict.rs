@@ -1,4 +1,4 @@
-//! Verdict of a comparison: at most three sentences, a plot and a table, the same in every format.
+//! Verdict of a comparison: at most four sentences, a plot and a table, the same in every format.
 
 use super::chart::{self, Figure};
 use super::doc::{Cell, Table};
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 /// Verdict of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Sentences on throughput, latency and reliability. A sentence without data is absent.
+    /// Sentences on a busy machine, throughput, latency and reliability. A sentence without data is absent.
     pub sentences: Vec<String>,
     /// Plot of the rows returned by [`shown`], for formats with plots.
     pub figure: Option<Figure>,
@@ -27,6 +27,7 @@ pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
         false => vec!["Nothing was measured, so there is no verdict.".to_owned()],
     };
     sentences.push(reliability(view, findings));
+    sentences.splice(0..0, disturbed(view));
     Verdict { sentences, figure: chart::headline(view), table: table(view) }
 }
 
@@ -101,6 +102,18 @@ impl Rows {
     }
 }
 
+/// States that others used the cores, if they did.
+pub fn disturbed(view: &View) -> Option<String> {
+    let most = view.rows.iter().flat_map(|seen| &seen.points).filter(|(_, stats)| stats.is_disturbed());
+    let most = most.filter_map(|(_, stats)| Some(stats.others?.median)).max_by(f64::total_cmp)?;
+    let rows = view.rows.iter().filter(|seen| seen.is_disturbed()).count();
+    let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
+    Some(format!(
+        "The machine was busy: other programs or virtual machines had up to {most:.0} % of the time of the cores in \
+         {rows} of {ran} rows (marked busy machine), whose figures and ratios do not hold for an idle machine."
+    ))
+}
+
 fn throughput(view: &View) -> Option<String> {
     let (mut clauses, mut rows) = (Vec::new(), Rows::default());
     for app in view.apps() {
@@ -155,12 +168,13 @@ fn latency(view: &View) -> Option<String> {
 
 fn reliability(view: &View, findings: &[Finding]) -> String {
     let ran = |is_kernel| view.rows.iter().any(|seen| seen.measured().is_some() && seen.is_kernel() == is_kernel);
-    let basis = match (ran(false), ran(true), view.results.settings.rounds) {
+    let basis = match (ran(false), ran(true), view.rounds().unwrap_or_default()) {
         (false, false, _) => "No row ran".to_owned(),
         (false, true, _) => "No transport that bypasses the kernel ran, so its benefit is unknown".to_owned(),
         (true, false, _) => "No row of kernel sockets ran, so there is no baseline".to_owned(),
-        (_, _, 0..3) => "With fewer than three rounds, differences below a tenth are not stated".to_owned(),
-        (_, _, rounds) => {
+        (_, _, (0..3, _)) => "With fewer than three rounds, differences below a tenth are not stated".to_owned(),
+        (_, _, (least, most)) => {
+            let rounds = if least == most { most.to_string() } else { format!("{least} to {most}") };
             format!("Figures are medians of {rounds} rounds, and ratios are stated only where the ranges are apart")
         }
     };

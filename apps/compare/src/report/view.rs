@@ -4,6 +4,9 @@ use super::names;
 use super::stats::{PointStats, Spread};
 use crate::results::{App, Design, Measured, Outcome, Point, Results, Row, Sweep, Swept, Threading};
 
+/// Link in the identifiers of verbs rows without a device.
+const NO_DEVICE: &str = "rdma";
+
 /// A row and its outcome.
 #[derive(Debug)]
 pub struct Seen<'a> {
@@ -30,6 +33,16 @@ impl<'a> Seen<'a> {
             Outcome::Ran(measured) => Some(measured),
             Outcome::NotRun { .. } => None,
         }
+    }
+
+    /// Returns whether others disturbed a measurement of the row.
+    pub fn is_disturbed(&self) -> bool {
+        self.points.iter().any(|(_, stats)| stats.is_disturbed())
+    }
+
+    /// Returns whether the row did not run because the machine has no RDMA device. Its link was not selected.
+    pub fn lacks_rdma(&self) -> bool {
+        self.measured().is_none() && self.row.id.split('/').nth(1) == Some(NO_DEVICE)
     }
 
     /// Returns the statistics of a fixed setting.
@@ -79,6 +92,9 @@ impl<'a> Seen<'a> {
         if stats.is_some_and(PointStats::is_limited_by_client) {
             marks.push("client-limited");
         }
+        if stats.is_some_and(PointStats::is_disturbed) {
+            marks.push("busy machine");
+        }
         if self.row.co_scheduled {
             marks.push("shared core");
         }
@@ -127,6 +143,13 @@ impl<'a> View<'a> {
         let mut points = distinct(self.ran(app).flat_map(|seen| seen.points.iter().map(|(point, _)| *point)));
         points.sort_by_key(|point| (u64::from(point.connections) * u64::from(point.depth), point.connections));
         points
+    }
+
+    /// Returns the smallest and the largest number of rounds of a row at a setting.
+    pub fn rounds(&self) -> Option<(usize, usize)> {
+        let fixed = self.rows.iter().filter_map(Seen::measured).flat_map(|measured| &measured.fixed);
+        let rounds = fixed.map(|fixed| fixed.rounds.len());
+        Some((rounds.clone().min()?, rounds.max()?))
     }
 
     /// Returns the rows that did not run, with reason and remedy.

@@ -62,6 +62,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
         ("Emulated devices", caveats::emulated(view)),
         ("Limits of clients", caveats::clients(view)),
         ("Shared cores", caveats::shared(view)),
+        ("Busy machine", caveats::disturbed(view)),
         ("Core to core", caveats::distance(view)),
         ("Errors", caveats::errors(view)),
         (NOT_RUN, caveats::not_run(view)),

@@ -80,6 +80,11 @@ impl Cores {
         if self.service == self.worker { vec![self.worker] } else { vec![self.worker, self.service] }
     }
 
+    /// Returns the cores of servers and loads.
+    pub fn all(&self) -> Vec<usize> {
+        [self.servers(), vec![self.load]].concat()
+    }
+
     /// Returns whether polling threads share a core, with the service on its own thread if `split`.
     pub fn shared(&self, split: bool) -> bool {
         let with_load = |core| !self.two_machines && core == self.load;

@@ -1,13 +1,10 @@
 //! Processor usage of a server, measured from outside.
 
+use linerate_harness::cpu_time::{process_time, threads};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
-
-/// Clock ticks per second in proc(5): 100 on Linux (`USER_HZ`).
-const TICKS: u64 = 100;
 
 /// Counters of all threads of a running process.
 #[derive(Debug)]
@@ -64,7 +61,7 @@ impl ProcessCounters {
         // A machine without counters may still open them; they then read zero.
         let sums = sums.filter(|[cycles, instructions]| *cycles > 0 && *instructions > 0);
         CpuUsage {
-            cpu: busy(Path::new("/proc"), self.process),
+            cpu: process_time(Path::new("/proc"), self.process),
             cycles: sums.map(|[cycles, _]| cycles),
             instructions: sums.map(|[_, instructions]| instructions),
         }
@@ -76,31 +73,6 @@ fn counter(event: Hardware, thread: i32) -> Option<Counter> {
     let mut builder = Builder::new(event);
     builder.observe_pid(thread).any_cpu().include_kernel().enabled(true);
     builder.build().ok()
-}
-
-fn threads(proc: &Path, process: u32) -> Vec<i32> {
-    let entries = fs::read_dir(proc.join(process.to_string()).join("task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// Returns the processor time of all threads of a process: in nanoseconds from `schedstat`, otherwise in ticks.
-fn busy(proc: &Path, process: u32) -> Duration {
-    let of = |thread: i32| {
-        let read =
-            |file: &str| fs::read_to_string(proc.join(format!("{process}/task/{thread}/{file}"))).unwrap_or_default();
-        match read("schedstat").split(' ').next().and_then(|nanos| nanos.parse().ok()) {
-            Some(nanos) if nanos > 0 => Duration::from_nanos(nanos),
-            _ => ticks(&read("stat")).map_or(Duration::ZERO, |ticks| Duration::from_millis(ticks * 1000 / TICKS)),
-        }
-    };
-    threads(proc, process).into_iter().map(of).sum()
-}
-
-/// Parses `utime` and `stime` of a proc(5) `stat` line. The second field, a name in parentheses, may contain anything.
-fn ticks(stat: &str) -> Option<u64> {
-    let (_, after) = stat.rsplit_once(')')?;
-    let mut fields = after.split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 #[cfg(test)]
@@ -117,25 +89,6 @@ mod tests {
         }
         let used = observed.used().since(before);
         assert!(used.cycles.is_none_or(|cycles| cycles > 0) && used.cpu >= Duration::from_millis(20), "{used:?}");
-    }
-
-    #[test]
-    fn ticks_are_fields_14_and_15() {
-        assert_eq!(ticks("7 (a (b) c) R 1 1 1 0 -1 4 5 0 0 0 25 17 0 0 20 0 3 0"), Some(42));
-        assert_eq!(ticks("7 (a"), None);
-    }
-
-    #[test]
-    fn ticks_are_used_without_nanoseconds() {
-        let tree = tempfile::tempdir().unwrap();
-        for (thread, utime) in [(7, 25), (8, 5)] {
-            let task = tree.path().join(format!("7/task/{thread}"));
-            fs::create_dir_all(&task).unwrap();
-            fs::write(task.join("stat"), format!("7 (a) R 1 1 1 0 -1 4 5 0 0 0 {utime} 10 0 0 20 0 3 0")).unwrap();
-        }
-        assert_eq!(busy(tree.path(), 7), Duration::from_millis(500));
-        fs::write(tree.path().join("7/task/7/schedstat"), "1500000 0 3\n").unwrap();
-        assert_eq!(busy(tree.path(), 7), Duration::from_nanos(151_500_000));
     }
 
     #[test]

@@ -8,21 +8,18 @@ use super::server::{Server, ServiceKind, Values};
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_harness::Error;
 use linerate_harness::child::words;
-use linerate_harness::interrupt::is_interrupted;
+use linerate_harness::cpu_time::CoreWatch;
 use linerate_harness::process::Ended;
 use linerate_load::report::Percentiles;
 use serde::Deserialize;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Timeouts beyond the measured time: to open and close the port and connections; and to set a million keys.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
 /// Maximum ratio of a merged bucket's upper end to the upper end of the first bucket in it.
 const WIDTH: f64 = 1.03;
-/// Sleep interval while a load measures.
-const NAP: Duration = Duration::from_millis(20);
 
 /// Parameters of one measurement.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +99,8 @@ pub struct LoadResult {
     pub loaded: LoadReport,
     /// Usage of the server during warm-up and measurement, if known.
     pub used: Option<CpuUsage>,
+    /// Part of the time of both ends' cores that other programs had, if known.
+    pub others: Option<f64>,
     /// Its command line.
     pub command: Vec<String>,
 }
@@ -117,8 +116,8 @@ pub fn run(
     server: &mut Server,
     measure: Measure,
 ) -> Result<LoadResult, Error> {
-    let (ended, used, command) = watched(setting, link, row, server, measure)?;
-    LoadResult::new(ended, used, command, measure)
+    let (ended, (used, others), command) = watched(setting, link, row, server, measure)?;
+    Ok(LoadResult { used, others, ..LoadResult::new(ended, command, measure)? })
 }
 
 /// Runs the load of `row` against `server`.
@@ -135,33 +134,37 @@ pub fn run_unwatched(
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     let ended = link.start(command)?.end(link.patience(AROUND + measure.warm_up + measure.time))?;
-    LoadResult::new(ended, None, line, measure)
+    LoadResult::new(ended, line, measure)
 }
 
-/// Runs the load and measures the server's usage from the beginning of the warm-up to the end of the measurement.
+/// [`LoadResult::used`] and [`LoadResult::others`].
+type Used = (Option<CpuUsage>, Option<f64>);
+
+/// Runs the load and measures the server's usage, and others' usage of the cores, from the beginning of the warm-up to
+/// the end of the measurement.
 fn watched(
     setting: &Setting,
     link: &Link,
     row: &Planned,
     server: &mut Server,
     measure: Measure,
-) -> Result<(Ended, Option<CpuUsage>, Vec<String>), Error> {
+) -> Result<(Ended, Used, Vec<String>), Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
     let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
     let mut load = link.start(command)?;
-    let mut used = None;
+    let mut usage = (None, None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
-        let (begun, before) = (Instant::now(), server.used());
-        let lasts = measure.warm_up + measure.time;
-        while !is_interrupted() && begun.elapsed() < lasts {
-            thread::sleep(NAP.min(lasts.saturating_sub(begun.elapsed())));
-        }
-        used = server.used().zip(before).map(|(after, before)| after.since(before));
+        let before = server.used();
+        // The processes of another machine are not visible here.
+        let cores = if setting.cores.two_machines { Vec::new() } else { setting.cores.all() };
+        let mut watch = CoreWatch::begin(cores, &[server.process.id(), load.id()]);
+        watch.watch(measure.warm_up + measure.time);
+        usage = (server.used().zip(before).map(|(after, before)| after.since(before)), watch.others());
     }
-    Ok((load.end(around)?, used, line))
+    Ok((load.end(around)?, usage, line))
 }
 
 /// Returns the load of `row` against the server at `address` and the ports after it.
@@ -253,7 +256,7 @@ fn coarse(histogram: &[(f64, u64)]) -> Vec<(f64, u64)> {
 }
 
 impl LoadResult {
-    fn new(ended: Ended, used: Option<CpuUsage>, command: Vec<String>, measure: Measure) -> Result<LoadResult, Error> {
+    fn new(ended: Ended, command: Vec<String>, measure: Measure) -> Result<LoadResult, Error> {
         let loaded = match measure.served {
             ServiceKind::App { .. } => serde_json::from_str::<LoadReport>(&ended.stdout).ok(),
             ServiceKind::Discard | ServiceKind::Chargen => {
@@ -262,7 +265,7 @@ impl LoadResult {
         };
         // A load with errors still prints its measurements.
         match loaded {
-            Some(loaded) => Ok(LoadResult { loaded, used, command }),
+            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, command }),
             None => {
                 let failure = format!("failed ({})", ended.status);
                 Err(Error::Failed { command: command.join(" "), failure, output: ended.stderr })
@@ -273,7 +276,7 @@ impl LoadResult {
     /// Converts the result to a round of a fixed setting. The load does not count the requests of the warm-up, so the
     /// requests of the server are extrapolated from the measured rate.
     pub fn round(self, transfer_ns: Option<f64>, warm_up: Duration) -> Round {
-        let LoadResult { loaded, used, .. } = self;
+        let LoadResult { loaded, used, others, .. } = self;
         let whole = if loaded.seconds > 0.0 { 1.0 + warm_up.as_secs_f64() / loaded.seconds } else { 1.0 };
         let server = ServerSide {
             requests: (loaded.requests as f64 * whole) as u64,
@@ -284,6 +287,7 @@ impl LoadResult {
         };
         Round {
             transfer_ns,
+            others,
             requests: loaded.requests,
             seconds: loaded.seconds,
             errors: loaded.errors + loaded.misses,
@@ -433,8 +437,8 @@ mod tests {
         )
         .unwrap();
         let used = CpuUsage { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
-        let round =
-            LoadResult { loaded, used: Some(used), command: Vec::new() }.round(Some(30.0), Duration::from_millis(500));
+        let round = LoadResult { loaded, used: Some(used), others: None, command: Vec::new() }
+            .round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
         assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));
     }

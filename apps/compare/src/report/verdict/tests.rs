@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::plot;
-use crate::report::fixture::{measured, only, results, row};
+use crate::report::fixture::{measured, not_run, only, results, row};
 use crate::report::{headline, html, markdown, terminal};
-use crate::results::{LinkKind, Results, Threading};
+use crate::results::{LinkKind, Results, Row, Threading};
 
 fn of(results: &Results) -> Verdict {
     let view = View::new(results);
@@ -59,11 +59,64 @@ fn missing_sides_and_rounds_are_stated() {
     assert!(last(&with(&[(Design::KernelSleeping, 900.0, 9.0)])).starts_with("No transport that bypasses"));
     let mut alone = with(&[(Design::Native, 900.0, 9.0), (Design::KernelSpinning, 9000.0, 90.0)]);
     assert!(last(&alone).ends_with("no caveat applies."), "{}", last(&alone));
-    alone.settings.rounds = 1;
-    assert!(last(&alone).starts_with("With fewer than three rounds"));
+    // Rounds were skipped for lack of time.
+    measured(&mut alone.rows[0]).fixed[0].rounds.truncate(3);
+    assert!(last(&alone).starts_with("Figures are medians of 3 to 5 rounds"), "{}", last(&alone));
+    for kept in [3, 1] {
+        for row in &mut alone.rows {
+            measured(row).fixed.iter_mut().for_each(|fixed| fixed.rounds.truncate(kept));
+        }
+        let expected = if kept == 3 { "Figures are medians of 3 rounds" } else { "With fewer than three rounds" };
+        assert!(last(&alone).starts_with(expected), "{}", last(&alone));
+    }
     let none = of(&with(&[]));
     assert_eq!(none.sentences.len(), 2);
     assert_eq!((none.figure, none.table.rows.len()), (None, 0));
+}
+
+#[test]
+fn busy_machine_is_stated_first_and_its_rows_are_marked() {
+    let mut results = results();
+    for (at, others) in [0.3, 0.01, 0.4, 0.2, 0.01].into_iter().enumerate() {
+        measured(&mut results.rows[2]).fixed[1].rounds[at].others = Some(others);
+    }
+    let first = of(&results).sentences.remove(0);
+    assert!(first.starts_with("The machine was busy: ") && first.contains("up to 20 % of the time"), "{first}");
+    let ran = results.rows.len() - View::new(&results).not_run().count();
+    assert!(first.contains(&format!("in 1 of {ran} rows")), "{first}");
+    let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(unwrapped(&terminal(&results)).starts_with(&first));
+    for (output, kind) in [(html(&results), "html"), (markdown(&results), "markdown")] {
+        let at = |text: &str| output.find(text).unwrap_or_else(|| panic!("{text} is missing in {kind}"));
+        assert!(at("The machine was busy") < at("reached"), "{kind}");
+        assert!(at("native inline · virtio-user (64 × 1: 20 %)") < at("Details") && output.contains("busy machine"));
+    }
+    // A disturbance of few rounds, and a part that the measurement cannot distinguish from none, do not matter.
+    for (at, others) in [0.9, 0.9, 0.04, 0.01, 0.0].into_iter().enumerate() {
+        measured(&mut results.rows[2]).fixed[1].rounds[at].others = Some(others);
+    }
+    assert!(!terminal(&results).contains("busy"));
+}
+
+#[test]
+fn rows_of_a_machine_without_rdma_are_details() {
+    let mut rows = with(&[(Design::Native, 900.0, 9.0), (Design::KernelSpinning, 9000.0, 90.0)]).rows;
+    for mode in ["send", "ud"] {
+        let verbs = Design::Verbs(mode.to_owned());
+        let row = not_run(App::Echo, verbs, LinkKind::Network, "no RDMA device", "install a kernel");
+        rows.push(Row { id: format!("echo/rdma/{mode}"), ..row });
+    }
+    let mut results = Results { rows, ..results() };
+    let last = of(&results).sentences.pop().unwrap();
+    assert!(last.ends_with("no caveat applies."), "{last}");
+    assert!(!terminal(&results).contains("install a kernel"));
+    let page = html(&results);
+    assert!(page.find("Details").unwrap() < page.find("install a kernel").unwrap());
+    assert!(page.contains("All 2 rows ran.") && page.contains("2 further rows need an RDMA device"));
+    // A device that was selected and does not work is a caveat.
+    results.rows[2].id = "echo/rdma:mlx5_0/send".to_owned();
+    let last = of(&results).sentences.pop().unwrap();
+    assert!(last.contains("missing rows") && terminal(&results).contains("install a kernel"), "{last}");
 }
 
 #[test]

@@ -11,13 +11,15 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
     let results = view.results;
     let mut sentences = Vec::new();
     let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
+    let without_rdma = view.rows.iter().filter(|seen| seen.lacks_rdma()).count();
+    let all = view.rows.len() - without_rdma;
     if !results.finished {
         sentences.push(
             "The run was interrupted: missing rows were not measured, and there may be fewer rounds than requested."
                 .to_owned(),
         );
     }
-    match (ran, view.rows.len()) {
+    match (ran, all) {
         (_, 0) => sentences.push("There are no rows: nothing was compared.".to_owned()),
         (0, _) => sentences.push("Nothing ran, so there is nothing to compare.".to_owned()),
         (ran, all) if ran == all => sentences.push(format!("All {all} rows ran.")),
@@ -26,7 +28,7 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
     if results.machine.emulated || results.load_machine.as_ref().is_some_and(|machine| machine.emulated) {
         sentences.push("The processor is emulated in software: times and rates do not represent hardware.".to_owned());
     }
-    if ran > 0 && results.settings.rounds < 3 {
+    if view.rounds().is_some_and(|(least, _)| least < 3) {
         sentences.push(
             "With fewer than three rounds, no spread is known, and differences below a tenth are not stated."
                 .to_owned(),
@@ -35,7 +37,10 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
     if results.settings.quick {
         sentences.push("This was the short comparison (--quick).".to_owned());
     }
-    let matters = sentences.len() > 1 || ran < view.rows.len();
+    let matters = sentences.len() > 1 || ran < all;
+    if without_rdma > 0 {
+        sentences.push(format!("{without_rdma} further rows need an RDMA device, which this machine does not have."));
+    }
     (if matters { Caveat } else { Remark }, sentences)
 }
 
@@ -133,6 +138,20 @@ pub fn shared(view: &View) -> (Weight, Vec<String>) {
     }
 }
 
+/// Rows that others disturbed.
+pub fn disturbed(view: &View) -> (Weight, Vec<String>) {
+    let rows = view.rows.iter().filter_map(|seen| {
+        let disturbed = seen.points.iter().filter(|(_, stats)| stats.is_disturbed());
+        let at: Vec<_> = disturbed
+            .filter_map(|(at, stats)| Some(format!("{}: {:.0} %", names::short_point(*at), stats.others?.median)))
+            .collect();
+        (!at.is_empty()).then(|| format!("{} ({})", names::whole(seen.row), at.join(", ")))
+    });
+    let rows: Vec<_> = rows.collect();
+    let sentence = format!("Other programs or virtual machines had part of the time of the cores: {}.", list(&rows));
+    (Caveat, if rows.is_empty() { Vec::new() } else { vec![sentence] })
+}
+
 /// Distances between the cores.
 pub fn distance(view: &View) -> (Weight, Vec<String>) {
     let all = view.rows.iter().flat_map(|seen| &seen.points).filter_map(|(_, stats)| stats.transfer_ns);
@@ -180,7 +199,7 @@ pub fn errors(view: &View) -> (Weight, Vec<String>) {
 
 /// Rows that did not run, with their remedies.
 pub fn not_run(view: &View) -> (Weight, Vec<String>) {
-    let all: Vec<_> = view.not_run().collect();
+    let all: Vec<_> = view.not_run().filter(|(seen, ..)| !seen.lacks_rdma()).collect();
     let sentences = distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
         .into_iter()
         .map(|(why, remedy)| {
