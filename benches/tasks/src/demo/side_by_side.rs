@@ -4,7 +4,9 @@ use super::{end, serve};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::output::note;
+use linerate_harness::cpu_time::{CoreWatch, DISTURBED};
 use linerate_harness::process::Process;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -57,6 +59,14 @@ pub struct Row {
     rate: f64,
     /// Round-trip times in microseconds: percentiles 50, 99 and 99.9.
     rtt: [f64; 3],
+    /// Part of the time of the two cores that other programs had.
+    others: f64,
+}
+
+impl Row {
+    fn is_disturbed(&self) -> bool {
+        self.others >= DISTURBED
+    }
 }
 
 /// Measures the program `linerate` over each network for some seconds on 64 connections and on one.
@@ -65,26 +75,41 @@ pub fn measure(machine: &Machine, linerate: &Path, seconds: u32) -> Result<Vec<R
     let link = directory.path().join("link.sock").display().to_string();
     let networks = [Network::Virtio, Network::Sleeping, Network::Spinning];
     let networks = networks.into_iter().filter(|network| machine.dpdk() || *network != Network::Virtio);
+    let [server_core, load_core] = cores()?;
+    let time = Duration::from_secs(seconds.into());
     let mut rows = Vec::new();
     for connections in [64, 1] {
         for network in networks.clone() {
             note(&format!("{connections} over {}", network.name()));
             let (served, loaded) = network.arguments(&link);
-            let (server, _) = serve(Command::new(linerate), &served)?;
+            let (server, _) = serve(Command::new(linerate), &format!("{served} --cores {server_core}"))?;
             let mut load = Command::new(linerate);
-            let connected = format!("{loaded} --connections {connections}");
+            let connected = format!("{loaded} --connections {connections} --cores {load_core}");
             load.args(["echo", "load"]).args(connected.split_whitespace());
-            load.args(["--size", "64", "--depth", "1", "--json", "--duration", &format!("{seconds}s")]);
-            let report = Process::start(load)?.output(LOAD_LIMIT)?;
+            // The log shows the beginning of the measurement.
+            load.args(["-v", "--size", "64", "--depth", "1", "--json", "--duration", &format!("{seconds}s")]);
+            let mut load = Process::start(load)?;
+            load.wait_for_stderr(&["measuring"], LOAD_LIMIT)?;
+            let mut watch = CoreWatch::begin([server_core, load_core], &[server.id(), load.id()]);
+            watch.watch(time);
+            let report = load.output(LOAD_LIMIT)?;
             end(server)?;
             let field = |name| {
                 number(&report, name).ok_or_else(|| Error::failed(format!("the load's report has no {name}: {report}")))
             };
             let rtt = [field("p50")?, field("p99")?, field("p999")?];
-            rows.push(Row { connections, network, rate: field("rate")?, rtt });
+            let others = watch.others().unwrap_or(0.0);
+            rows.push(Row { connections, network, rate: field("rate")?, rtt, others });
         }
     }
     Ok(rows)
+}
+
+/// Returns the cores of server and load: the first and the last usable one.
+fn cores() -> Result<[usize; 2], Error> {
+    let usable = sched_getaffinity(None).map_err(|error| Error::failed(format!("usable cores: {error}")))?;
+    let cores = || (0..CpuSet::MAX_CPU).filter(|core| usable.is_set(*core));
+    cores().next().zip(cores().next_back()).map(<[usize; 2]>::from).ok_or_else(|| Error::failed("no usable core"))
 }
 
 /// Returns the last number with a name in JSON of one line.
@@ -94,20 +119,33 @@ fn number(json: &str, name: &str) -> Option<f64> {
     rest[..end].parse().ok()
 }
 
-/// Returns the rows as a Markdown table, and the ratios of the DPDK link to the kernel.
+/// Returns the rows as a Markdown table, and the ratios of the DPDK link to the kernel. If the machine was busy, the
+/// first line says so, and rows that this disturbed are in no ratio.
 pub fn table(rows: &[Row]) -> String {
-    let mut table = String::from(
+    let disturbed = rows.iter().filter(|row| row.is_disturbed()).map(|row| row.others);
+    let mut table = match disturbed.clone().max_by(f64::total_cmp) {
+        Some(most) => format!(
+            "The machine was busy: other programs or virtual machines had up to {:.0} % of the time of the cores in {} of \
+             {} measurements (*), whose figures do not hold for an idle machine.\n\n",
+            most * 100.0,
+            disturbed.count(),
+            rows.len()
+        ),
+        None => String::new(),
+    };
+    table.push_str(
         "| connections | 64-byte echoes over       | requests/s | RTT µs: p50 |     p99 |   p99.9 |\n\
          |------------:|---------------------------|-----------:|------------:|--------:|--------:|\n",
     );
-    for Row { connections, network, rate, rtt: [p50, p99, p999] } in rows {
-        let name = network.name();
+    for row @ Row { connections, network, rate, rtt: [p50, p99, p999], .. } in rows {
+        let name = format!("{}{}", network.name(), if row.is_disturbed() { " *" } else { "" });
         table +=
             &format!("| {connections:>11} | {name:<25} | {rate:>10.0} | {p50:>11.1} | {p99:>7.1} | {p999:>7.1} |\n");
     }
     let mut separator = "\n";
-    for Row { connections, rate, rtt: [rtt, ..], .. } in rows.iter().filter(|row| row.network == Network::Virtio) {
-        let kernel = |network| rows.iter().find(|row| row.connections == *connections && row.network == network);
+    let quiet = || rows.iter().filter(|row| !row.is_disturbed());
+    for Row { connections, rate, rtt: [rtt, ..], .. } in quiet().filter(|row| row.network == Network::Virtio) {
+        let kernel = |network| quiet().find(|row| row.connections == *connections && row.network == network);
         let (Some(sleeping), Some(spinning)) = (kernel(Network::Sleeping), kernel(Network::Spinning)) else { continue };
         let best = sleeping.rate.max(spinning.rate);
         if best > 0.0 && *rtt > 0.0 {
@@ -150,7 +188,7 @@ mod tests {
     use super::*;
 
     fn rows() -> Vec<Row> {
-        let row = |connections, network, rate, rtt| Row { connections, network, rate, rtt };
+        let row = |connections, network, rate, rtt| Row { connections, network, rate, rtt, others: 0.01 };
         vec![
             row(64, Network::Virtio, 3_320_845.2, [20.04, 52.1, 104.0]),
             row(64, Network::Sleeping, 136_891.0, [445.7, 966.1, 2998.3]),
@@ -172,6 +210,18 @@ mod tests {
 - 64: 22.6 times the requests/s of the faster kernel run; RTT p50 22.2 times shorter than sleeping, 20.6 than spinning
 ";
         assert_eq!(table(&rows()), expected);
+    }
+
+    #[test]
+    fn busy_machine_is_stated_first_and_its_rows_have_no_ratios() {
+        let mut rows = rows();
+        (rows[1].others, rows[3].others) = (0.12, 0.43);
+        let table = table(&rows);
+        let first = "The machine was busy: other programs or virtual machines had up to 43 % of the time of the cores in 2 of \
+                     4 measurements (*),";
+        assert!(table.starts_with(first), "{table}");
+        assert!(table.contains("| kernel sockets *          |     136891 |"), "{table}");
+        assert!(table.contains("| virtio-user to vhost      |") && !table.contains("times"), "{table}");
     }
 
     #[test]
