@@ -349,8 +349,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     fn detach_cold(&mut self) {
+        let active_at = self.last_activity(self.shared.clock.now);
+        self.cold.idle_since = timestamp_clock(active_at);
         self.shared.detach(self.tcb);
-        self.cold.idle_since = self.shared.clock.timestamp_ms;
     }
 
     /// Updates the counters of half-open connections when the connection leaves SYN-RECEIVED.

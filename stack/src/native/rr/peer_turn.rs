@@ -189,6 +189,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     pub(crate) fn demote(&mut self) -> Connection<'_, P, C> {
         if self.tcb.in_rr_mode() {
             self.shared.demote(self.slot, self.tcb);
+            // Request-response mode does not record the time of its last turn.
+            self.cold.idle_since = self.shared.clock.timestamp_ms;
         }
         self.reborrow()
     }

@@ -44,8 +44,10 @@ pub(crate) struct ConnBuffers<P> {
     pub acked_lone: bool,
     /// Duplicate range that the next acknowledgement reports (RFC 2883).
     pub dsack: (Seq, Seq),
-    /// RCV.NXT, SND.UNA and SND.NXT as last seen by a timer, and when these values were first seen. Values left by a
-    /// previous connection count as a change.
+    /// [Numbers](Tcb::numbers) when the buffers were attached. Without progress since, the connection was idle.
+    initial: [Seq; 3],
+    /// Numbers as last seen by a timer, and when these values were first seen. Values left by a previous connection
+    /// count as a change.
     pub seen: ([Seq; 3], Instant),
     /// Progress as seen by the fair-share sweep.
     pub progress: Progress,
@@ -66,10 +68,16 @@ impl<P: Packet> ConnBuffers<P> {
             needs_restart: false,
             acked_lone: false,
             dsack: (Seq(0), Seq(0)),
+            initial: [Seq(0); 3],
             seen: ([Seq(0); 3], Instant::ZERO),
             progress: Progress::default(),
             reserved: 0,
         }
+    }
+
+    /// Returns whether data was received in order, sent or acknowledged since the buffers were attached.
+    pub fn has_progressed(&self, tcb: &Tcb) -> bool {
+        self.initial != tcb.numbers()
     }
 
     /// Returns whether the buffers are empty.
@@ -143,6 +151,7 @@ impl<P: Packet> ConnBufferPool<P> {
         let buffers = self.buffers.get_mut(tcb.buffers).expect("the index is in use");
         let sack = tcb.flags.has(Flags::SACK);
         buffers.flight.reset(tcb.una, FlightConfig { mss: tcb.mss, sack, exact_ecn: self.handles_ecn_echo });
+        buffers.initial = tcb.numbers();
         buffers.probe = None;
         buffers.pace = Pace::default();
         buffers.acked_lone = false;

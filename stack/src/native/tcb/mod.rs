@@ -300,6 +300,12 @@ impl Tcb {
         self.wscale >> 4
     }
 
+    /// Returns RCV.NXT, SND.UNA and SND.NXT, which change with each progress of the connection.
+    #[inline]
+    pub fn numbers(&self) -> [Seq; 3] {
+        [self.rcv_nxt, self.una, self.nxt]
+    }
+
     /// Returns the unacknowledged sequence numbers, including SYN and FIN.
     #[inline]
     pub fn outstanding(&self) -> u32 {

@@ -38,7 +38,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Returns whether the FIN-WAIT-2 timeout is in effect, which replaces keepalive.
-    fn has_fin_timeout(&self) -> bool {
+    pub(crate) fn has_fin_timeout(&self) -> bool {
         self.tcb.state == State::FinWait2 && self.shared.settings.fin_timeout.is_some()
     }
 
@@ -103,14 +103,16 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.arm_by(if self.tcb.has_buffers() { due.min(now + next_check) } else { due });
     }
 
-    /// Returns the latest possible time of the last data sent, acknowledged or received.
-    fn last_activity(&mut self, now: Instant) -> Instant {
+    /// Returns the latest possible time of the last progress: data received in order, sent or acknowledged. A peer that
+    /// only provokes acknowledgements makes none.
+    pub(crate) fn last_activity(&mut self, now: Instant) -> Instant {
         let tcb = &*self.tcb;
-        let Some(buffers) = self.shared.buffers.of_mut(tcb) else {
+        let buffers = self.shared.buffers.of_mut(tcb).filter(|buffers| buffers.has_progressed(tcb));
+        let Some(buffers) = buffers else {
             let idle = timestamp_clock(now).wrapping_sub(self.cold.idle_since);
             return now - Duration::from_millis(idle.into());
         };
-        let numbers = [tcb.rcv_nxt, tcb.una, tcb.nxt];
+        let numbers = tcb.numbers();
         if buffers.seen.0 != numbers {
             buffers.seen = (numbers, now);
         }

@@ -232,9 +232,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let Some(buffers) = self.shared.buffers.of(tcb) else { return };
         if buffers.is_idle() {
+            let has_progressed = buffers.has_progressed(tcb);
             self.detach();
-            self.tcb.retransmit_at = Tick::NONE;
-            self.arm_keepalive(now);
+            // A segment without progress defers keepalive, but not the FIN-WAIT-2 timeout.
+            if has_progressed || !self.has_fin_timeout() {
+                self.tcb.retransmit_at = Tick::NONE;
+                self.arm_keepalive(now);
+            }
         } else if buffers.flight.is_settled() && !tcb.retransmit_at.is_some() {
             // Received data waits for its service or for a gap to be filled. The peer may have failed nevertheless.
             self.arm_keepalive(now);

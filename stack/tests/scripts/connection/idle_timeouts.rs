@@ -135,6 +135,50 @@ fn idle_timeout_ignores_keepalive_replies() {
     s.expect_closed(CloseReason::IdleTimeout);
 }
 
+/// Returns segments that move no data, with the acknowledgement number `ack`: old data, data and a FIN beyond a gap, and
+/// old data while such data is held.
+fn segments_without_progress(ack: Rel) -> [Vec<Seg>; 4] {
+    let (old, beyond) = (data(0, 1).ack(ack), data(101, 10).ack(ack));
+    [vec![old.clone()], vec![beyond.clone()], vec![fin(101, ack)], vec![beyond, old]]
+}
+
+#[test]
+fn timeouts_ignore_segments_without_progress() {
+    // The peer is acknowledged, so these segments could keep the connection forever.
+    for segments in segments_without_progress(1) {
+        let mut s = with_idle_timeout(peer());
+        for _ in 0..2 {
+            s.pass(IDLE / 3);
+            s.inject_burst(segments.clone());
+            s.drain();
+        }
+        s.expect_between(IDLE / 3 - secs(1), IDLE / 3 + secs(1), rst_ack(1, 1));
+        s.expect_closed(CloseReason::IdleTimeout);
+    }
+    for segments in segments_without_progress(2) {
+        let mut s = fin_wait_2(|_| {});
+        for _ in 0..2 {
+            s.pass(FIN_TIMEOUT / 3);
+            s.inject_burst(segments.clone());
+            s.drain();
+        }
+        s.expect_between(FIN_TIMEOUT / 3 - secs(1), FIN_TIMEOUT / 3 + secs(1), rst_ack(2, 1));
+        s.expect_closed(CloseReason::TimedOut);
+    }
+}
+
+#[test]
+fn old_data_defers_keepalive_probe() {
+    // RFC 9293 §3.8.4 MUST-26: only if nothing was received for the interval.
+    let mut s = Script::accepted_with(peer(), |config| settings::keepalive(config, secs(60), secs(10), 3));
+    for _ in 0..3 {
+        s.expect_nothing_for(secs(40));
+        s.inject(data(0, 1).ack(1));
+        s.expect(ack(1, 1));
+    }
+    s.expect_probe_between(secs(59), secs(61), 1);
+}
+
 #[test]
 fn idle_timeout_applies_in_close_wait() {
     let mut s = with_idle_timeout(peer());
