@@ -38,12 +38,15 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         let hash = tuple.hash_with(&self.shared.key);
         let flags = Flags::ACTIVE_OPEN | Flags::ACK_NOW;
         let mut tcb = Tcb { state: State::SynSent, flags, ..self.shared.new_tcb(&tuple, now) };
-        if let Reuse::Allowed { isn_floor } = self.shared.time_wait.check_reuse(&tuple, now) {
-            self.shared.time_wait.remove(&tuple);
+        let reuse = self.shared.time_wait.check_reuse(&tuple, now);
+        if let Reuse::Allowed { isn_floor } = reuse {
             tcb.una = self.shared.secrets.isn_after(&tuple, now, isn_floor);
             tcb.nxt = tcb.una + 1;
         }
         let mut connection = self.insert(hash, tcb).ok_or(ConnectError::TooMany)?;
+        if reuse != Reuse::NoRecord {
+            connection.shared.time_wait.remove(&tuple);
+        }
         connection.shared.connect_tokens.insert(connection.slot, token);
         connection.schedule_tx();
         Ok(())

@@ -359,3 +359,46 @@ fn ports_in_time_wait_are_reused() {
     // Well before the first TIME-WAIT record would expire.
     assert!(turns < 60_000, "{turns}");
 }
+
+/// Client that closes its first connection, and opens two more from a timer of the second, the first of them to an
+/// absent host.
+#[derive(Default)]
+struct Opener {
+    failed: Vec<(u64, ConnectError)>,
+}
+
+impl Service for Opener {
+    type Conn = ();
+    type Message = ();
+
+    fn start(&mut self, net: &mut impl Transport) {
+        for token in 0..2 {
+            net.connect((SERVER.parse::<IpAddr>().unwrap(), 7).into(), token);
+        }
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
+        match origin {
+            Origin::Connected(0) => net.close(conn),
+            _ => net.set_timer(conn, Some(SECOND)),
+        }
+    }
+
+    fn timer(&mut self, net: &mut impl Transport, _: ConnId, (): &mut ()) {
+        net.connect("10.0.0.99:7".parse().unwrap(), 2);
+        net.connect((SERVER.parse::<IpAddr>().unwrap(), 7).into(), 3);
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        self.failed.push((token, error));
+    }
+}
+
+#[test]
+fn connection_beyond_the_limit_keeps_time_wait() {
+    let limited = Config { max_connections: 2, outgoing_ports: 1024..=1025, ..host(1) };
+    let mut net = Net::with(LinkConfig::default(), 1, &limited, Opener::default, &server(), Echo::default);
+    net.expect("a failure", 10 * SECOND, |net| !net.a.service().failed.is_empty());
+    assert_eq!(net.a.service().failed, [(3, ConnectError::TooMany)]);
+    assert_eq!(net.a.workers[0].engine().time_wait(), 1);
+}
