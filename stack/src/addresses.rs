@@ -5,16 +5,21 @@ use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
 use crate::tcp::tuple::Tuple;
 use linerate_bypass::{ConnectError, MacAddr};
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Addresses of this host on its link, and its gateways.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
     own: Vec<IpCidr>,
+    /// Default gateways.
     gateways: Vec<IpAddr>,
+    /// Routes of the DHCP lease.
+    leased: Vec<Route>,
     /// Prefixes on the link.
     on_link: Vec<IpCidr>,
-    /// Routes, most preferred first: the routes of the host's kernel, or the on-link prefixes followed by the gateways.
+    /// Routes, most preferred first: the routes of the host's kernel; or the on-link prefixes, the routes of the DHCP
+    /// lease and the gateways, longest prefix first.
     routes: Vec<Route>,
     /// True if a route has a preferred source address.
     routes_have_source: bool,
@@ -42,6 +47,7 @@ impl Addresses {
         let addresses = Addresses {
             own: own.to_vec(),
             gateways: gateways.to_vec(),
+            leased: Vec::new(),
             on_link: own.to_vec(),
             routes: Vec::new(),
             routes_have_source: false,
@@ -54,12 +60,10 @@ impl Addresses {
 
     /// Creates the set of the addresses and routes of the host's kernel.
     pub fn of_host(network: &HostNetwork) -> Self {
-        let mut gateways: Vec<_> = network.routes.iter().filter_map(|route| route.gateway).collect();
-        gateways.sort_unstable();
-        gateways.dedup();
         let addresses = Addresses {
             own: network.addresses.clone(),
-            gateways,
+            gateways: Vec::new(),
+            leased: Vec::new(),
             on_link: Vec::new(),
             routes: Vec::new(),
             routes_have_source: false,
@@ -78,6 +82,12 @@ impl Addresses {
             self.own.extend(own.clone());
             self.on_link.extend(own);
         }
+        self.indexed()
+    }
+
+    /// Adds the routes of a DHCP lease.
+    pub fn with_routes(mut self, routes: &[Route]) -> Self {
+        self.leased = routes.to_vec();
         self.indexed()
     }
 
@@ -100,7 +110,8 @@ impl Addresses {
         let route = |destination, prefix, gateway| Route { destination, prefix, gateway, source: None };
         let on_link = self.on_link.iter().map(|cidr| route(cidr.address(), cidr.prefix(), None));
         let gateways = self.gateways.iter().map(|gateway| route(*gateway, 0, Some(*gateway)));
-        self.routes = on_link.chain(gateways).collect();
+        self.routes = on_link.chain(self.leased.iter().copied()).chain(gateways).collect();
+        self.routes.sort_by_key(|route| Reverse(route.prefix));
         self.own_v4 = self.own.iter().filter_map(OwnV4::of).collect();
         self.own_v6 = self.own_v6().map(Ipv6Addr::to_bits).collect();
         self
@@ -129,9 +140,17 @@ impl Addresses {
         &self.own
     }
 
-    /// Returns the gateways.
-    pub fn gateways(&self) -> &[IpAddr] {
+    /// Returns the default gateways.
+    pub fn default_gateways(&self) -> &[IpAddr] {
         &self.gateways
+    }
+
+    /// Returns the gateways of all routes.
+    pub fn next_hops(&self) -> Vec<IpAddr> {
+        let mut gateways: Vec<_> = self.routes.iter().filter_map(|route| route.gateway).collect();
+        gateways.sort_unstable();
+        gateways.dedup();
+        gateways
     }
 
     /// Returns whether `ip` is a local address.
@@ -289,7 +308,7 @@ pub(crate) fn eui64_address(prefix: u128, mac: MacAddr) -> Ipv6Addr {
 
 /// Returns whether `ip` is a unicast host address: outside 0.0.0.0/8, 127.0.0.0/8 and 224.0.0.0/3.
 #[inline]
-fn is_host_v4(ip: u32) -> bool {
+pub(crate) fn is_host_v4(ip: u32) -> bool {
     (0x0100_0000..0xe000_0000).contains(&ip) && ip >> 24 != 127
 }
 

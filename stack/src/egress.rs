@@ -70,7 +70,7 @@ pub struct Egress<N: Nic> {
 impl<N: Nic> Egress<N> {
     pub(crate) fn new(nic: N, addresses: Addresses, mac: MacAddr, mtu: usize, seed: u64) -> Self {
         let mut neighbors = Neighbors::new(seed);
-        neighbors.set_gateways(addresses.gateways());
+        neighbors.set_gateways(addresses.next_hops());
         Egress {
             nic,
             queue: Vec::with_capacity(QUEUE),
@@ -132,7 +132,7 @@ impl<N: Nic> Egress<N> {
     }
 
     pub(crate) fn set_addresses(&mut self, addresses: Addresses) {
-        self.neighbors.set_gateways(addresses.gateways());
+        self.neighbors.set_gateways(addresses.next_hops());
         self.addresses = addresses;
         self.invalidate_headers();
     }

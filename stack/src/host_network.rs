@@ -8,6 +8,7 @@ use crate::ip_cidr::{IpCidr, share_prefix};
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
 use linerate_bypass::MacAddr;
 use linerate_bypass::mailbox::{Receiver, Sender, Wake, waking_mailbox};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -38,6 +39,13 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// Preferred local address of connections.
     pub source: Option<IpAddr>,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.destination, self.prefix)?;
+        self.gateway.map_or(Ok(()), |gateway| write!(f, " via {gateway}"))
+    }
 }
 
 impl Route {

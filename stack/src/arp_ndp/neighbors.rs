@@ -229,9 +229,8 @@ impl<P> Neighbors<P> {
     }
 
     /// Sets the gateways, whose entries are never replaced.
-    pub fn set_gateways(&mut self, gateways: &[IpAddr]) {
-        self.gateways.clear();
-        self.gateways.extend_from_slice(gateways);
+    pub fn set_gateways(&mut self, gateways: Vec<IpAddr>) {
+        self.gateways = gateways;
     }
 
     /// Returns the address of `ip`, if it is known.

@@ -17,15 +17,17 @@ use crate::ipv6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use crate::udp::UdpFastPath;
+use dhcp::DhcpClient;
 pub use dhcp::DhcpLease;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Datagram, Nic};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
-use smoltcp::socket::{dhcpv4, udp};
+use smoltcp::socket::udp;
 use smoltcp::wire::{EthernetAddress, HardwareAddress};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Buffered datagrams, and bytes in them, in each direction of a UDP socket.
 const DATAGRAMS: usize = 256;
@@ -42,7 +44,7 @@ pub(crate) struct SlowPath {
     /// True if the host's kernel handles ARP, NDP and DHCP. The Ethernet interface then has no address.
     by_host: bool,
     ethernet_sockets: SocketSet<'static>,
-    dhcp: Option<SocketHandle>,
+    dhcp: Option<DhcpClient>,
     ip: Interface,
     udp_sockets: SocketSet<'static>,
     bound_udp: Vec<UdpSocket>,
@@ -60,6 +62,9 @@ pub(crate) struct SlowPath {
     due: Option<Instant>,
 }
 
+/// DHCP lease; `None` when it has expired.
+pub(crate) type Lease = Option<Arc<DhcpLease>>;
+
 /// Deadline that has always passed.
 const AT_ONCE: Option<Instant> = Some(Instant::ZERO);
 
@@ -75,7 +80,7 @@ impl SlowPath {
         let ethernet = interface(mac, Medium::Ethernet, 1);
         let ip = interface(HardwareAddress::Ip, Medium::Ip, 2);
         let mut ethernet_sockets = SocketSet::new(Vec::new());
-        let dhcp = (config.dhcp && first).then(|| ethernet_sockets.add(dhcpv4::Socket::new()));
+        let dhcp = (config.dhcp && first).then(|| DhcpClient::new(&mut ethernet_sockets));
         let mut udp_sockets = SocketSet::new(Vec::new());
         let udp = config.listen_udp.iter().filter_map(|&bound| {
             let buffer =
@@ -112,7 +117,7 @@ impl SlowPath {
         self.announcer().set_addresses(addresses.own(), now);
         // Renewal requests to a DHCP server behind a relay use the gateway.
         self.ethernet.routes_mut().remove_default_ipv4_route();
-        for gateway in addresses.gateways() {
+        for gateway in addresses.default_gateways() {
             if let IpAddr::V4(gateway) = *gateway {
                 // The table has room for one IPv4 default route.
                 let _ = self.ethernet.routes_mut().add_default_ipv4_route(gateway);
@@ -133,6 +138,9 @@ impl SlowPath {
     pub fn ethernet_frame<N: Nic>(&mut self, frame: &[u8], egress: &mut Egress<N>, now: Instant) {
         let mut device = Device::new(Medium::Ethernet, egress, now).receiving(frame);
         self.ethernet.poll_ingress_single(to_smoltcp_time(now), &mut device, &mut self.ethernet_sockets);
+        if let Some(dhcp) = &mut self.dhcp {
+            dhcp.update(&mut self.ethernet_sockets, Some(frame));
+        }
         (self.ethernet_deadline, self.due) = (Some(now), AT_ONCE);
     }
 
@@ -209,9 +217,8 @@ impl SlowPath {
         }
     }
 
-    /// Runs everything that is due. Returns a change of the DHCP lease (`Some(None)` when it has expired), and changes
-    /// of IPv6.
-    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Option<DhcpLease>>, Ipv6Changes) {
+    /// Runs everything that is due. Returns a change of the DHCP lease, and changes of IPv6.
+    pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> (Option<Lease>, Ipv6Changes) {
         self.announcer.poll(egress, now);
         let lease = self.poll_interfaces(egress, now);
         let outcome = match &mut self.ipv6 {
@@ -225,7 +232,7 @@ impl SlowPath {
     }
 
     /// Polls the smoltcp interfaces. Returns a change of the DHCP lease.
-    fn poll_interfaces<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Option<DhcpLease>> {
+    fn poll_interfaces<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<Lease> {
         let at = to_smoltcp_time(now);
         if self.ip_deadline.is_some_and(|deadline| deadline <= now) {
             let mut device = Device::new(Medium::Ip, egress, now);
@@ -238,7 +245,9 @@ impl SlowPath {
         let mut device = Device::new(Medium::Ethernet, egress, now);
         self.ethernet.poll(at, &mut device, &mut self.ethernet_sockets);
         self.ethernet_deadline = self.ethernet.poll_at(at, &self.ethernet_sockets).map(from_smoltcp_time);
-        dhcp::poll(self.ethernet_sockets.get_mut(self.dhcp?))
+        let dhcp = self.dhcp.as_mut()?;
+        dhcp.update(&mut self.ethernet_sockets, None);
+        dhcp.take_change()
     }
 
     /// Returns the time of the next [`poll`](Self::poll).

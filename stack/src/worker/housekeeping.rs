@@ -83,8 +83,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let Core { egress, slow, now, .. } = &mut self.core;
         let (lease, Ipv6Changes { is_verified, network }) = slow.poll(egress, *now);
         if let Some(lease) = lease {
+            self.ingress.share_lease(&lease);
             self.core.set_lease(&self.config, lease);
-            self.ingress.share_lease(lease);
         }
         if is_verified {
             self.verified();

@@ -15,7 +15,7 @@ use crate::ethernet::ETHERNET_HEADER;
 use crate::fast_paths::{FastPath, FastPaths};
 use crate::ipv6::RouterInfo;
 use crate::rng;
-use crate::slow_path::{DhcpLease, SlowPath};
+use crate::slow_path::{Lease, SlowPath};
 use crate::tcp::tuple::Tuple;
 use crate::worker::inter_worker::WorkerMsg;
 use linerate_bypass::mailbox::Sender;
@@ -299,8 +299,8 @@ impl<P: Packet> Ingress<P> {
     }
 
     /// Sends a DHCP lease, or its loss, to the other workers.
-    pub fn share_lease(&self, lease: Option<DhcpLease>) {
-        self.share(|| WorkerMsg::Lease(lease));
+    pub fn share_lease(&self, lease: &Lease) {
+        self.share(|| WorkerMsg::Lease(lease.clone()));
     }
 
     /// Informs the other workers that DAD has passed.

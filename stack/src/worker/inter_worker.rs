@@ -3,7 +3,7 @@
 use crate::arp_ndp::receive::NeighborInfo;
 use crate::host_network::HostNetwork;
 use crate::ipv6::RouterInfo;
-use crate::slow_path::DhcpLease;
+use crate::slow_path::Lease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{AppMsg, AppSender};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(crate) enum WorkerMsg<P> {
     /// New addresses and routes of the host's kernel.
     HostNetwork(Arc<HostNetwork>),
     /// New DHCP lease, or its loss.
-    Lease(Option<DhcpLease>),
+    Lease(Lease),
     /// The initial IPv6 addresses have passed DAD.
     AddressesVerified,
     /// Router information, boxed to keep messages with frames small.

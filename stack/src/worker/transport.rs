@@ -7,7 +7,7 @@ use crate::egress::Egress;
 use crate::engine::Engine;
 use crate::ip_cidr::IpCidr;
 use crate::ipv6::RouterInfo;
-use crate::slow_path::{DhcpLease, SlowPath};
+use crate::slow_path::{DhcpLease, Lease, SlowPath};
 use crate::udp::SendResult;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
@@ -25,7 +25,7 @@ pub(super) struct Core<N: Nic, E> {
     pub egress: Egress<N>,
     pub slow: SlowPath,
     /// DHCP lease.
-    pub lease: Option<DhcpLease>,
+    pub lease: Lease,
     /// Router advertisements.
     pub network: Option<RouterInfo>,
     /// True if the IPv6 addresses have passed DAD.
@@ -77,7 +77,7 @@ impl Silenced {
 /// Returns the usable addresses with this lease and router information; IPv6 addresses only after DAD.
 pub(super) fn addresses_of(
     config: &Config,
-    lease: Option<DhcpLease>,
+    lease: Option<&DhcpLease>,
     network: Option<&RouterInfo>,
     is_verified: bool,
     mac: MacAddr,
@@ -88,7 +88,8 @@ pub(super) fn addresses_of(
     let given = config.addresses.iter().filter(|cidr| is_verified || cidr.address().is_ipv4());
     let own: Vec<_> = given.copied().chain(lease.map(|lease| lease.address)).collect();
     let gateways = config.gateways.iter().copied().chain(lease.and_then(|lease| lease.gateway));
-    let addresses = Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac);
+    let routes = lease.map(|lease| &lease.routes[..]).unwrap_or_default();
+    let addresses = Addresses::new(&own, &gateways.collect::<Vec<_>>(), mac).with_routes(routes);
     let addresses = if config.slaac && is_verified { addresses.with_link_local(mac) } else { addresses };
     match network.filter(|_| is_verified) {
         Some(network) => addresses.with_router_info(network),
@@ -98,12 +99,7 @@ pub(super) fn addresses_of(
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
     /// Applies a new DHCP lease, or its loss.
-    pub fn set_lease(&mut self, config: &Config, lease: Option<DhcpLease>) {
-        match lease {
-            Some(DhcpLease { address, .. }) if self.worker == 0 => tracing::info!("DHCP: {address}"),
-            None if self.worker == 0 => tracing::warn!("DHCP: no address"),
-            _ => {}
-        }
+    pub fn set_lease(&mut self, config: &Config, lease: Lease) {
         self.lease = lease;
         self.update_addresses(config);
     }
@@ -126,7 +122,8 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
         if let Some(mac) = config.host_mac() {
             self.egress.set_mac(mac);
         }
-        let addresses = addresses_of(config, self.lease, self.network.as_ref(), self.is_verified, self.egress.mac());
+        let lease = self.lease.as_deref();
+        let addresses = addresses_of(config, lease, self.network.as_ref(), self.is_verified, self.egress.mac());
         let lost = |cidr: &&IpCidr| !addresses.is_local(cidr.address());
         for lost in self.egress.addresses().own().iter().filter(lost) {
             self.engine.address_removed(lost.address());

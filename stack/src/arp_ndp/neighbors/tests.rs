@@ -249,7 +249,7 @@ fn gateway_is_learnt_beyond_rate_and_never_replaced() {
     let gateway = ip(1 << 22);
     // One entry exists before it becomes a gateway, another is a gateway before it is learnt.
     table.learn(ip(0), MAC, true, at(0));
-    table.set_gateways(&[gateway, ip(0)]);
+    table.set_gateways(vec![gateway, ip(0)]);
     (1..5000).for_each(|n| _ = table.learn(ip(n), MAC, true, at(0)));
     assert_eq!(table.learn(ip(9999), MAC, true, at(0)), Update::Limited);
     assert_eq!(table.learn(gateway, MAC, true, at(0)), Update::Created);

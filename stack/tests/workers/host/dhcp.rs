@@ -33,6 +33,8 @@ struct Bench<E: Engine<MemoryNic>> {
     now: Instant,
     /// Address that the server assigns; `None` if it does not answer.
     assigns: Option<Ipv4Addr>,
+    /// Options of its replies for routers and routes.
+    routers: &'static [DhcpOption<'static>],
     messages: Vec<(Duration, ClientMessage)>,
     /// Origin of recorded times.
     since: Instant,
@@ -45,7 +47,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         let (nic, other) = Link::pair(LinkConfig::default());
         let host = Host::start(config, vec![other], Echo::default);
         let (now, messages, others) = (Instant::ZERO, Vec::new(), Vec::new());
-        Bench { nic, host, now, assigns: Some(HOST_ADDRESS), messages, since: now, others }
+        Bench { nic, host, now, assigns: Some(HOST_ADDRESS), routers: &[ONE_ROUTER], messages, since: now, others }
     }
 
     /// Runs for `time`.
@@ -111,13 +113,28 @@ impl<E: Engine<MemoryNic>> Bench<E> {
             _ => panic!("{request:?}"),
         };
         self.messages.push((self.now.since(self.since), message));
-        Some(self.assigns.map(|address| reply(&request, message, address)))
+        let requested = request.parameter_request_list.unwrap_or_default();
+        assert_eq!(requested, [1, 121, 3], "RFC 3442: classless routes before the router");
+        Some(self.assigns.map(|address| reply(&request, message, address, self.routers)))
     }
 
     /// Returns the client's messages since the last call with their times, which count from then on.
     fn client_messages(&mut self) -> Vec<(Duration, ClientMessage)> {
         self.since = self.now;
         std::mem::take(&mut self.messages)
+    }
+
+    /// Returns the host that receives a packet to `destination`: the target of the ARP request for it.
+    fn next_hop(&mut self, destination: Ipv4Addr) -> Option<Ipv4Addr> {
+        let to = (HOST_ADDRESS, 9).into();
+        let segment = TcpRepr { control: TcpControl::Syn, ..frames::segment() };
+        let frame = frames::tcp(STATION, [2, 0, 0, 0, 0, 2], (destination, 5000).into(), to, segment);
+        let replies = self.send_and_receive(&frame);
+        replies
+            .iter()
+            .find(|frame| frame[12..14] == [8, 6])
+            .and_then(|frame| frame[38..42].first_chunk::<4>())
+            .map(|ip| Ipv4Addr::from(*ip))
     }
 
     fn answers_arp_for(&mut self, ip: Ipv4Addr) -> bool {
@@ -146,21 +163,24 @@ fn arp_frame(operation: ArpOperation, target: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-fn reply(request: &DhcpRepr, message: ClientMessage, address: Ipv4Addr) -> Vec<u8> {
+/// Router option with one router.
+const ONE_ROUTER: DhcpOption<'static> = DhcpOption { kind: 3, data: &[10, 0, 0, 9] };
+
+fn reply(request: &DhcpRepr, message: ClientMessage, address: Ipv4Addr, options: &[DhcpOption]) -> Vec<u8> {
     let reply = DhcpRepr {
         message_type: if message == ClientMessage::Discover { DhcpMessageType::Offer } else { DhcpMessageType::Ack },
         your_ip: address,
         server_ip: SERVER,
         server_identifier: Some(SERVER),
         subnet_mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-        router: Some(Ipv4Addr::new(10, 0, 0, 9)),
+        router: None,
         lease_duration: Some(LEASE),
         requested_ip: None,
         client_identifier: None,
         parameter_request_list: None,
         max_size: None,
         dns_servers: None,
-        additional_options: &[],
+        additional_options: options,
         ..*request
     };
     let len = 8 + reply.buffer_len();
@@ -250,6 +270,62 @@ fn changed_address_closes_connections<E: Engine<MemoryNic>>() {
     let announced = bench.others.iter().filter(|frame| frame[12..14] == [8, 6] && frame[28..32] == [10, 0, 0, 7]);
     assert!(announced.count() >= 2);
     assert!(bench.answers_arp_for(Ipv4Addr::new(10, 0, 0, 7)) && !bench.answers_arp_for(HOST_ADDRESS));
+}
+
+/// RFC 2132 §3.5: routers are in order of preference. RFC 3442: classless routes replace them.
+#[test]
+fn lease_sets_gateway_and_routes() {
+    const TWO: DhcpOption = DhcpOption { kind: 3, data: &[10, 0, 0, 7, 10, 0, 0, 8] };
+    const IMPOSSIBLE: DhcpOption = DhcpOption { kind: 3, data: &[0, 0, 0, 0, 10, 0, 0, 2, 10, 0, 0, 6] };
+    const ROUTES: DhcpOption = DhcpOption {
+        kind: 121,
+        data: &[
+            24, 192, 0, 2, 10, 0, 0, 4, 0, 10, 0, 0, 3, 32, 10, 0, 0, 77, 10, 0, 0, 5, 32, 192, 0, 2, 9, 0, 0, 0, 0,
+        ],
+    };
+    const PART: DhcpOption = DhcpOption { kind: 121, data: &[24, 192, 0, 2, 10, 0, 0, 4] };
+    const MALFORMED: DhcpOption = DhcpOption { kind: 121, data: &[24, 192, 0, 2, 10, 0, 0] };
+    let far = "198.51.100.1";
+    for (options, expected) in [
+        (&[ONE_ROUTER][..], &[(far, Some("10.0.0.9"))][..]),
+        (&[TWO], &[(far, Some("10.0.0.7"))]),
+        (&[IMPOSSIBLE], &[(far, Some("10.0.0.6"))]),
+        (&[], &[(far, None)]),
+        (
+            &[TWO, ROUTES],
+            &[
+                (far, Some("10.0.0.3")),
+                ("192.0.2.1", Some("10.0.0.4")),
+                ("192.0.2.9", Some("192.0.2.9")),
+                ("10.0.0.77", Some("10.0.0.5")),
+                ("10.0.0.78", Some("10.0.0.78")),
+            ],
+        ),
+        (&[TWO, PART], &[(far, None), ("192.0.2.1", Some("10.0.0.4"))]),
+        (&[TWO, MALFORMED], &[(far, Some("10.0.0.7"))]),
+    ] {
+        let mut bench = Bench::<Native>::new(&dhcp_config());
+        bench.routers = options;
+        bench.run_for(Duration::from_secs(20));
+        for (destination, gateway) in expected {
+            let next = bench.next_hop(destination.parse().unwrap());
+            assert_eq!(next.map(|ip| ip.to_string()).as_deref(), *gateway, "{options:?}: {destination}");
+        }
+    }
+}
+
+#[test]
+fn renewal_changes_only_routes() {
+    let mut bench = Bench::<Native>::new(&dhcp_config());
+    bench.run_for(Duration::from_secs(20));
+    open(&mut bench);
+    bench.routers = &[DhcpOption { kind: 3, data: &[10, 0, 0, 7, 10, 0, 0, 9] }];
+    bench.run_for(Duration::from_secs(u64::from(LEASE) / 2));
+    assert_eq!(bench.next_hop("198.51.100.1".parse().unwrap()), Some(Ipv4Addr::new(10, 0, 0, 7)));
+    bench.routers = &[DhcpOption { kind: 3, data: &[10, 0, 0, 5, 10, 0, 0, 7] }];
+    bench.run_for(Duration::from_secs(u64::from(LEASE) / 2));
+    assert_eq!(bench.next_hop("198.51.100.2".parse().unwrap()), Some(Ipv4Addr::new(10, 0, 0, 5)));
+    assert_eq!((bench.host.service().open, &bench.host.service().closed[..]), (1, &[][..]));
 }
 
 macro_rules! with_each_engine_of_dhcp {
