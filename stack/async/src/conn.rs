@@ -96,10 +96,16 @@ impl Conn {
     /// Begins an operation of the running task.
     #[inline]
     fn poll_operation(&self, turn: &Turn<'_>, cx: &mut Context<'_>) -> Poll<()> {
+        self.check_worker(turn);
+        turn.executor.poll_operation(cx)
+    }
+
+    /// Panics in a task of another worker, where the identifier denotes another connection.
+    #[inline]
+    fn check_worker(&self, turn: &Turn<'_>) {
         if turn.executor.id() != self.executor {
             self.refuse_worker();
         }
-        turn.executor.poll_operation(cx)
     }
 
     #[cold]
@@ -297,9 +303,12 @@ impl Conn {
 
     /// Finishes sending.
     pub fn shut_down(&self) {
-        if !self.is_shut_down.replace(true) && self.ended.get().is_none() {
-            context::net(|net| net.close(self.id));
-        }
+        context::turn(|turn| {
+            self.check_worker(turn);
+            if !self.is_shut_down.replace(true) && self.ended.get().is_none() {
+                turn.net(|net| net.close(self.id));
+            }
+        });
     }
 
     /// Calls `operation` unless the connection has ended. Does nothing outside of a turn: the worker has ended, and

@@ -72,7 +72,7 @@ impl Future for Draining {
             assert_eq!(executor.id(), self.executor, "the future belongs to the worker that created it");
             let drain = &executor.registry.drain;
             if drain.is_draining() {
-                return Poll::Ready(());
+                return executor.poll_operation(cx);
             }
             self.waiter = Some(drain.wait(self.waiter, cx.waker()));
             Poll::Pending

@@ -55,7 +55,7 @@ impl Future for Sleep {
         context::executor(|executor| {
             assert_eq!(executor.id(), self.executor, "a timer belongs to the worker that created it");
             if executor.now() >= self.deadline {
-                return Poll::Ready(());
+                return executor.poll_operation(cx);
             }
             let mut replaced = None;
             let mut timers = executor.timers.borrow_mut();

@@ -153,6 +153,62 @@ fn task_that_wakes_itself_lets_others_run() {
 }
 
 #[test]
+fn elapsed_timers_let_others_run() {
+    const LIMIT: u32 = 1_000_000;
+    let rounds = Rc::new(Cell::new(0));
+    let rounds_at_echo = run_ideal(
+        {
+            let rounds = rounds.clone();
+            move || async move {
+                spawn(async move {
+                    let past = now();
+                    // The limit ends the test if no other task runs.
+                    while rounds.get() < LIMIT {
+                        sleep(Duration::ZERO).await;
+                        sleep_until(past).await;
+                        assert!(timeout(Duration::ZERO, std::future::pending::<()>()).await.is_err());
+                        rounds.set(rounds.get() + 1);
+                    }
+                });
+                serve(echo).await;
+            }
+        },
+        move || async move {
+            let mut stream = connect().await;
+            stream.write_all(b"hello").await.unwrap();
+            assert_eq!(read_exact(&mut stream, 5).await, b"hello");
+            rounds.get()
+        },
+    );
+    assert!(rounds_at_echo < LIMIT, "the echo waited for {rounds_at_echo} rounds of another task");
+}
+
+#[test]
+fn stream_is_refused_by_another_worker() {
+    let passed = Rc::new(RefCell::new(None));
+    run_ideal(
+        {
+            let passed = passed.clone();
+            || {
+                serve(move |stream| {
+                    *passed.borrow_mut() = Some(stream);
+                    std::future::pending()
+                })
+            }
+        },
+        || async move {
+            let mut own = connect().await;
+            while passed.borrow().is_none() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let mut foreign: TcpStream = passed.take().unwrap();
+            assert_eq!(spawn(async move { foreign.shutdown() }).await, Err(JoinError::Panicked));
+            own.write_all(b"hello").await.unwrap();
+        },
+    );
+}
+
+#[test]
 fn tasks_run_in_the_order_of_their_wake_ups() {
     run_ideal(
         || async {},
