@@ -3,7 +3,7 @@
 //! A [`Simulation`] joins two hosts by a link. One runs the service under test, the other a [`Peer`] that the test
 //! controls, or a second service. Both are complete TCP/IP stacks. The link loses, delays, reorders and damages frames
 //! as the test demands ([`Impairments`]), by a seeded generator, and time passes only while the simulation runs: every
-//! run is the same, and a test of a timeout of minutes takes milliseconds.
+//! run is the same. The clock advances from event to event, so a test of a timeout of hours takes milliseconds.
 //!
 //! ```
 //! use linerate::testing::{Impairments, Simulation};

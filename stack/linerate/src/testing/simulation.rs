@@ -14,8 +14,8 @@ pub const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 pub const PEER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 /// Limit of virtual time of an operation that waits, such as [`Simulation::run_until`].
 pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
-/// Step of the clock while nothing is due.
-const STEP: Duration = Duration::from_millis(1);
+/// Time within which a worker notices a change of the link.
+const LINK_TIME: Duration = Duration::from_millis(100);
 /// Smallest step of the clock. The last turn may have woken a task that is due at the same time.
 const SMALLEST_STEP: Duration = Duration::from_micros(1);
 
@@ -29,6 +29,8 @@ pub struct Simulation<S: Service, P: Service = Peer> {
     service: Host<S>,
     peer: Host<P>,
     link: Link,
+    /// Time at which the hosts notice the last change of the link.
+    link_due: Instant,
 }
 
 /// Creates the host with the `last` byte of an address.
@@ -62,7 +64,8 @@ impl<S: Service, P: Service> Simulation<S, P> {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let now = link.clock().now();
-        Simulation { peer: host(1, a, ports, peer, now), service: host(2, b, ports, service, now), link }
+        let (peer, service) = (host(1, a, ports, peer, now), host(2, b, ports, service, now));
+        Simulation { peer, service, link, link_due: now }
     }
 
     /// Sets the impairments of the link in both directions.
@@ -75,6 +78,7 @@ impl<S: Service, P: Service> Simulation<S, P> {
     /// Sets the state of the link. Frames that are sent while it is down are lost.
     pub fn set_link_up(&mut self, up: bool) {
         self.link.set_up(up);
+        self.link_due = self.now() + LINK_TIME;
     }
 
     /// Returns the virtual time, which begins at [`Instant::ZERO`].
@@ -106,11 +110,14 @@ impl<S: Service, P: Service> Simulation<S, P> {
     pub fn run_for(&mut self, duration: Duration) {
         let end = self.now() + duration;
         while self.now() < end {
-            self.step(end);
+            if !self.turn() {
+                self.advance(end);
+            }
         }
     }
 
-    /// Runs both hosts until `done`, which is checked after each step.
+    /// Runs both hosts until `done`, which is checked after each turn. The clock advances from event to event:
+    /// [`run_for`](Self::run_for) waits for a time.
     ///
     /// # Panics
     /// If it is not done within [`TIME_LIMIT`].
@@ -119,20 +126,26 @@ impl<S: Service, P: Service> Simulation<S, P> {
         let end = self.now() + TIME_LIMIT;
         while !done(self) {
             assert!(self.now() < end, "not done within {TIME_LIMIT:?} of virtual time");
-            self.step(end);
+            if !self.turn() && !done(self) {
+                self.advance(end);
+            }
         }
     }
 
-    /// Runs a turn of each host. If both are idle, advances the clock to the next event, at most to `end`.
-    fn step(&mut self, end: Instant) {
-        let Simulation { service, peer, link } = self;
+    /// Runs a turn of each host. Returns whether one of them had work.
+    fn turn(&mut self) -> bool {
+        let now = self.now();
+        self.peer.turn(now) + self.service.turn(now) > 0
+    }
+
+    /// Advances the clock to the next event, at most to `end`.
+    fn advance(&mut self, end: Instant) {
+        let Simulation { service, peer, link, link_due } = self;
         let now = link.clock().now();
-        if peer.turn(now) + service.turn(now) > 0 {
-            return;
-        }
         let deadlines = [peer.next_deadline(), service.next_deadline()];
         let arrivals = [peer.nic().next_arrival(), service.nic().next_arrival()];
-        let next = deadlines.into_iter().chain(arrivals).flatten().min().unwrap_or(now + STEP);
+        let link_due = Some(*link_due).filter(|at| *at > now);
+        let next = deadlines.into_iter().chain(arrivals).chain([link_due]).flatten().min().unwrap_or(end);
         link.clock().advance_to(next.max(now + SMALLEST_STEP).min(end));
     }
 }
@@ -230,5 +243,46 @@ impl<S: Service> Simulation<S> {
     pub fn receive_datagram(&mut self) -> Datagram {
         self.run_until(|sim| sim.peer().has_datagram());
         self.peer_mut().take_datagram().expect("a datagram has arrived")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::{ConnId, Origin, Transport};
+
+    /// Counter of turns.
+    #[derive(Default)]
+    struct Turns(usize);
+
+    impl Service for Turns {
+        type Conn = ();
+        type Message = ();
+
+        fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
+
+        fn poll(&mut self, _: &mut impl Transport) -> Option<std::time::Duration> {
+            self.0 += 1;
+            None
+        }
+    }
+
+    #[test]
+    fn hours_without_events_take_few_turns() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut sim = Simulation::new(&[7], |_| Turns::default());
+        sim.run_for(10 * HOUR);
+        assert_eq!(sim.now(), Instant::ZERO + 10 * HOUR);
+        let turns = sim.service().0;
+        assert!(turns < 100, "{turns} turns");
+        // The hosts see the link go down and up.
+        for up in [false, true] {
+            let before = sim.service().0;
+            sim.set_link_up(up);
+            sim.run_for(HOUR);
+            let turns = sim.service().0 - before;
+            assert!((2..100).contains(&turns), "{turns} turns");
+        }
+        sim.run_until(|sim| sim.service().0 > turns);
     }
 }
