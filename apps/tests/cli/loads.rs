@@ -238,6 +238,9 @@ fn connections_beyond_the_local_ports_are_refused_with_the_remedies() {
             "the source addresses have 64512 ports for the server's port: use up to 64512, let the server listen on \
              further ports and give their number by --ports, or give further source addresses by --ip and --from",
         );
+        let narrow = format!("{args} --outgoing-ports 2000-2009 --connections 11");
+        assert_refused(&narrow, 2, "have 10 ports for the server's port: use up to 10");
+        assert_refused(&narrow, 2, "or widen --outgoing-ports");
         let shared = "echo load --via af_xdp:lr0,share --connect 10.0.0.2:7 --connections 4537";
         assert_refused(shared, 2, "have 4536 ports for the server's port: use up to 4536");
         assert_refused(shared, 2, "or widen --outgoing-ports");

@@ -156,7 +156,7 @@ impl LoadArgs {
         let Some(ports) = self.net.local_ports() else { return Ok(()) };
         let remedy = match self.net.via {
             Via::Kernel => "or widen net.ipv4.ip_local_port_range by sysctl",
-            _ if self.net.uses_kernel_addresses() => "or widen --outgoing-ports",
+            _ if self.net.uses_kernel_addresses() || self.net.outgoing_ports.is_some() => "or widen --outgoing-ports",
             _ => "or give further source addresses by --ip and --from",
         };
         let sources = self.net.from.iter().filter(|ip| ip.is_ipv4() == self.connect.is_ipv4()).count();

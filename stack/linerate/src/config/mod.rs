@@ -409,7 +409,7 @@ impl NetConfig {
             Via::Rdma { .. } => None,
             Via::Kernel => PortRange::of_kernel(),
             _ if self.uses_kernel_addresses() => Some(self.outgoing_ports.unwrap_or(PortRange::SHARED)),
-            _ => Some(PortRange::STACK),
+            _ => Some(self.outgoing_ports.unwrap_or(PortRange::STACK)),
         }
     }
 
