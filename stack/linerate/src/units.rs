@@ -1,6 +1,6 @@
 //! Parsers of durations, sizes and addresses on the command line.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Parses a duration: `20us`, `500ms`, `5s`, `2m`.
@@ -26,9 +26,37 @@ pub fn parse_duration_or_none(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
-/// Parses an address with a port: `10.0.0.2:7`, `[::1]:7`.
+/// Parses an address or a host name with a port: `10.0.0.2:7`, `[::1]:7`, `localhost:7`. The resolver of the operating
+/// system resolves the name, to an IPv4 address if there is one.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned())
+    resolve(text, None)
+}
+
+/// Parses an address or a host name, with a port if it is not `port`.
+pub fn parse_address_or_port(text: &str, port: u16) -> Result<SocketAddr, String> {
+    resolve(text, Some(port))
+}
+
+fn resolve(text: &str, default: Option<u16>) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let ip = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if let Ok(ip) = ip.parse::<IpAddr>() {
+        let missing = || format!("the port is missing: write {}", SocketAddr::new(ip, 7));
+        return default.map(|port| SocketAddr::new(ip, port)).ok_or_else(missing);
+    }
+    let (name, port) = text.rsplit_once(':').map_or((text, default), |(name, port)| (name, port.parse().ok()));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if !name.contains(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_name) {
+        return Err(match default {
+            None => "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned(),
+            Some(port) => format!("give an address, with a port if it is not {port}, such as 10.0.0.2:{port}"),
+        });
+    }
+    let port = port.ok_or_else(|| format!("the port is missing: write {name}:7"))?;
+    let found = (name, port).to_socket_addrs().map_err(|error| format!("host name {name}: {error}"))?;
+    found.min_by_key(SocketAddr::is_ipv6).ok_or_else(|| format!("host name {name}: no address"))
 }
 
 /// Parses a number of bytes: `65536`, `64k`, `1m` (binary multiples).
@@ -128,6 +156,36 @@ mod tests {
             assert_eq!(format_size(parse_size_or_none(text).unwrap() as u64), text);
         }
         assert_eq!(format_size(parse_bytes("4g").unwrap()), "4g");
+    }
+
+    #[test]
+    fn addresses_have_a_port_and_host_names_are_resolved() {
+        for text in ["10.0.0.2:7", "[::1]:7"] {
+            assert_eq!(parse_address(text).unwrap().to_string(), text);
+            assert_eq!(parse_address_or_port(text, 9).unwrap().to_string(), text);
+        }
+        let local = parse_address("localhost:7007").unwrap();
+        assert!(local.ip().is_loopback() && local.port() == 7007, "{local}");
+        assert_eq!(parse_address_or_port("localhost", 7007), Ok(local));
+        for (text, expected) in [("10.0.0.2", "10.0.0.2:9"), ("::1", "[::1]:9"), ("[::1]", "[::1]:9")] {
+            assert_eq!(parse_address_or_port(text, 9).unwrap().to_string(), expected);
+            assert!(parse_address(text).unwrap_err().starts_with("the port is missing: write "), "{text}");
+        }
+        let long = format!("{}.invalid:7", "x".repeat(64));
+        for (text, part) in [
+            ("", "write an address and a port"),
+            ("7", "write an address and a port"),
+            ("10.0.0.256:7", "write an address and a port"),
+            ("10.0.0.2:70000", "write an address and a port"),
+            ("a b:7", "write an address and a port"),
+            ("localhost", "the port is missing: write localhost:7"),
+            ("localhost:", "the port is missing: write localhost:7"),
+            (&long, "host name xxx"),
+        ] {
+            let error = parse_address(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        assert!(parse_address_or_port("10.0.0.256", 9).unwrap_err().contains("such as 10.0.0.2:9"));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use clap::builder::ArgPredicate;
-use linerate::units::{format_size, parse_bytes, parse_memory, parse_memory_or_none, parse_size_or_none};
+use linerate::units::{
+    format_size, parse_address_or_port, parse_bytes, parse_memory, parse_memory_or_none, parse_size_or_none,
+};
 use linerate::{Listen, NetConfig, Network};
 use linerate_bypass::{RemoteAddrCell, Service, Via};
 use linerate_kv::commands::Settings;
@@ -17,7 +19,7 @@ use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -352,17 +354,11 @@ fn read_password(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn parse_redis(text: &str) -> Result<SocketAddr, String> {
-    parse_address(text, REDIS_PORT)
+    parse_address_or_port(text, REDIS_PORT)
 }
 
 fn parse_memcached(text: &str) -> Result<SocketAddr, String> {
-    parse_address(text, MEMCACHED_PORT)
-}
-
-fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
-    let ip = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    let address = text.parse().or_else(|_| ip.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port)));
-    address.map_err(|_| format!("give an address, with a port if it is not {port}, such as 10.0.0.2:{port}"))
+    parse_address_or_port(text, MEMCACHED_PORT)
 }
 
 fn parse_seconds(text: &str) -> Result<u32, String> {

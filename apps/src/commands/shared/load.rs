@@ -34,7 +34,7 @@ const DRAINING_LIMIT: Duration = Duration::from_secs(3);
 /// Arguments of every load command.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
-    /// Address and port of the server
+    /// Address or host name, and port, of the server
     #[arg(long, value_name = "ADDR:PORT", required = false, value_parser = parse_address, display_order = 1)]
     pub connect: SocketAddr,
 
