@@ -165,12 +165,15 @@ fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
             "--pid-file",
         ]);
         command.args(["--interface=lr0", "--bind-interfaces", "--dhcp-authoritative", "--no-ping"]);
-        command.args(["--dhcp-range=10.9.0.50,10.9.0.50,255.255.255.0,2m", "--dhcp-option=option:router,10.9.0.1,10.9.0.9"]);
+        command.args([
+            "--dhcp-range=10.9.0.50,10.9.0.50,255.255.255.0,2m",
+            "--dhcp-option=option:router,10.9.0.1,10.9.0.9",
+        ]);
         command.args(["--dhcp-option=option:T1,4", "--dhcp-option=option:T2,60"]);
         let mut dnsmasq = Program::start(command);
         dnsmasq.wait_for_log("DHCP, sockets bound");
-        let serve = "echo serve --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
-        let server = Program::serve(linerate_in(namespace, serve));
+        let serve = "echo serve -v --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
+        let mut server = Program::serve(linerate_in(namespace, serve));
         server.wait_for_log("DHCP: 10.9.0.50/24, gateway 10.9.0.1, lease of 120 s");
         let address = "10.9.0.50:7".parse().unwrap();
         dnsmasq.wait_for_log("DHCPACK(lr0) 10.9.0.50");

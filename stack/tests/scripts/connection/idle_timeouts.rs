@@ -135,8 +135,8 @@ fn idle_timeout_ignores_keepalive_replies() {
     s.expect_closed(CloseReason::IdleTimeout);
 }
 
-/// Returns segments that move no data, with the acknowledgement number `ack`: old data, data and a FIN beyond a gap, and
-/// old data while such data is held.
+/// Returns segments that move no data, with the acknowledgement number `ack`: old data, data and a FIN beyond a gap,
+/// and old data while such data is held.
 fn segments_without_progress(ack: Rel) -> [Vec<Seg>; 4] {
     let (old, beyond) = (data(0, 1).ack(ack), data(101, 10).ack(ack));
     [vec![old.clone()], vec![beyond.clone()], vec![fin(101, ack)], vec![beyond, old]]
