@@ -87,6 +87,30 @@ pub enum Error {
         /// Example of an address.
         instead: String,
     },
+    /// A local address is not the address of a host.
+    #[error("--ip {own}: {reason}: give the address of a host, such as 10.0.0.2/24")]
+    NotAHostAddress {
+        /// The address.
+        own: IpCidr,
+        /// Reason.
+        reason: &'static str,
+    },
+    /// The interface reaches no other host.
+    #[error(
+        "--via {0}: the loopback interface, which reaches no other host: use --via kernel, or name another interface"
+    )]
+    LoopbackInterface(Via),
+    /// The kernel has the local address on the interface.
+    #[error(
+        "--ip {address}: the kernel has this address on '{interface}', and would answer for it too: give another \
+         address, or leave out --ip and share the interface with --via af_xdp:{interface},share"
+    )]
+    AddressOfKernel {
+        /// The address.
+        address: IpAddr,
+        /// The interface.
+        interface: String,
+    },
     /// A source address is not local.
     #[error("--from {address}: not a local address: connect from {}, or give it with --ip", listed(.own))]
     SourceNotLocal {
@@ -156,6 +180,27 @@ pub enum Error {
     /// Each address family has one router.
     #[error("--gateway {0}: second router of its family: give at most one for IPv4 and one for IPv6")]
     SecondGateway(IpAddr),
+    /// A gateway is not the address of a router.
+    #[error("--gateway {gateway}: {reason}: give the address of the router")]
+    NotARouter {
+        /// The gateway.
+        gateway: IpAddr,
+        /// Reason.
+        reason: &'static str,
+    },
+    /// A gateway is outside of the prefixes of the local addresses.
+    #[error(
+        "--gateway {gateway}: not on the link of a local address ({}): give a router within such a prefix, or correct \
+         the prefix of --ip; a router outside of it needs --ip ADDRESS/{}",
+        listed(.own),
+        if .gateway.is_ipv4() { 32 } else { 128 }
+    )]
+    GatewayNotOnLink {
+        /// The gateway.
+        gateway: IpAddr,
+        /// The local addresses.
+        own: Vec<IpCidr>,
+    },
     /// The network is not compiled in.
     #[error("--via {via}: not in this build: build it with the cargo feature {feature}, or use --via kernel")]
     NotInThisBuild {
@@ -310,6 +355,10 @@ impl Error {
                 | PortOfWorker { .. }
                 | NotAHost(_)
                 | SecondGateway(_)
+                | NotAHostAddress { .. }
+                | LoopbackInterface(_)
+                | NotARouter { .. }
+                | GatewayNotOnLink { .. }
                 | NotInThisBuild { .. }
                 | NoSmoltcpEngine
                 | NoFrames(_)

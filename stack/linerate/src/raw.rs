@@ -1,6 +1,7 @@
 //! A queue pair without the TCP/IP stack: one worker that moves frames.
 
 use crate::capture::CaptureConfig;
+use crate::config::check_interface;
 use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
 use linerate_bypass::{Nic, Summary, Via};
@@ -49,6 +50,7 @@ impl FramePortConfig {
         if matches!(self.via, Via::Kernel | Via::Rdma { .. }) {
             return Err(Error::NoFrames(self.via.clone()));
         }
+        check_interface(&self.via)?;
         let cores = cores::choose(&self.via, None, self.cores.as_ref(), place)?;
         if cores.len() == 1 { Ok(cores) } else { Err(Error::OneCore(cores.len())) }
     }

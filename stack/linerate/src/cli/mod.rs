@@ -389,6 +389,20 @@ mod tests {
         assert_eq!(config(stack).eal, ["-l", "1"]);
         let several = "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --from 10.0.0.3 --from 10.0.0.2";
         assert_eq!(check(several, &["10.0.0.2:7", "10.0.0.3:7"]), "");
+        for addresses in [
+            // RFC 3021.
+            "--ip 10.0.0.2/31 --gateway 10.0.0.3",
+            "--ip 10.0.0.3/31 --gateway 10.0.0.2",
+            "--ip 10.0.0.2/32 --gateway 10.9.0.1",
+            "--ip 10.0.0.2/32 --ip 10.1.0.2/24 --gateway 10.1.0.1",
+            "--ip fd00::2/128 --gateway fd01::1",
+            "--ip fd00::2/64 --gateway fe80::1",
+            "--ip 10.0.0.2/24 --dhcp --gateway 10.9.0.1",
+            "--ip fd00::2/64 --slaac --gateway fd01::1",
+            "--ip 10.0.1.0/23",
+        ] {
+            assert_eq!(check(&format!("--via tap:lr0 {addresses}"), &["0.0.0.0:7"]), "", "{addresses}");
+        }
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
         assert_eq!(check("--via tap:lr0 --slaac", &["[2001:db8::2]:7", "[::]:8"]), "");
         assert_eq!(check("--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64", &["[::]:8"]), "");
@@ -420,6 +434,24 @@ mod tests {
                 "--ip has no effect with --via kernel: leave it out, or choose another",
             ),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
+            ("--via tap:lr0 --ip 127.0.0.1/8", "0.0.0.0:7", "--ip 127.0.0.1/8: a loopback address"),
+            ("--via tap:lr0 --ip ::1/128", "[::]:7", "--ip ::1/128: a loopback address"),
+            ("--via tap:lr0 --ip 10.0.0.0/24", "0.0.0.0:7", "--ip 10.0.0.0/24: the address of the network itself"),
+            ("--via tap:lr0 --ip 10.0.0.255/24", "0.0.0.0:7", "--ip 10.0.0.255/24: the broadcast address"),
+            ("--via tap:lr0 --ip 240.0.0.1/24", "0.0.0.0:7", "--ip 240.0.0.1/24: a reserved address"),
+            ("--via tap:lr0 --ip ::ffff:10.0.0.2/96", "[::]:7", "an IPv4-mapped address"),
+            (
+                "--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.1.1",
+                "0.0.0.0:7",
+                "--gateway 10.0.1.1: not on the link of a local address (10.0.0.2/24): give a router within",
+            ),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --gateway fe80::1", "0.0.0.0:7", "--gateway fe80::1: not on the link"),
+            ("--via tap:lr0 --ip fd00::2/64 --gateway fd01::1", "[::]:7", "needs --ip ADDRESS/128"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.0.2", "0.0.0.0:7", "10.0.0.2: an address of this host"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.0.255", "0.0.0.0:7", "the broadcast address"),
+            ("--via tap:lr0 --dhcp --gateway 127.0.0.1", "0.0.0.0:7", "--gateway 127.0.0.1: a loopback address"),
+            ("--via tap:lr0 --dhcp --gateway 0.0.0.0", "0.0.0.0:7", "--gateway 0.0.0.0: not a unicast address"),
+            ("--via af_xdp:lo --ip 10.0.0.2/24", "0.0.0.0:7", "--via af_xdp:lo: the loopback interface"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
             (
                 "--via kernel --threading inline --service-cores 1",

@@ -227,6 +227,38 @@ fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> 
     Ok(())
 }
 
+/// Refuses an interface that reaches no other host.
+pub(crate) fn check_interface(via: &Via) -> Result<(), Error> {
+    match via {
+        Via::AfXdp { interface, .. } if interface == "lo" => Err(Error::LoopbackInterface(via.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the number of bits of `ip`.
+fn bits(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// Returns the reason why `own` is not the address of a host on a link, if it is not.
+fn host_fault(own: &IpCidr) -> Option<&'static str> {
+    match own.address() {
+        ip if ip.is_loopback() => Some("a loopback address, which only kernel sockets reach"),
+        IpAddr::V4(ip) if matches!(ip.octets()[0], 0 | 224..) => Some("a reserved address"),
+        // RFC 3021: a prefix of 31 or 32 bits has neither.
+        IpAddr::V4(ip) if own.prefix() < 31 => {
+            let mask = u32::MAX >> own.prefix();
+            match ip.to_bits() & mask {
+                0 => Some("the address of the network itself"),
+                host if host == mask => Some("the broadcast address of the network"),
+                _ => None,
+            }
+        }
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => Some("an IPv4-mapped address"),
+        _ => None,
+    }
+}
+
 /// Default number of packets that the connections of a worker may hold, unless packets are long: seven eighths of the
 /// worker's share of the port's pool.
 pub(crate) const DEFAULT_PACKETS: usize = 14_336;
@@ -329,6 +361,7 @@ impl NetConfig {
 
     /// Checks the fields of a network that the stack runs on.
     fn check_stack(&self, listen: &Listen) -> Result<(), Error> {
+        check_interface(&self.via)?;
         if self.spin {
             return Err(Error::OnlyWith { option: "--spin", with: "--via kernel" });
         }
@@ -375,12 +408,42 @@ impl NetConfig {
                 return Err(Error::SecondGateway(*second));
             }
         }
+        self.check_addresses()?;
         listen
             .tcp
             .iter()
             .chain(&listen.by_worker)
             .chain(&listen.udp)
             .try_for_each(|address| self.check_listen(*address))
+    }
+
+    /// Checks that the local addresses and the gateways are those of hosts, and that the gateways are on the link.
+    fn check_addresses(&self) -> Result<(), Error> {
+        if let Some((own, reason)) = self.ip.iter().find_map(|own| Some((*own, host_fault(own)?))) {
+            return Err(Error::NotAHostAddress { own, reason });
+        }
+        for gateway in &self.gateway {
+            let own = || self.ip.iter().filter(|own| own.address().is_ipv4() == gateway.is_ipv4());
+            let may_be_given = if gateway.is_ipv4() { self.dhcp } else { self.slaac };
+            let link_local = matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            // A host with a prefix of one address has its router outside of the prefix.
+            let reaches = |own: &IpCidr| link_local || own.contains(*gateway) || own.prefix() == bits(*gateway);
+            let prefix = own().find(|own| own.contains(*gateway)).map_or(bits(*gateway), IpCidr::prefix);
+            let reason = match IpCidr::new(*gateway, prefix) {
+                Err(_) => Some("not a unicast address"),
+                Ok(cidr) => host_fault(&cidr),
+            };
+            if let Some(reason) = reason {
+                return Err(Error::NotARouter { gateway: *gateway, reason });
+            }
+            if own().any(|own| own.address() == *gateway) {
+                return Err(Error::NotARouter { gateway: *gateway, reason: "an address of this host" });
+            }
+            if !may_be_given && !own().any(reaches) {
+                return Err(Error::GatewayNotOnLink { gateway: *gateway, own: self.ip.clone() });
+            }
+        }
+        Ok(())
     }
 
     fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {

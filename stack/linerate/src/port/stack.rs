@@ -58,6 +58,7 @@ impl Port {
         let tcp = listen.all_tcp(workers)?;
         let host =
             SharedHost::open(options, &Listen { tcp: tcp.clone(), udp: listen.udp.clone(), ..Listen::default() })?;
+        shared::check_own_addresses(options)?;
         let kernel_addresses = host.as_ref().map(|host| shared::ips(&host.network()));
         let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         let port = PortConfig {

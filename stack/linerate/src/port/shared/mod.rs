@@ -69,6 +69,18 @@ impl SharedHost {
     }
 }
 
+/// Refuses a local address that the kernel has on the interface.
+pub fn check_own_addresses(options: &NetConfig) -> Result<(), Error> {
+    let Via::AfXdp { interface, .. } = &options.via else { return Ok(()) };
+    // Opening the port reports a missing interface.
+    let Ok(monitor) = InterfaceMonitor::open(interface) else { return Ok(()) };
+    let is_kernels = |ip: &IpAddr| monitor.network().addresses.iter().any(|own| own.ip == *ip);
+    match options.ip.iter().map(IpCidr::address).find(is_kernels) {
+        Some(address) => Err(Error::AddressOfKernel { address, interface: interface.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// Returns the local ports of outgoing connections, and an error if the kernel uses some of them. A server has none
 /// unless they are `given`: the kernel would lose its segments to these ports.
 fn outgoing_ports(given: Option<PortRange>, listen: &Listen) -> Result<Option<PortRange>, Error> {
