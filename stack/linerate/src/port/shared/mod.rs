@@ -69,9 +69,9 @@ impl SharedHost {
     }
 }
 
-/// Refuses a local address that the kernel has on the interface.
+/// Refuses a local address that the kernel has on an interface that is not shared. The port refuses it otherwise.
 pub fn check_own_addresses(options: &NetConfig) -> Result<(), Error> {
-    let Via::AfXdp { interface, .. } = &options.via else { return Ok(()) };
+    let Via::AfXdp { interface, shared: false, .. } = &options.via else { return Ok(()) };
     // Opening the port reports a missing interface.
     let Ok(monitor) = InterfaceMonitor::open(interface) else { return Ok(()) };
     let is_kernels = |ip: &IpAddr| monitor.network().addresses.iter().any(|own| own.ip == *ip);
