@@ -64,8 +64,7 @@ impl<S: Service, P: Service> Simulation<S, P> {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let now = link.clock().now();
-        let (peer, service) = (host(1, a, ports, peer, now), host(2, b, ports, service, now));
-        Simulation { peer, service, link, link_due: now }
+        Simulation { peer: host(1, a, ports, peer, now), service: host(2, b, ports, service, now), link, link_due: now }
     }
 
     /// Sets the impairments of the link in both directions.
