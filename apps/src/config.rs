@@ -83,7 +83,12 @@ pub fn merge(program: &Command, given: Vec<OsString>) -> Result<MergedArgs, Conf
     let source = Source { file: &file, text: &text };
     let table = DeTable::parse(&text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        source.invalid(at, error.message().lines().collect::<Vec<_>>().join(", "))
+        let mut message = error.message().lines().collect::<Vec<_>>().join(", ");
+        if message.starts_with("invalid float") {
+            // An address without quotation marks.
+            message += ": text needs quotation marks, as in listen = '10.0.0.2:7'";
+        }
+        source.invalid(at, message)
     })?;
     let mut settings = Vec::new();
     source.read(table.get_ref(), program, &commands, &mut settings)?;

@@ -130,6 +130,7 @@ fn error_names_file_line_and_key() {
         ("config = 'other.toml'\n", "FILE:1: config: program has no such option"),
         ("spin = true\nspin = true\n", "FILE:2: "),
         ("spin = \n", "FILE:1: "),
+        ("listen = 127.0.0.1\n", "FILE:1: invalid float, expected nothing: text needs quotation marks"),
     ] {
         let error = read(text, "program kv serve --config FILE").unwrap_err();
         assert!(error.starts_with(part) && error.lines().count() == 1, "{error}");
