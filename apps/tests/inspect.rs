@@ -6,17 +6,20 @@ mod common;
 mod screen;
 
 use common::linerate;
+use linerate_harness::metrics::await_metric;
 use linerate_harness::process::Ended;
 use linerate_harness::program::Program;
 use linerate_harness::rerun::is_root;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
 use std::fs;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 /// Separate runtime directory for the sockets of a test's processes.
 struct RuntimeDir(tempfile::TempDir);
@@ -124,6 +127,38 @@ fn server_and_load_are_inspected_from_another_process() {
     wait_for("the state", || dir.conns("").is_empty());
     server.stop();
     dir.assert_refused("conns", 1, "no linerate process");
+}
+
+#[test]
+fn connections_beyond_the_open_files_are_reset_and_metrics_answer() {
+    let dir = RuntimeDir::new();
+    for service in ["echo", "http", "kv"] {
+        let args = "serve --via kernel --workers 1 --listen 127.0.0.1:0 --metrics 127.0.0.1:0";
+        let server = dir.command(&format!("{service} {args}"));
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -n 80 && exec \"$0\" \"$@\""]).arg(server.get_program()).args(server.get_args());
+        limited.env("RUNTIME_DIRECTORY", dir.0.path()).env_remove("RUST_LOG");
+        let mut server = Program::serve(limited);
+        let address = server.address();
+        let connect = || TcpStream::connect(address).unwrap();
+        let mut clients: Vec<TcpStream> = (0..120).map(|_| connect()).collect();
+        // 60 descriptors are for connections and the server's own files.
+        await_metric(&server.ready, "linerate_drops_total", 60);
+        for last in clients.iter_mut().rev().take(60) {
+            last.set_read_timeout(Some(PATIENCE)).unwrap();
+            assert_eq!(last.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{service}");
+        }
+        dir.output_of(&format!("top --once --interval 100ms --pid {}", server.pid()));
+        // Descriptors of closed connections serve others.
+        drop(clients);
+        wait_for("a connection", || {
+            let mut client = connect();
+            client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").is_ok() && client.read(&mut [0]).is_ok_and(|read| read == 1)
+        });
+        server.wait_for_log("no file descriptor or memory");
+        server.stop();
+    }
 }
 
 #[test]

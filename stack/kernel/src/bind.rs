@@ -1,5 +1,6 @@
 //! Sockets of workers, bound before any worker runs.
 
+use crate::net::Descriptors;
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
 use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
@@ -20,6 +21,7 @@ pub struct Sockets<M> {
     pub(crate) mailbox: Receiver<AppMsg<M>>,
     pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     pub(crate) udp: Vec<(UdpSocket, SocketAddr)>,
+    pub(crate) descriptors: Descriptors,
 }
 
 impl<M> Sockets<M> {
@@ -63,7 +65,7 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
             return Err(Error::Zero(name));
         }
     }
-    raise_descriptor_limit(config.max_connections.saturating_mul(workers));
+    let descriptors = raise_descriptor_limit(config.max_connections.saturating_mul(workers));
     let mut senders = Vec::new();
     let mut sockets = Vec::new();
     for worker in 0..workers {
@@ -72,7 +74,7 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
             if config.spin { mailbox(config.mailbox) } else { waking_mailbox(config.mailbox, poller.waker.wake()) };
         senders.push(sender);
         let (listeners, udp) = (Vec::new(), Vec::new());
-        sockets.push(Sockets { worker, config: config.clone(), poller, mailbox, listeners, udp });
+        sockets.push(Sockets { worker, config: config.clone(), poller, mailbox, listeners, udp, descriptors });
     }
     for (index, &address) in config.listen.iter().enumerate() {
         let address = claim(Protocol::Tcp, address)?;
@@ -168,14 +170,21 @@ fn explain(protocol: Protocol, address: SocketAddr, source: io::Error) -> Error 
     }
 }
 
-fn raise_descriptor_limit(connections: usize) {
+fn raise_descriptor_limit(connections: usize) -> Descriptors {
     let wanted = connections as u64 + 64;
     match raise_open_files(Some(wanted)) {
-        Ok(allowed) if allowed < wanted => tracing::info!(
-            "the limit of open files allows about {allowed} connections, not {connections}: raise it with \
-             `ulimit -Hn` or LimitNOFILE= for more"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::warn!("cannot raise the limit of open files to {wanted}: {error}"),
+        Ok(allowed) => {
+            if allowed < wanted {
+                tracing::info!(
+                    "the limit of open files allows about {allowed} connections, not {connections}: raise it with \
+                     `ulimit -Hn` or LimitNOFILE= for more"
+                );
+            }
+            Descriptors::within(allowed)
+        }
+        Err(error) => {
+            tracing::warn!("cannot raise the limit of open files to {wanted}: {error}");
+            Descriptors::within(u64::MAX)
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here calls the service. Events are recorded in the [`ConnTable`], and the worker's
 //! [`ServiceHost`](linerate_bypass::ServiceHost) delivers them.
 
+mod descriptors;
 mod idle;
 mod linger;
 mod memory;
@@ -14,6 +15,7 @@ use crate::connection::Connection;
 use crate::poller::{Events, Poller, Readiness, Ticker, Token};
 use crate::udp::Udp;
 use crate::{Config, errno};
+pub(crate) use descriptors::Descriptors;
 use idle::Idle;
 use linerate_bypass::inspect::{ConnInfo, Summary};
 use linerate_bypass::time::{Clock, Duration, Instant};
@@ -44,6 +46,7 @@ pub(crate) struct Net {
     ticker: Option<Ticker>,
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
+    descriptors: Descriptors,
     pub udp: Udp,
     pub table: ConnTable<Connection>,
     pub summary: Summary,
@@ -64,6 +67,7 @@ impl Net {
         poller: Poller,
         listeners: Vec<(TcpListener, SocketAddr)>,
         udp: Udp,
+        descriptors: Descriptors,
     ) -> Self {
         let listener = |(socket, address)| Listener { socket, address, ready: true };
         Net {
@@ -76,6 +80,7 @@ impl Net {
             ticker: None,
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
+            descriptors,
             udp,
             table: ConnTable::new(worker, config.max_connections),
             summary: Summary::default(),

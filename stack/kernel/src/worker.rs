@@ -22,10 +22,10 @@ pub struct Worker<S: Service> {
 impl<S: Service> Worker<S> {
     /// Creates a worker. The service starts in the first turn.
     pub fn new(sockets: Sockets<S::Message>, service: S) -> Self {
-        let Sockets { worker, config, poller, mailbox, listeners, udp } = sockets;
+        let Sockets { worker, config, poller, mailbox, listeners, udp, descriptors } = sockets;
         let spin = config.spin;
         let udp = Udp::new(udp, config.memory);
-        let net = Net::new(worker, config, poller, listeners, udp);
+        let net = Net::new(worker, config, poller, listeners, udp, descriptors);
         Worker { host: ServiceHost::new(net, service, mailbox), spin }
     }
 

@@ -45,13 +45,18 @@ impl Net {
                         break;
                     }
                     Err(error) if errno::is_shortage(error) => {
-                        self.summary.drop_for("accept: no descriptor or memory", 1);
+                        self.descriptors.note_shortage(&mut self.summary, self.now);
                         self.accept_again = Some(self.now + ACCEPT_PAUSE);
                         return;
                     }
                     // The connection ended before `accept`.
                     Err(_) => continue,
                 };
+                if self.descriptors.are_exceeded_by(&stream) {
+                    reset(&stream);
+                    self.descriptors.note_shortage(&mut self.summary, self.now);
+                    continue;
+                }
                 if self.table.slots.is_full() {
                     reset(&stream);
                     self.summary.drop_for("accept: too many connections", 1);
@@ -63,7 +68,7 @@ impl Net {
                 let stream = self.table.slots.get(id).and_then(|conn| conn.stream.as_ref());
                 if stream.is_some_and(|stream| self.poller.add_stream(stream, Token::Connection(id.slot())).is_err()) {
                     self.table.slots.remove(id);
-                    self.summary.drop_for("accept: no descriptor or memory", 1);
+                    self.descriptors.note_shortage(&mut self.summary, self.now);
                     continue;
                 }
                 self.table.opened.push_back((id, Origin::Accepted));
