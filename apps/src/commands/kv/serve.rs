@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::inspect::InspectArgs;
 use clap::builder::ArgPredicate;
 use linerate::units::{
-    format_size, parse_address_or_port, parse_bytes, parse_memory, parse_memory_or_none, parse_size_or_none,
+    format_size, parse_address_or_port, parse_bytes, parse_duration_or_none, parse_memory, parse_memory_or_none,
+    parse_size_or_none,
 };
 use linerate::{Listen, NetConfig, Network};
 use linerate_bypass::{RemoteAddrCell, Service, Via};
@@ -99,11 +100,11 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_memory_or_none, help_heading = "Key-value")]
     max_client_memory: Option<u64>,
 
-    /// Disconnect clients that are silent for this many seconds; 0 disables the timeout
+    /// Disconnect clients that are silent for this time, in whole seconds: 30s, 5m. 0 disables the timeout
     #[arg(
         long,
-        value_name = "SECONDS",
-        default_value_t = Settings::default().timeout,
+        value_name = "TIME",
+        default_value = "0",
         value_parser = parse_seconds,
         help_heading = "Key-value",
     )]
@@ -362,7 +363,9 @@ fn parse_memcached(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "give a number of seconds, such as 300, or 0".to_owned())
+    let time = parse_duration_or_none(text)?;
+    let seconds = u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0);
+    seconds.ok_or_else(|| "give whole seconds or minutes, such as 30s or 5m".to_owned())
 }
 
 fn parse_evict(text: &str) -> Result<EvictionPolicy, String> {
