@@ -112,9 +112,8 @@ impl Kv {
 
     fn serve_datagram(&mut self, net: &mut impl Transport, pending: PendingDatagram) {
         self.server.read(pending.datagram.len());
-        let mut requests = Requests::new(pending.requests(), self.server.memcached_limits()).flatten();
-        if self.server.pause.mode.is_some() && requests.any(|(request, _)| self.must_text_wait(&request)) {
-            return self.counts.add(Count::UdpDropped);
+        if self.drops_in_pause(&pending) {
+            return;
         }
         let (needs, can_run_remotely) = match self.stores.len() {
             1 => (ShardSet::NONE, false),
@@ -134,6 +133,16 @@ impl Kv {
             }
             _ => self.shard_borrow.queue(needs, Job::Datagram(Box::new(pending))),
         }
+    }
+
+    /// Drops a datagram with a request that would wait for the end of a pause. Returns false if there is none.
+    fn drops_in_pause(&self, pending: &PendingDatagram) -> bool {
+        let mut requests = Requests::new(pending.requests(), self.server.memcached_limits()).flatten();
+        let waits = self.server.pause.mode.is_some() && requests.any(|(request, _)| self.must_text_wait(&request));
+        if waits {
+            self.counts.add(Count::UdpDropped);
+        }
+        waits
     }
 
     /// Returns the shards that the requests of a datagram need, and whether another worker can run them.
@@ -173,7 +182,10 @@ impl Kv {
     /// Handles a datagram whose shards have arrived.
     pub(super) fn run_pending_datagram(&mut self, net: &mut impl Transport, pending: &PendingDatagram) {
         self.datagrams.pending -= 1;
-        self.run_and_answer(net, pending);
+        // A pause may have begun while the datagram waited.
+        if !self.drops_in_pause(pending) {
+            self.run_and_answer(net, pending);
+        }
     }
 
     /// Sends the replies to a datagram that another worker has run.

@@ -297,3 +297,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn datagram_that_waits_for_shards_when_a_pause_begins_is_dropped() {
+    let mut server = TestServer::with_datagrams(3, |_| {});
+    let [admin, client] = [server.connect(0), server.connect_to_memcached(1)];
+    let keys: Vec<String> = (0..30).map(|n| format!("key{n}")).collect();
+    // Worker 1 borrows the shard of worker 0, and waits for that of worker 2.
+    server.send(client, format!("get {}\r\n", keys.join(" ")).as_bytes());
+    [1, 1, 0, 1].into_iter().for_each(|worker| server.turn_of(worker));
+    let sets: String = keys.iter().map(|key| format!("set {key} 0 0 1\r\nx\r\n")).collect();
+    server.datagram(0, FROM, &datagram(1, sets.as_bytes()));
+    server.turn_of(0);
+    server.send(admin, b"client pause 100000 write\r\n");
+    [0, 1, 2, 0].into_iter().for_each(|worker| server.turn_of(worker));
+    assert_eq!(server.received(admin), b"+OK\r\n");
+    server.settle();
+    assert_eq!(server.received(client), b"END\r\n");
+    assert_eq!(server.call(client, format!("get {}\r\n", keys.join(" ")).as_bytes()), "END\r\n");
+    assert!(server.datagrams(0).is_empty());
+    assert_eq!(stat(&mut server, "udp_dropped"), 1);
+}
