@@ -2,7 +2,7 @@
 //! values.
 
 use super::cuts::Cuts;
-use linerate_kv::memcached::{Data, Limits, LongLine, Parsed, Parser};
+use linerate_kv::memcached::{Data, InvalidInput, Limits, Parsed, Parser};
 use linerate_kv::store::{Config, LongWriter, Store};
 use std::cell::RefCell;
 
@@ -74,7 +74,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), LongLine> {
+    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), InvalidInput> {
         if let Some((mut writer, missing, mut end)) = self.apart.take() {
             let n = piece.len().min(missing);
             writer.fill(&piece[..n]);

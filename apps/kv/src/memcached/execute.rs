@@ -44,8 +44,8 @@ pub enum Flow {
     On,
     /// The connection closes.
     Close,
-    /// The connection is reset and unsent replies are dropped, because the client sent an HTTP request.
-    Reset,
+    /// The connection closes because the client sent an HTTP request.
+    Http,
 }
 
 /// Runs `request` with its `data` and writes the reply.
@@ -98,7 +98,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             return Flow::On;
         }
         Command::Quit => return Flow::Close,
-        Command::Http => return Flow::Reset,
+        Command::Http => return Flow::Http,
         Command::MetaGet(meta) => {
             meta::get(&meta, request.quiet, cx, sink);
             return Flow::On;

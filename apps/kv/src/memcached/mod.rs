@@ -26,7 +26,7 @@ mod words;
 
 pub use counts::{Count, Counts, WorkerCounts};
 pub use execute::{Context, Flow, execute};
-pub use parse::{Data, Limits, LongLine, Parsed, Parser};
+pub use parse::{Data, InvalidInput, Limits, Parsed, Parser};
 pub use request::Request;
 pub use stats::{Server, ServerState};
 

@@ -11,6 +11,8 @@ const LINE: usize = 2048;
 const KEYS_LINE: usize = 1 << 20;
 /// Limit of spaces before the first word of a long line.
 const MAX_LEADING_SPACES: usize = 100;
+/// First byte of a request of the binary protocol.
+const BINARY: u8 = 0x80;
 /// End of a line and of a data block.
 const END: &[u8; 2] = b"\r\n";
 
@@ -23,10 +25,16 @@ pub struct Limits {
     pub long: usize,
 }
 
-/// Error for a line that exceeds the limit. The connection closes without a reply.
+/// Error for input that is not a request. The connection closes without a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("line too long")]
-pub struct LongLine;
+pub enum InvalidInput {
+    /// Line that exceeds the limit.
+    #[error("line too long")]
+    LongLine,
+    /// Request of the binary protocol.
+    #[error("binary protocol")]
+    Binary,
+}
 
 /// Result of a parse attempt.
 #[derive(Debug)]
@@ -97,7 +105,7 @@ impl Parser {
     }
 
     /// Parses the request at the start of `data`.
-    pub fn parse<'a>(&mut self, data: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, LongLine> {
+    pub fn parse<'a>(&mut self, data: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, InvalidInput> {
         if self.skip_bytes > 0 {
             let here = self.skip_bytes.min(data.len());
             self.skip_bytes -= here;
@@ -106,14 +114,17 @@ impl Parser {
         if data.len() < self.needed {
             return Ok(Parsed::Partial(self.needed));
         }
+        if self.searched == 0 && data.first() == Some(&BINARY) {
+            return Err(InvalidInput::Binary);
+        }
         let from = self.searched.min(data.len());
         let Some(at) = memchr::memchr(b'\n', &data[from..]) else {
             self.searched = data.len();
-            return if is_too_long(data) { Err(LongLine) } else { Ok(Parsed::Partial(data.len() + 1)) };
+            return if is_too_long(data) { Err(InvalidInput::LongLine) } else { Ok(Parsed::Partial(data.len() + 1)) };
         };
         let (line, start) = (&data[..from + at], from + at + 1);
         if is_too_long(line) {
-            return Err(LongLine);
+            return Err(InvalidInput::LongLine);
         }
         let (request, body) = Request::read(line.strip_suffix(b"\r").unwrap_or(line), limits);
         let (len, data) = match (body, self.given.take()) {

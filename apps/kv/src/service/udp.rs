@@ -5,7 +5,7 @@
 //! wait for the end of the worker's turn, or until [`GROUP`] are queued, so that their items are prefetched together.
 
 use crate::memcached::udp::{self, Frame};
-use crate::memcached::{Count, Data, Limits, LongLine, Parsed, Parser, Request};
+use crate::memcached::{Count, Data, Limits, Parsed, Parser, Request};
 use crate::service::Kv;
 use crate::service::fast_path::GROUP;
 use crate::service::workers::shard_borrow::Job;
@@ -272,7 +272,7 @@ impl<'a> Iterator for Requests<'a> {
                     self.rest = &[];
                     return Some(Err(Incomplete::Data));
                 }
-                Ok(Parsed::Partial(_) | Parsed::Long { .. }) | Err(LongLine) => {
+                Ok(Parsed::Partial(_) | Parsed::Long { .. }) | Err(_) => {
                     self.rest = &[];
                     return Some(Err(Incomplete::Line));
                 }

@@ -105,7 +105,7 @@ fn http_request_line_that_is_a_command_gets_its_reply() {
 }
 
 #[test]
-fn http_request_line_on_memcached_port_resets_connection() {
+fn http_request_line_on_memcached_port_closes_connection() {
     for workers in [1, 3] {
         let mut server = server(workers);
         // Replies as of memcached 1.6.18.
@@ -132,7 +132,8 @@ fn http_request_line_on_memcached_port_resets_connection() {
                     assert_eq!(server.received(client), b"END\r\n");
                     server.send(client, format!("{}set evil 0 0 1\r\n1\r\n", &bytes[cut..]).as_bytes());
                     server.settle();
-                    assert_eq!(server.end(client).is_aborted, is_http, "{line}");
+                    assert_eq!(server.end(client).is_lingering, is_http, "{line}");
+                    assert!(!server.end(client).is_aborted);
                     let reply: &[u8] = if is_http { b"" } else { b"ERROR\r\nSTORED\r\n" };
                     assert_eq!(server.received(client), reply, "{line}");
                 }
@@ -152,6 +153,23 @@ fn http_request_in_datagram_gets_no_reply() {
     server.datagram(0, 1, b"\0\x01\0\0\0\x01\0\0GET / HTTP/1.1\r\n");
     server.settle();
     assert!(server.datagrams(0).is_empty());
+}
+
+#[test]
+fn binary_memcached_request_closes_connection_and_is_logged() {
+    for workers in [1, 3] {
+        let mut server = server(workers);
+        // NOOP, and the first byte of any request.
+        for binary in [&b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"[..], b"\x80"] {
+            let client = server.connect_to_memcached(0);
+            assert_eq!(server.call(client, &[b"get a b c d\r\n", binary].concat()), "END\r\n");
+            assert!(server.end(client).is_lingering && !server.end(client).is_aborted);
+        }
+        let [warning] = &WARNINGS.take()[..] else { panic!("not one warning") };
+        assert!(warning.contains("10.0.0.1:40000 sent a request of memcached's binary protocol"), "{warning}");
+        let client = server.connect_to_memcached(0);
+        assert_eq!(server.call(client, b"set a 0 0 1\r\n\x80\r\nget \x80\r\n"), "STORED\r\nEND\r\n");
+    }
 }
 
 /// Collector of the warnings logged by the calling thread. It is the global subscriber from the first test server on,
@@ -214,7 +232,7 @@ fn http_requests_are_logged_with_peer_once_a_minute() {
         let client = if worker == 0 { server.connect(0) } else { server.connect_to_memcached(worker) };
         server.send(client, b"POST / HTTP/1.1\r\n");
         server.settle();
-        assert!(server.end(client).is_aborted);
+        assert!(server.end(client).is_aborted || server.end(client).is_lingering);
     };
     let logged = || WARNINGS.take();
     send(&mut server, 0);

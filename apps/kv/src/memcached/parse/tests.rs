@@ -19,7 +19,7 @@ fn parsed(bytes: &[u8]) -> (Vec<String>, bool) {
             }
             Ok(Parsed::Skip(len)) => len,
             Ok(_) => break,
-            Err(LongLine) => return (all, true),
+            Err(_) => return (all, true),
         };
         rest = &rest[used..];
     }

@@ -9,7 +9,7 @@ use crate::service::conn::gather::{Part, Piece};
 use crate::service::conn::input::Stop;
 use crate::service::conn::output::MANY;
 use crate::service::conn::scatter::Splitting;
-use crate::service::conn::{Client, PendingRequest, ProtocolState};
+use crate::service::conn::{Client, Foreign, PendingRequest, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::remote_batch::{Form, Requester};
 use crate::service::workers::shard_borrow::Job;
@@ -113,6 +113,9 @@ impl Kv {
     /// Sends the replies to the client.
     #[inline]
     pub(in crate::service) fn reply(&mut self, net: &mut impl Transport, client: &mut Client) {
+        if let Some(foreign) = client.foreign.take() {
+            self.server.warn_of(foreign, net.peer_addr(client.conn), self.now);
+        }
         if self.replies.is_discarded() {
             // The rest of a truncated reply is useless.
             self.replies.clear();
@@ -120,9 +123,6 @@ impl Kv {
             client.seal_round();
             if let Some(round) = client.round.take() {
                 self.end_round(round);
-            }
-            if client.is_http {
-                self.server.warn_of_http(net.peer_addr(client.conn), self.now);
             }
             return Self::disconnect_now(net, client);
         }
@@ -310,7 +310,8 @@ impl Kv {
                 Ok(memcached::Parsed::Long { at, len, .. }) => {
                     return (used, Stop::Long { at, len });
                 }
-                Err(memcached::LongLine) => {
+                Err(error) => {
+                    client.foreign = (error == memcached::InvalidInput::Binary).then_some(Foreign::Binary);
                     self.reply_error(client, b"", true);
                     return (data.len(), Stop::Pause);
                 }
@@ -370,8 +371,11 @@ impl Kv {
     /// Stops reading requests of `client`, whose session is closing.
     #[cold]
     fn finish_session(&mut self, client: &mut Client) {
-        let is_http = client.session().is_some_and(Session::is_http);
-        self.follow_flow(client, if is_http { Flow::Reset } else { Flow::Close });
+        if client.session().is_some_and(Session::is_http) {
+            client.foreign = Some(Foreign::Http);
+            self.replies.discard();
+        }
+        client.finish();
     }
 
     /// Applies the outcome of a request to the connection.
@@ -380,10 +384,9 @@ impl Kv {
         match flow {
             Flow::On => {}
             Flow::Close => client.finish(),
-            Flow::Reset => {
-                client.is_http = true;
+            Flow::Http => {
+                client.foreign = Some(Foreign::Http);
                 client.finish();
-                self.replies.discard();
             }
         }
     }

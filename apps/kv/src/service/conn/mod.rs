@@ -42,8 +42,8 @@ pub(super) struct Client {
     pub round: Option<Box<Round>>,
     pub output: Output,
     pub peer_closed: bool,
-    /// The client sent an HTTP request, and is disconnected at once.
-    pub is_http: bool,
+    /// The client sent a request of another protocol, which is not logged yet.
+    pub foreign: Option<Foreign>,
     /// The connection closes after all replies.
     is_closing: bool,
     is_admitted: bool,
@@ -66,6 +66,14 @@ impl ProtocolState {
     pub fn memcached() -> Self {
         ProtocolState::Memcached { parser: memcached::Parser::default() }
     }
+}
+
+/// Protocol that is not supported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Foreign {
+    Http,
+    /// Binary protocol of memcached.
+    Binary,
 }
 
 /// Stored request, independent of the receive buffer.
@@ -143,7 +151,7 @@ impl Client {
             round: None,
             output: Output::default(),
             peer_closed: false,
-            is_http: false,
+            foreign: None,
             is_closing: false,
             is_admitted: true,
             last_input: now,

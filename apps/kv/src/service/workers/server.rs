@@ -8,7 +8,7 @@ use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::memcached;
 use crate::service::Kv;
-use crate::service::conn::ProtocolState;
+use crate::service::conn::{Foreign, ProtocolState};
 use crate::service::pause::Pause;
 use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::messages::{Message, Outbox};
@@ -153,15 +153,23 @@ impl ServerView {
         }
     }
 
-    /// Logs an HTTP request from `peer`, at most once a minute as Redis does, because a log entry costs more than the
-    /// request.
-    pub fn warn_of_http(&self, peer: Option<SocketAddr>, now: u64) {
-        if self.hub.http_warnings.may_warn(now) {
-            let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
-            tracing::warn!(
-                "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does for a \
-                 malicious web page (cross-protocol scripting); the connection was reset"
-            );
+    /// Logs a request of another protocol from `peer`, at most once a minute as Redis does, because a log entry costs
+    /// more than the request.
+    #[cold]
+    pub fn warn_of(&self, foreign: Foreign, peer: Option<SocketAddr>, now: u64) {
+        if !self.hub.http_warnings.may_warn(now) {
+            return;
+        }
+        let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());
+        match foreign {
+            Foreign::Http => tracing::warn!(
+                "possible attack: {peer} sent an HTTP request to the port of the key-value service, as a browser does \
+                 for a malicious web page (cross-protocol scripting); it was disconnected"
+            ),
+            Foreign::Binary => tracing::warn!(
+                "{peer} sent a request of memcached's binary protocol, which is not supported, and was disconnected: \
+                 use the text protocol"
+            ),
         }
     }
 
