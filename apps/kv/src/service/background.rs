@@ -1,6 +1,5 @@
 //! Periodic work, a little in each turn of the worker.
 
-use crate::cluster::{ClusterMap, SLOTS};
 use crate::memcached;
 use crate::service::Kv;
 use crate::service::workers::hub::wall_millis;
@@ -69,9 +68,7 @@ impl Kv {
             if self.server.refresh() {
                 self.apply_settings();
             }
-            if let Some(before) = self.server.refresh_map() {
-                self.note_lost_slots(&before);
-            }
+            self.follow_map();
             self.replies.set_limit(self.server.settings().output);
             self.refresh_client_allowance();
             self.disconnect_idle(net);
@@ -108,25 +105,9 @@ impl Kv {
             self.server.flush.1 = None;
             store.flush(memcached::SPACE);
         }
-        if !self.lost_slots.is_empty() {
-            store.remove_slots(self.lost_slots.drain(..));
-        }
         let has_more = store.tick(now, Store::TICK);
         store.publish_used();
         has_more
-    }
-
-    /// Records the slots of this worker's shard that the map `before` assigned to this process and the current map does
-    /// not.
-    #[cold]
-    fn note_lost_slots(&mut self, before: &ClusterMap) {
-        let Some(map) = self.server.map() else { return };
-        let own = self.worker;
-        let is_lost = |slot: &u16| {
-            let is_own = self.placement.shard_of_slot(*slot) == Some(own);
-            is_own && before.is_here(*slot) && !map.is_here(*slot)
-        };
-        self.lost_slots.extend((0..SLOTS as u16).filter(is_lost));
     }
 
     /// Applies the memory limit and the eviction policy to this worker's shard, if it is present.

@@ -58,6 +58,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use udp::Datagrams;
 use workers::copy_reader::CopyReader;
+use workers::map_change::MapChange;
 use workers::messages::Outbox;
 use workers::remote_batch::RemoteBatch;
 use workers::server::ServerView;
@@ -76,8 +77,7 @@ pub struct Kv {
     keeps_memcached: bool,
     /// Copies of the strings of other shards.
     copies: CopyReader,
-    /// Slots of this worker's shard that went to other machines while the shard was lent.
-    lost_slots: Vec<u16>,
+    map_change: MapChange,
     /// Writes are copied to an RDMA-readable export.
     exports: bool,
     clients: Vec<Option<Box<Client>>>,
@@ -92,6 +92,8 @@ pub struct Kv {
     /// Finished rounds for reuse.
     #[expect(clippy::vec_box, reason = "they go to clients in their boxes")]
     idle_rounds: Vec<Box<Round>>,
+    /// Number of batches that returned from other workers.
+    returned_batches: u64,
     /// Session and parser for requests of other workers.
     remote_session: Option<Session>,
     remote_parser: resp::Parser,
@@ -151,7 +153,7 @@ impl Kv {
             placement: hub.placement(worker),
             copies: CopyReader::new(hub.copies()),
             keeps_memcached: hub.shards_memcached(),
-            lost_slots: Vec::new(),
+            map_change: MapChange::default(),
             is_routed: workers > 1 || hub.is_cluster(),
             datagrams: Datagrams::new(hub.datagrams()),
             exports: hub.exports(),
@@ -162,6 +164,7 @@ impl Kv {
             batches: (0..workers).map(|_| None).collect(),
             idle_batches: Vec::new(),
             idle_rounds: Vec::new(),
+            returned_batches: 0,
             remote_parser: resp::Parser::default(),
             remote_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
             replies: Replies::default(),

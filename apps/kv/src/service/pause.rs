@@ -9,6 +9,7 @@ use crate::memcached;
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::workers::hub::lock;
+use crate::service::workers::remote_batch::SentBefore;
 use linerate_bypass::Transport;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -72,11 +73,8 @@ impl PauseBoard {
 #[derive(Default)]
 pub(in crate::service) struct PauseProgress {
     version: u64,
-    /// Number of batches that returned from other workers.
-    returned: u64,
-    /// Number of batches sent before the change of the pause, and how many of them have not returned.
-    sent_before: u64,
-    missing: u64,
+    /// Batches sent before the change of the pause.
+    sent_before: SentBefore,
 }
 
 impl Kv {
@@ -89,8 +87,7 @@ impl Kv {
             self.pauses.version = version;
             self.apply_pause(net, pause);
             self.send_batches();
-            self.pauses.sent_before = self.stats.batches;
-            self.pauses.missing = self.stats.batches - self.pauses.returned;
+            self.pauses.sent_before = SentBefore::new(self.stats.batches, self.returned_batches);
             self.obey_pause();
         }
         let Pause { mode, end } = self.server.pause;
@@ -101,7 +98,7 @@ impl Kv {
 
     /// Reports that this worker obeys the pause, unless requests from before are still on other workers.
     fn obey_pause(&self) {
-        if self.pauses.missing == 0 {
+        if self.pauses.sent_before.is_empty() {
             self.server.hub().pauses().obeyed[self.worker].store(self.pauses.version, Ordering::Release);
         }
     }
@@ -109,9 +106,8 @@ impl Kv {
     /// Counts the returned batch number `number`.
     #[inline]
     pub(in crate::service) fn note_returned(&mut self, number: u64) {
-        self.pauses.returned += 1;
-        if number <= self.pauses.sent_before && self.pauses.missing > 0 {
-            self.pauses.missing -= 1;
+        if !self.pauses.sent_before.is_empty() {
+            self.pauses.sent_before.note_returned(number);
             self.obey_pause();
         }
     }

@@ -7,6 +7,8 @@ use linerate_kv::cluster::{ClusterMap, Node, OwnNodes, key_slot};
 
 const PORT: u16 = 7000;
 const WORKERS: usize = 3;
+/// Interval of the periodic work of a worker.
+const TICK: Duration = Duration::from_millis(1);
 
 /// Returns the map of a fleet. Node *n* has the slots of part `parts[n]` of 16. The first `WORKERS` nodes are of this
 /// process, the others of another machine.
@@ -23,6 +25,11 @@ fn map(parts: [usize; 4]) -> ClusterMap {
 
 fn connect(server: &mut TestServer, worker: usize) -> Client {
     server.connect_to(worker, PORT + worker as u16)
+}
+
+/// Lets the workers complete the last change of the map.
+fn complete_change(server: &mut TestServer) {
+    (0..4).for_each(|_| server.pass(TICK));
 }
 
 /// Returns the index of the node of `key` in a map with `parts`.
@@ -262,7 +269,9 @@ fn new_map_redirects_at_once_and_removes_the_keys_that_left() {
     for key in &keys {
         expect_reply(&mut server, client, &format!("set {key} old"), "+OK\r\n");
     }
+    complete_change(&mut server);
     server.replace_map(map(after));
+    server.pass(TICK);
     let left = keys.iter().filter(|key| node_of(key, after) < 3).count();
     for key in &keys {
         let is_here = node_of(key, after) < 3;
@@ -270,8 +279,9 @@ fn new_map_redirects_at_once_and_removes_the_keys_that_left() {
         // Slots that went from one worker to another stay readable.
         expect_reply(&mut server, client, &format!("get {key}"), if is_here { "$3\r\nold\r\n" } else { &moved });
     }
-    (0..400).for_each(|_| server.pass(Duration::from_millis(1)));
+    complete_change(&mut server);
     server.replace_map(map(before));
+    complete_change(&mut server);
     let kept = keys.iter().filter(|key| server.call(client, &line(&format!("get {key}"))) == "$3\r\nold\r\n").count();
     assert_eq!(kept, left);
     // The slots that returned are served again.
@@ -279,6 +289,80 @@ fn new_map_redirects_at_once_and_removes_the_keys_that_left() {
         expect_reply(&mut server, client, &format!("set {key} new"), "+OK\r\n");
         expect_reply(&mut server, client, &format!("get {key}"), "$3\r\nnew\r\n");
     }
+}
+
+/// Returns the requests `set {key} {value}` for `keys`.
+fn sets(keys: &[&String], value: &str) -> Vec<u8> {
+    keys.iter().flat_map(|key| line(&format!("set {key} {value}"))).collect()
+}
+
+#[test]
+fn slots_that_return_at_once_keep_acknowledged_writes_and_show_no_old_value() {
+    let (before, after) = ([4, 6, 6, 0], [6, 2, 4, 4]);
+    let mut server = TestServer::in_cluster(map(before));
+    let client = connect(&mut server, 0);
+    let keys: Vec<String> = (0..20_000).map(|n| format!("key:{n}")).collect();
+    server.call(client, &sets(&keys.iter().collect::<Vec<_>>(), "old"));
+    complete_change(&mut server);
+    server.replace_map(map(after));
+    server.advance(TICK);
+    server.turn();
+    server.replace_map(map(before));
+    server.advance(TICK);
+    server.turn();
+    let left: Vec<&String> = keys.iter().filter(|key| node_of(key, after) == 3).collect();
+    let (written, unwritten) = left.split_at(left.len() / 2);
+    let mut acknowledged = vec![false; written.len()];
+    for _ in 0..100 {
+        let replies = server.call(client, &sets(written, "new"));
+        assert_eq!(replies.lines().count(), written.len());
+        acknowledged.iter_mut().zip(replies.lines()).for_each(|(is_set, reply)| *is_set |= reply == "+OK");
+        server.advance(TICK);
+        if acknowledged[0] {
+            break;
+        }
+    }
+    assert!(acknowledged.iter().all(|is_set| *is_set));
+    complete_change(&mut server);
+    for (keys, value) in [(written, "$3\r\nnew\r\n"), (unwritten, "$-1\r\n")] {
+        let gets: Vec<u8> = keys.iter().flat_map(|key| line(&format!("get {key}"))).collect();
+        assert!(server.call(client, &gets) == value.repeat(keys.len()), "not all are {value}");
+    }
+}
+
+#[test]
+fn write_of_a_worker_with_the_previous_map_does_not_reappear() {
+    let (before, after) = ([4, 4, 8, 0], [4, 4, 0, 8]);
+    let mut server = TestServer::in_cluster(map(before));
+    let client = connect(&mut server, 1);
+    let key = (0..).map(|n| format!("key:{n}")).find(|key| node_of(key, before) == 2).unwrap();
+    complete_change(&mut server);
+    server.replace_map(map(after));
+    // Worker 2, which has the shard, notices the map and has time to remove its keys before worker 1 notices it.
+    (0..5000).for_each(|_| server.turn_of(2));
+    assert_eq!(server.call(client, &line(&format!("set {key} value"))), "+OK\r\n");
+    complete_change(&mut server);
+    server.replace_map(map(before));
+    complete_change(&mut server);
+    assert_eq!(server.call(client, &line(&format!("get {key}"))), "$-1\r\n");
+}
+
+#[test]
+fn request_that_waited_during_a_change_of_the_map_is_redirected() {
+    let (before, after) = ([4, 4, 8, 0], [4, 4, 0, 8]);
+    let mut server = TestServer::in_cluster(map(before));
+    let [admin, client, other] = [0, 2, 1].map(|worker| connect(&mut server, worker));
+    let key = (0..).map(|n| format!("key:{n}")).find(|key| node_of(key, before) == 2).unwrap();
+    let moved = format!("-MOVED {} 10.0.0.9:6379\r\n", key_slot(key.as_bytes()));
+    let set = line(&format!("set {key} value"));
+    assert_eq!(server.call(other, &[line("multi"), set.clone()].concat()), "+OK\r\n+QUEUED\r\n");
+    expect_reply(&mut server, admin, "client pause 100000 write", "+OK\r\n");
+    assert_eq!(server.call(client, &set), "");
+    server.replace_map(map(after));
+    complete_change(&mut server);
+    expect_reply(&mut server, admin, "client unpause", "+OK\r\n");
+    assert_eq!(server.received(client), moved.as_bytes());
+    assert_eq!(server.call(other, &lines(&["exec", "exec"])), format!("{moved}-ERR EXEC without MULTI\r\n"));
 }
 
 #[test]

@@ -215,10 +215,9 @@ impl TestServer {
         Self::create(workers, |_| {}, None, Hub::shard_memcached)
     }
 
-    /// Replaces the map of the cluster.
+    /// Replaces the map of the cluster. The workers notice it within a millisecond.
     pub fn replace_map(&mut self, map: ClusterMap) {
         self.hub.replace_map(map);
-        self.pass(Duration::from_millis(2));
     }
 
     /// Creates a server that answers datagrams.
@@ -344,10 +343,15 @@ impl TestServer {
         kv.closed(net, client.0, (), CloseReason::Reset);
     }
 
-    /// Advances the clock.
+    /// Advances the clock and lets the workers act.
     pub fn pass(&mut self, time: Duration) {
-        self.workers.iter_mut().for_each(|worker| worker.net.now += time);
+        self.advance(time);
         self.settle();
+    }
+
+    /// Advances the clock.
+    pub fn advance(&mut self, time: Duration) {
+        self.workers.iter_mut().for_each(|worker| worker.net.now += time);
     }
 
     /// Runs turns of all workers until nothing happens.

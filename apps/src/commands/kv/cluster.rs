@@ -164,8 +164,12 @@ impl MapSource {
     fn reload(&self, hub: &Hub, path: &Path) {
         match self.read() {
             Ok(map) => {
-                tracing::info!("--cluster-map {}: {} nodes are in force", path.display(), map.nodes().len());
-                hub.replace_map(map);
+                let count = map.nodes().len();
+                let when = match hub.replace_map(map) {
+                    true => "are in force",
+                    false => "will be in force once the keys that left with the last map are removed",
+                };
+                tracing::info!("--cluster-map {}: {count} nodes {when}", path.display());
             }
             Err(error) => tracing::error!("{error}; the previous map stays in force"),
         }

@@ -4,7 +4,7 @@ mod keys_in_slot;
 mod redirection;
 
 pub use keys_in_slot::{SlotProgress, count_keys_in_slot, get_keys_in_slot};
-pub use redirection::redirection;
+pub use redirection::{moved, redirection};
 
 use crate::cluster::{ClusterMap, Node, SLOTS, key_slot};
 use crate::commands::error::{CommandResult, NO_CLUSTER};

@@ -18,6 +18,10 @@ pub fn redirection(args: Args<'_>, session: &Session, map: &ClusterMap) -> Optio
     if slots.any(|other| other != slot) {
         return Some([b"-", CROSS_SLOT.text(), b"\r\n"].concat());
     }
-    let moved = || format!("-MOVED {slot} {}\r\n", map.owner(slot).address(session.local.ip())).into_bytes();
-    (!map.is_here(slot)).then(moved)
+    (!map.is_here(slot)).then(|| format!("-{}\r\n", moved(map, slot, session)).into_bytes())
+}
+
+/// Returns the error that redirects a client to the owner of `slot`.
+pub fn moved(map: &ClusterMap, slot: u16, session: &Session) -> String {
+    format!("MOVED {slot} {}", map.owner(slot).address(session.local.ip()))
 }

@@ -253,8 +253,10 @@ impl Session {
         self.watched.clear(shards);
     }
 
-    /// Makes the current transaction fail because a command was rejected.
+    /// Makes the current transaction fail because a command was rejected. The command does not continue if it has
+    /// [paused](Self::is_paused).
     pub fn fail_transaction(&mut self) {
+        self.paused = None;
         if let Some(transaction) = &mut self.transaction {
             transaction.is_failed = true;
         }

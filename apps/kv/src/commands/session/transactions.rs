@@ -1,6 +1,7 @@
 //! Transactions.
 
 use crate::cluster::key_slot;
+use crate::commands::cluster::moved;
 use crate::commands::error::{
     ABORTED, CROSS_SLOT, CommandError, CommandResult, DISCARD_ALONE, EXEC_ALONE, NESTED_MULTI, WATCH_IN_MULTI,
 };
@@ -55,8 +56,17 @@ pub fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
         reply.null_array();
         return Ok(());
     }
-    if cx.server.cluster().is_some() && !is_in_one_slot(&transaction) {
-        return Err(CROSS_SLOT);
+    if let Some((map, _)) = cx.server.cluster() {
+        let mut slots = slots(&transaction);
+        if let Some(slot) = slots.next() {
+            if slots.any(|other| other != slot) {
+                return Err(CROSS_SLOT);
+            }
+            // The map may have been replaced since the commands were queued.
+            if !map.is_here(slot) {
+                return Err(CommandError::of(&[moved(map, slot, cx.session).as_bytes()]));
+            }
+        }
     }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
@@ -66,13 +76,12 @@ pub fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
     Ok(())
 }
 
-/// Returns true if all keys of the queued commands have the same slot.
-fn is_in_one_slot(transaction: &Transaction) -> bool {
-    let keys = transaction.queue.iter().flat_map(|queued| {
+/// Returns the slots of the keys of the queued commands.
+fn slots(transaction: &Transaction) -> impl Iterator<Item = u16> {
+    transaction.queue.iter().flat_map(|queued| {
         let args = queued.args.args();
         table::key_positions(queued.command, args.len()).map(move |at| key_slot(args.at(at)))
-    });
-    keys.is_sorted_by(|one, other| one == other)
+    })
 }
 
 pub fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {

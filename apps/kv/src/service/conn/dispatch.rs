@@ -355,7 +355,7 @@ impl Kv {
     }
 
     /// Replies with `error` to a request of `client`, after the replies to its earlier requests.
-    fn reply_error(&mut self, client: &mut Client, error: &[u8], closes: bool) {
+    pub(in crate::service) fn reply_error(&mut self, client: &mut Client, error: &[u8], closes: bool) {
         if client.round.is_some() {
             client.pending = Some(PendingRequest::CommandError(error.to_vec(), closes));
             return;
@@ -524,6 +524,9 @@ impl Kv {
     fn retry(&mut self, client: &mut Client, pending: PendingRequest) {
         if self.must_pending_wait(client, &pending) {
             return self.hold(client, pending);
+        }
+        if self.redirect_pending(client, &pending) {
+            return;
         }
         let (needs, can_run_remotely) = match (&pending, &client.protocol_state) {
             (PendingRequest::Resp(args), ProtocolState::Resp { session, .. }) => {

@@ -9,6 +9,7 @@ use crate::service::client_memory::ClientMemoryBoard;
 use crate::service::pause::PauseBoard;
 use crate::service::slow_log::{SlowLog, Warnings};
 use crate::service::workers::access::PasswordConflict;
+use crate::service::workers::map_change::Cluster;
 use crate::shards::Placement;
 use crate::store::{self, KeyHasher, LONG_THRESHOLD, ReadCopies, ShardStats, Store};
 use linerate_bypass::arena::Arena;
@@ -82,14 +83,6 @@ pub struct Hub {
     pauses: PauseBoard,
 }
 
-/// Map of the cluster, which can be replaced, and the placement of slots on workers, which never changes.
-struct Cluster {
-    map: Mutex<Arc<ClusterMap>>,
-    /// Number of replacements.
-    version: AtomicU64,
-    of_slots: Arc<[u8]>,
-}
-
 /// Counters of one worker.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counted {
@@ -157,16 +150,15 @@ impl Hub {
         Hub::build(config, random_key(), Some(map))
     }
 
-    /// Replaces the map of the cluster. Keys in slots that go to other machines are removed in the background. Slots
-    /// that go from one worker to another one of this process stay in their shards.
+    /// Replaces the map of the cluster. Keys in slots that go to other machines are removed in the background, and
+    /// until that is done the next map waits. Slots that go from one worker to another one of this process stay in
+    /// their shards. Returns false if `map` has to wait.
     ///
     /// # Panics
     /// Panics if this server is not in a cluster, or if `map` has been made for another number of workers.
-    pub fn replace_map(&self, map: ClusterMap) {
+    pub fn replace_map(&self, map: ClusterMap) -> bool {
         assert_eq!(map.workers(), self.workers, "the map has another number of workers");
-        let cluster = self.cluster.as_ref().expect("the server is in a cluster");
-        *lock(&cluster.map) = Arc::new(map);
-        cluster.version.fetch_add(1, Ordering::Release);
+        self.cluster.as_ref().expect("the server is in a cluster").replace(map)
     }
 
     /// Creates the shared state with the hash secret `key`, so that two runs behave identically: for measurements.
@@ -213,11 +205,7 @@ impl Hub {
             flush: Mutex::default(),
             flushes: AtomicU64::new(0),
             pauses: PauseBoard::new(workers),
-            cluster: map.map(|map| Cluster {
-                of_slots: Placement::of_map(&map),
-                map: Mutex::new(Arc::new(map)),
-                version: AtomicU64::new(0),
-            }),
+            cluster: map.map(Cluster::new),
         })
     }
 
@@ -243,14 +231,9 @@ impl Hub {
         }
     }
 
-    /// Returns the number of replacements of the map.
-    pub(in crate::service) fn map_version(&self) -> u64 {
-        self.cluster.as_ref().map_or(0, |cluster| cluster.version.load(Ordering::Acquire))
-    }
-
-    /// Returns the map of the cluster, in cluster mode.
-    pub(in crate::service) fn map(&self) -> Option<Arc<ClusterMap>> {
-        self.cluster.as_ref().map(|cluster| lock(&cluster.map).clone())
+    /// Returns the map of the cluster and its replacement, in cluster mode.
+    pub(in crate::service) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_ref()
     }
 
     /// Returns the RDMA counters and the remote address of the first one.

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod copy_reader;
 pub mod hub;
+pub mod map_change;
 pub mod messages;
 pub mod remote_batch;
 pub mod routed;

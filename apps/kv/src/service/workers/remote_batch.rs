@@ -82,6 +82,31 @@ pub(in crate::service) struct Requester {
     pub protocol: Protocol,
 }
 
+/// Batches sent before a change that have not returned.
+#[derive(Default)]
+pub(in crate::service) struct SentBefore {
+    /// Number of the last one.
+    last: u64,
+    missing: u64,
+}
+
+impl SentBefore {
+    /// Creates the record when `sent` batches have been sent, of which `returned` have returned.
+    pub fn new(sent: u64, returned: u64) -> Self {
+        SentBefore { last: sent, missing: sent - returned }
+    }
+
+    /// Counts the returned batch number `number`.
+    #[inline]
+    pub fn note_returned(&mut self, number: u64) {
+        self.missing -= u64::from(number <= self.last && self.missing > 0);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.missing == 0
+    }
+}
+
 impl Kv {
     /// Returns the batch for the next request of a client to `owner`, which is another worker, and notes in `round`
     /// that a reply of this `piece` will return. Returns `None` if the client has enough requests in the batch.
@@ -200,6 +225,8 @@ impl Kv {
         owner: usize,
         mut batch: Box<RemoteBatch>,
     ) {
+        self.returned_batches += 1;
+        self.map_change.sent_before.note_returned(batch.number);
         self.note_returned(batch.number);
         let mut first = 0;
         let mut from = Mark::default();

@@ -11,6 +11,7 @@ use crate::service::Kv;
 use crate::service::conn::{Foreign, ProtocolState};
 use crate::service::pause::Pause;
 use crate::service::workers::hub::{Hub, Tally};
+use crate::service::workers::map_change::Cluster;
 use crate::service::workers::messages::{Message, Outbox};
 use crate::store::{EvictionPolicy, LONG_THRESHOLD};
 use linerate_bypass::{ConnId, RemoteAddr, Transport};
@@ -49,8 +50,8 @@ impl ServerView {
         ServerView {
             settings: hub.settings(),
             version: hub.version(),
-            map_version: hub.map_version(),
-            map: hub.map(),
+            map_version: hub.cluster().map_or(0, Cluster::version),
+            map: hub.cluster().map(Cluster::map),
             outbox,
             worker,
             hub,
@@ -124,14 +125,20 @@ impl ServerView {
         self.map.as_deref()
     }
 
+    /// Returns the number of replacements of the map in use.
+    pub fn map_version(&self) -> u64 {
+        self.map_version
+    }
+
     /// Refreshes the map of the cluster. Returns the previous map if it was replaced.
     pub fn refresh_map(&mut self) -> Option<Arc<ClusterMap>> {
-        let version = self.hub.map_version();
+        let cluster = self.hub.cluster()?;
+        let version = cluster.version();
         if version == self.map_version {
             return None;
         }
         self.map_version = version;
-        std::mem::replace(&mut self.map, self.hub.map())
+        self.map.replace(cluster.map())
     }
 
     /// Resets the counters of this worker.

@@ -129,6 +129,7 @@ impl Kv {
                 match client.pending.take() {
                     // A pause began while the request waited for shards.
                     Some(pending) if kv.must_pending_wait(client, &pending) => kv.hold(client, pending),
+                    Some(pending) if kv.redirect_pending(client, &pending) => {}
                     Some(pending) => kv.run_pending(client, pending),
                     None => {}
                 }

@@ -16,12 +16,17 @@ pub(in crate::store) struct LostSlots {
 }
 
 impl Store {
-    /// Removes the keys of Redis clients in `slots`, in the background.
+    /// Removes the keys of Redis clients in `slots`, in the background. The last removal must have
+    /// [ended](Self::is_removing_slots).
     pub fn remove_slots(&mut self, slots: impl Iterator<Item = u16>) {
-        let lost = self.lost_slots.get_or_insert_with(|| Box::new(LostSlots { is_lost: [false; SLOTS], cursor: 0 }));
-        // All entries are examined again.
-        lost.cursor = 0;
-        slots.for_each(|slot| lost.is_lost[usize::from(slot)] = true);
+        let mut is_lost = [false; SLOTS];
+        slots.for_each(|slot| is_lost[usize::from(slot)] = true);
+        self.lost_slots = is_lost.contains(&true).then(|| Box::new(LostSlots { is_lost, cursor: 0 }));
+    }
+
+    /// Returns true if keys in lost slots may remain.
+    pub fn is_removing_slots(&self) -> bool {
+        self.lost_slots.is_some()
     }
 
     /// Examines about `most` index slots for keys in lost cluster slots. Returns true if more remain.
