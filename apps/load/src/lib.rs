@@ -29,7 +29,7 @@ pub use http::{HttpLoad, InvalidResponse};
 pub use kv::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, DatagramErrors, Exported, Keyspace, KvLoad,
     KvPlan, LONGEST_IN_DATAGRAM, MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, SWAP_EVERY, UdpKvLoad, UdpPlan,
-    counter_name, wall_millis,
+    counter_name, local_millis,
 };
 pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};

@@ -54,8 +54,17 @@ pub struct Context<'a, 's> {
     pub server: &'a mut dyn Server,
     /// Counters of the worker.
     pub stats: &'a mut Stats,
-    /// Milliseconds since 1970.
+    /// Time of the server's clock in milliseconds: that of the wall clock when the server started, and the time since.
     pub now: u64,
+    /// Milliseconds that the wall clock is ahead of `now`.
+    pub wall_ahead: i64,
+}
+
+impl Context<'_, '_> {
+    /// Returns the time of the wall clock in milliseconds since 1970.
+    fn wall(&self) -> u64 {
+        self.now.saturating_add_signed(self.wall_ahead)
+    }
 }
 
 /// Request of a client.

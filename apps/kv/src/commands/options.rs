@@ -1,5 +1,6 @@
 //! Arguments common to several commands.
 
+use crate::commands::Context;
 use crate::commands::error::{CommandError, NO_INT, NO_INTEGER, SYNTAX};
 use crate::resp::{Args, number};
 use crate::store::Expiry;
@@ -32,16 +33,16 @@ impl Unit {
     pub const EXAT: Unit = Unit { seconds: true, relative: false };
     pub const PXAT: Unit = Unit { seconds: false, relative: false };
 
-    /// Converts `time` to milliseconds since 1970. Returns `None` on overflow.
-    pub fn to_millis(self, time: i64, now: u64) -> Option<i64> {
+    /// Converts `time` to a time of the server's clock. Returns `None` on overflow.
+    pub fn to_millis(self, time: i64, cx: &Context<'_, '_>) -> Option<i64> {
         let millis = if self.seconds { time.checked_mul(1000)? } else { time };
-        if self.relative { millis.checked_add(now as i64) } else { Some(millis) }
+        if self.relative { millis.checked_add(cx.now as i64) } else { millis.checked_sub(cx.wall_ahead) }
     }
 }
 
-/// Returns the expiry time for `millis`, which is not negative.
+/// Returns the expiry time for `millis`. Exported strings with an expiry time of 0 do not expire.
 pub(super) fn expiry(millis: i64) -> u64 {
-    (millis as u64).min(MAX_EXPIRY)
+    (millis.max(1) as u64).min(MAX_EXPIRY)
 }
 
 /// Options of `SET` and `GETEX`.
@@ -101,10 +102,10 @@ impl<'a> Options<'a> {
     }
 
     /// Returns the expiry of the written value, and the time in milliseconds if one is given.
-    pub fn expiry(&self, command: &str, now: u64) -> Result<(Expiry, Option<i64>), CommandError> {
+    pub fn expiry(&self, command: &str, cx: &Context<'_, '_>) -> Result<(Expiry, Option<i64>), CommandError> {
         match self.time {
             Some((unit, time)) => {
-                let millis = self::millis(time, unit, command, now)?;
+                let millis = self::millis(time, unit, command, cx)?;
                 Ok((Expiry::At(expiry(millis)), Some(millis)))
             }
             None if self.keep_ttl => Ok((Expiry::Keep, None)),
@@ -113,9 +114,9 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Parses a time, which must be positive, to milliseconds since 1970.
-pub(super) fn millis(time: &[u8], unit: Unit, command: &str, now: u64) -> Result<i64, CommandError> {
+/// Parses a time, which must be positive, to a time of the server's clock.
+pub(super) fn millis(time: &[u8], unit: Unit, command: &str, cx: &Context<'_, '_>) -> Result<i64, CommandError> {
     let time = integer(time)?;
-    let millis = if time > 0 { unit.to_millis(time, now) } else { None };
+    let millis = if time > 0 { unit.to_millis(time, cx) } else { None };
     millis.ok_or_else(|| CommandError::expire_time(command))
 }

@@ -129,6 +129,7 @@ pub(super) struct TestClient {
     hasher: KeyHasher,
     placement: Placement,
     now: u64,
+    wall_ahead: i64,
     export: Export,
     /// All words of its commands.
     words: BTreeSet<Vec<u8>>,
@@ -167,6 +168,7 @@ impl TestClient {
             hasher: KeyHasher::new(&config.key),
             placement: Placement::new(count),
             now: START,
+            wall_ahead: 0,
             export,
             words: BTreeSet::new(),
         }
@@ -180,6 +182,11 @@ impl TestClient {
     /// Advances the clock.
     pub fn wait(&mut self, millis: u64) {
         self.now += millis;
+    }
+
+    /// Sets the difference of the wall clock.
+    pub fn set_wall_ahead(&mut self, millis: i64) {
+        self.wall_ahead = millis;
     }
 
     /// Runs the line `command` and returns the reply, with spaces for its inner line ends. Only the shards that the
@@ -203,6 +210,7 @@ impl TestClient {
             server: &mut self.server,
             stats: &mut self.stats,
             now: self.now,
+            wall_ahead: self.wall_ahead,
         };
         request.run(&mut cx, &mut out);
         needed.iter().for_each(|at| self.stores[at] = lent[at].take());

@@ -25,8 +25,10 @@ pub struct Context<'c, 's> {
     pub counts: &'c WorkerCounts,
     /// Limits of requests.
     pub limits: Limits,
-    /// Milliseconds since 1970.
+    /// Time of the server's clock in milliseconds: that of the wall clock when the server started, and the time since.
     pub now: u64,
+    /// Milliseconds that the wall clock is ahead of `now`.
+    pub wall_ahead: i64,
 }
 
 impl Context<'_, '_> {
@@ -60,7 +62,8 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             return Flow::On;
         }
         Command::Put { key, how, flags, expires, cas } => {
-            let put = Put { how, flags, marks: 0, expiry: expiry(expires, cx.now), cas, may_be_stale: false };
+            let put =
+                Put { how, flags, marks: 0, expiry: expiry(expires, cx.now, cx.wall_ahead), cas, may_be_stale: false };
             store(key, &put, data, cx)
         }
         Command::Count { key, up, by } => {
@@ -134,7 +137,7 @@ fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_
         let key = cx.key(name);
         if let Some(seconds) = expires {
             // A value that expires at once is returned a last time.
-            let goes = expires_at(seconds, cx.now).is_some_and(|at| at <= cx.now);
+            let goes = expires_at(seconds, cx.now, cx.wall_ahead).is_some_and(|at| at <= cx.now);
             if goes {
                 get_one(&key, cas, cx, sink);
             }
@@ -208,7 +211,7 @@ fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
 
 fn flush(delay: i32, cx: &mut Context<'_, '_>) {
     cx.counts.add(Count::CmdFlush);
-    let at = expires_at(delay, cx.now).filter(|at| *at > cx.now);
+    let at = expires_at(delay, cx.now, cx.wall_ahead).filter(|at| *at > cx.now);
     if at.is_none() {
         cx.shards.all().for_each(|store| store.flush(SPACE));
     }

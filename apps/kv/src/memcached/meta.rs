@@ -29,7 +29,7 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     cx.counts.add(Count::CmdGet);
-    let now = cx.now;
+    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
     let store = cx.shards.of(&key);
     let (mut item, value) = match store.fetch(&key, !meta.unused, now) {
         Ok(Some(found)) => {
@@ -53,7 +53,7 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     } else {
         line.put(b"HD");
     }
-    describe(meta, &mut item, &key, now, &mut line);
+    describe(meta, &mut item, &key, (now, wall_ahead), &mut line);
     if meta.expires.is_some() {
         cx.counts.add(Count::CmdTouch);
         cx.counts.add(Count::TouchHits);
@@ -86,15 +86,17 @@ fn answer(meta: &Meta<'_>, line: &Line, value: Str<'_>, sink: &mut impl Sink) {
 }
 
 /// Evaluates the flags in order and appends their results and the line end to `line`.
-fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, now: u64, line: &mut Line) {
+fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, (now, wall_ahead): (u64, i64), line: &mut Line) {
     let had_won = !item.is_new && item.meta.marks & WON != 0;
     let is_stale = item.meta.marks & STALE != 0;
     for flag in meta.flags {
         match flag[0] {
-            b'T' => item.expires_at = meta.expires.and_then(|seconds| expires_at(seconds, now)),
-            b'N' if item.is_new => item.expires_at = meta.vivify.and_then(|seconds| expires_at(seconds, now)),
+            b'T' => item.expires_at = meta.expires.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
+            b'N' if item.is_new => {
+                item.expires_at = meta.vivify.and_then(|seconds| expires_at(seconds, now, wall_ahead))
+            }
             b'R' => {
-                let soon = meta.recache.and_then(|seconds| expires_at(seconds, now));
+                let soon = meta.recache.and_then(|seconds| expires_at(seconds, now, wall_ahead));
                 let is_near = item.expires_at.is_some_and(|at| soon.is_some_and(|soon| at < soon));
                 item.won |= is_near && !had_won;
             }
@@ -165,7 +167,7 @@ pub(super) fn set(
         how,
         flags: meta.client_flags,
         marks: if meta.binary { BINARY } else { 0 },
-        expiry: meta.expires.map_or(Expiry::Never, |seconds| expiry(seconds, cx.now)),
+        expiry: meta.expires.map_or(Expiry::Never, |seconds| expiry(seconds, cx.now, cx.wall_ahead)),
         cas: meta.cas,
         may_be_stale: meta.invalidate,
     };
@@ -196,7 +198,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
     let mut room = [0; KEY];
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
-    let now = cx.now;
+    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
     let store = cx.shards.of(&key);
     let code = match store.meta(&key, now) {
         None => {
@@ -207,7 +209,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
         Some(old) => {
             if meta.invalidate {
                 if let Some(seconds) = meta.expires
-                    && store.set_expiry(&key, expires_at(seconds, now), now).is_err()
+                    && store.set_expiry(&key, expires_at(seconds, now, wall_ahead), now).is_err()
                 {
                     return sink.put(NO_MEMORY);
                 }
@@ -231,7 +233,7 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     let counted = put::count(cx, &key, up, meta.delta, meta.cas);
-    let now = cx.now;
+    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
     let store = cx.shards.of(&key);
     let mut digits_room = [0; DIGITS];
     let (number, cas, is_new) = match counted {
@@ -259,8 +261,8 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let mut expires = before;
     for flag in meta.flags {
         match flag[0] {
-            b'T' => expires = meta.expires.and_then(|seconds| expires_at(seconds, now)),
-            b'N' if is_new => expires = meta.vivify.and_then(|seconds| expires_at(seconds, now)),
+            b'T' => expires = meta.expires.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
+            b'N' if is_new => expires = meta.vivify.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
             b't' => put_expiry(expires, now, &mut line),
             b'c' => _ = line.put(b" c").number(cas),
             _ => echo(flag, &key, meta.binary, &mut line),

@@ -229,7 +229,7 @@ pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result
     let now = cx.now;
     let store = cx.shards.of(key);
     cx.counts.add(Count::CmdTouch);
-    if !store.set_expiry(key, super::words::expires_at(seconds, now), now)? {
+    if !store.set_expiry(key, super::words::expires_at(seconds, now, cx.wall_ahead), now)? {
         cx.counts.add(Count::TouchMisses);
         return Ok(false);
     }

@@ -69,23 +69,25 @@ pub(super) fn length(text: &[u8]) -> Option<usize> {
     (0..=i32::MAX - 2).contains(&value).then_some(value as usize)
 }
 
-/// Returns the expiry for the `seconds` given by a client at `now`.
+/// Returns the expiry for the `seconds` given by a client at `now`, as [`expires_at`] does.
 #[inline]
-pub(super) fn expiry(seconds: i32, now: u64) -> Expiry {
-    match expires_at(seconds, now) {
+pub(super) fn expiry(seconds: i32, now: u64, wall_ahead: i64) -> Expiry {
+    match expires_at(seconds, now, wall_ahead) {
         None => Expiry::Never,
         Some(at) => Expiry::At(at),
     }
 }
 
-/// Returns the expiry time for the `seconds` given by a client at `now`, or `None` for never.
+/// Returns the expiry time for the `seconds` given by a client at `now`, when the wall clock is `wall_ahead`
+/// milliseconds ahead, or `None` for never.
 #[inline]
-pub(super) fn expires_at(seconds: i32, now: u64) -> Option<u64> {
+pub(super) fn expires_at(seconds: i32, now: u64, wall_ahead: i64) -> Option<u64> {
     match seconds {
         0 => None,
         ..0 => Some(now),
         1..=MONTH => Some(now + seconds as u64 * 1000),
-        _ => Some(seconds as u64 * 1000),
+        // 0 would be never.
+        _ => Some((seconds as u64 * 1000).saturating_sub_signed(wall_ahead).max(1)),
     }
 }
 
@@ -143,11 +145,13 @@ mod tests {
     #[test]
     fn times_up_to_a_month_are_relative() {
         let now = 1_000_000_000_000;
-        assert_eq!(expires_at(0, now), None);
-        assert_eq!(expires_at(-1, now), Some(now));
-        assert_eq!(expires_at(30, now), Some(now + 30_000));
-        assert_eq!(expires_at(MONTH, now), Some(now + 2_592_000_000));
-        assert_eq!(expires_at(MONTH + 1, now), Some(2_592_001_000));
+        for ahead in [0, 5000, -5000] {
+            assert_eq!(expires_at(0, now, ahead), None);
+            assert_eq!(expires_at(-1, now, ahead), Some(now));
+            assert_eq!(expires_at(30, now, ahead), Some(now + 30_000));
+            assert_eq!(expires_at(MONTH, now, ahead), Some(now + 2_592_000_000));
+            assert_eq!(expires_at(MONTH + 1, now, ahead), Some(2_592_001_000_u64.saturating_add_signed(-ahead)));
+        }
         assert_eq!(seconds_left(now + 30_000, now), 30);
         assert_eq!(seconds_left(now + 29_001, now), 30);
         assert_eq!(seconds_left(now, now + 5), 0);

@@ -2,11 +2,10 @@
 
 use crate::memcached;
 use crate::service::Kv;
-use crate::service::workers::hub::wall_millis;
 use crate::service::workers::messages::Message;
 use crate::store::Store;
 use linerate_bypass::Transport;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Duration;
 
 /// Longest sleep of an idle worker, and so the longest delay of an expiry.
 const REST: Duration = Duration::from_millis(10);
@@ -14,46 +13,6 @@ const REST: Duration = Duration::from_millis(10);
 const PERIOD: Duration = Duration::from_millis(1);
 /// Clients checked for idleness per period.
 const IDLE_CHECKS: usize = 256;
-/// Interval between readings of the system clock.
-const SET: Duration = Duration::from_secs(1);
-
-/// Clock in milliseconds since 1970 that seldom reads the system clock.
-pub(super) struct Clock {
-    /// Offset from the transport's time, and the time of its measurement.
-    ahead: u64,
-    set_at: Option<Instant>,
-    next: Instant,
-    started: u64,
-}
-
-impl Clock {
-    pub fn new() -> Self {
-        Clock { ahead: 0, set_at: None, next: Instant::ZERO, started: wall_millis() }
-    }
-
-    pub fn started(&self) -> u64 {
-        self.started
-    }
-
-    #[inline]
-    pub fn millis(&mut self, now: Instant) -> u64 {
-        if self.set_at.is_none_or(|at| now.since(at) >= SET) {
-            self.set(now);
-        }
-        self.ahead + millis_of(now)
-    }
-
-    #[cold]
-    fn set(&mut self, now: Instant) {
-        self.set_at = Some(now);
-        // The clock never goes back.
-        self.ahead = self.ahead.max(wall_millis().saturating_sub(millis_of(now)));
-    }
-}
-
-fn millis_of(time: Instant) -> u64 {
-    time.as_nanos() / 1_000_000
-}
 
 impl Kv {
     pub(super) fn work_in_background(&mut self, net: &mut impl Transport) -> Option<Duration> {
@@ -61,9 +20,9 @@ impl Kv {
         self.now = self.clock.millis(now);
         let is_full = self.server.outbox.flush();
         self.borrow(net);
-        let is_due = now >= self.clock.next;
+        let is_due = now >= self.next_work;
         if is_due {
-            self.clock.next = now + PERIOD;
+            self.next_work = now + PERIOD;
             self.server.tally.stats = self.stats;
             if self.server.refresh() {
                 self.apply_settings();
@@ -85,7 +44,7 @@ impl Kv {
         }
         let has_more = is_due && self.shard_tick();
         if has_more {
-            self.clock.next = now;
+            self.next_work = now;
         }
         self.serve_datagrams(net);
         for conn in std::mem::take(&mut self.unfinished) {

@@ -11,6 +11,7 @@
 //! | `latency` | histogram of latencies |
 //! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
+//! | `clock` | clock of the server |
 //! | `figures` | figures for metrics |
 //!
 //! A request whose keys are in the worker's own shard runs at once. A request whose keys are in one shard of another
@@ -21,6 +22,7 @@
 
 mod background;
 mod client_memory;
+mod clock;
 mod conn;
 mod fast_path;
 mod figures;
@@ -42,6 +44,7 @@ use crate::resp;
 use crate::shards::Placement;
 use crate::store::{HashBatch, KeyHasher, Store};
 use client_memory::ClientMemory;
+use clock::ServerClock;
 use conn::gather::Round;
 use conn::output::Replies;
 use conn::scatter::ScatteredKey;
@@ -50,7 +53,7 @@ use fast_path::ParsedAhead;
 use fast_path::conn_fast_state::ConnFastState;
 use latency::Latency;
 use linerate_bypass::inspect::Figure;
-use linerate_bypass::time::{Clock, Duration};
+use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use pause::PauseProgress;
 use std::net::SocketAddr;
@@ -121,10 +124,12 @@ pub struct Kv {
     unfinished: Vec<ConnId>,
     stats: Stats,
     counts: Arc<memcached::WorkerCounts>,
-    clock: background::Clock,
+    clock: ServerClock,
+    /// Time of the next periodic work.
+    next_work: Instant,
     /// Clock for requests that may take long.
     stopwatch: Clock,
-    /// Milliseconds since 1970.
+    /// Time of `clock`.
     now: u64,
     /// Slot of the client whose idle time was checked last.
     idle_cursor: usize,
@@ -140,8 +145,8 @@ impl Kv {
     pub fn new(hub: Arc<Hub>, ctx: WorkerCtx<Message>) -> Self {
         let WorkerCtx { worker, workers, app_sender } = ctx;
         assert_eq!(hub.workers(), workers, "the hub has another number of workers");
-        let clock = background::Clock::new();
-        let now = clock.started();
+        let start = hub.start_time();
+        let now = start.elapsed().as_millis() as u64;
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
         stores[worker] = Some(Box::new(hub.store(worker, now)));
         let counts = hub.counts(worker);
@@ -181,7 +186,8 @@ impl Kv {
             unfinished: Vec::new(),
             stats: Stats::default(),
             counts,
-            clock,
+            clock: ServerClock::new(start),
+            next_work: Instant::ZERO,
             stopwatch: Clock::start(),
             now,
             idle_cursor: 0,

@@ -96,7 +96,7 @@ impl Kv {
     /// Records a request that occupied the worker for `micros`.
     #[cold]
     pub(super) fn note_slow(&mut self, request: &Request<'_>, session: &Session, micros: u64) {
-        let slow = request.slow(session, micros, self.now);
+        let slow = request.slow(session, micros, self.now.saturating_add_signed(self.clock.wall_ahead()));
         let settings = self.settings();
         let is_logged = u64::try_from(settings.slow_micros).is_ok_and(|limit| micros >= limit);
         let most = usize::try_from(settings.slow_entries).unwrap_or(usize::MAX);

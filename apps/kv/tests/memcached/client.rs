@@ -166,6 +166,7 @@ impl Client {
             counts: &counts,
             limits: self.limits,
             now: self.now,
+            wall_ahead: 0,
         };
         self.is_closed = execute(request, data, &mut cx, out) != Flow::On;
         for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {

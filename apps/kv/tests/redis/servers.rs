@@ -177,6 +177,7 @@ impl LinerateServer {
             server: &mut self.server,
             stats: &mut self.stats,
             now: now(),
+            wall_ahead: 0,
         };
         request.run(&mut cx, &mut out);
         needed.iter().for_each(|at| self.stores[at] = lent[at].take());

@@ -17,12 +17,11 @@ pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan
 use crate::{Corrupt, Pace, Times, Traffic};
 use fastrand::Rng;
 use keyspace::{Filling, Issued, key};
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Clock, Instant};
 use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
 use one_sided::{GetOutcome, KnownPlaces, Reader};
 use protocol::{Op, Request, RequestResult, shown};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
 
 /// Refused SETs after which a worker stops filling.
 const MOST_REFUSED: u64 = 1000;
@@ -205,7 +204,7 @@ impl KvLoad {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let Some(exported) = self.space.plan.one_sided else { return Ok(()) };
-        let (now, clock) = (net.now(), exported.clock(wall_millis()));
+        let (now, clock) = (net.now(), exported.clock(local_millis()));
         let (counts, places) = (&mut self.reads, &mut self.places);
         stream.gets_pending.done(&mut Reader { net, conn, exported: &exported, counts, places }, read);
         loop {
@@ -320,9 +319,10 @@ impl KvLoad {
     }
 }
 
-/// Returns milliseconds since 1970.
-pub fn wall_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+/// Returns the local time in milliseconds since the first call, which no step of the wall clock changes.
+pub fn local_millis() -> u64 {
+    static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::start);
+    CLOCK.now().as_nanos() / 1_000_000
 }
 
 fn name(request: &Request) -> String {

@@ -214,7 +214,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
         return Err(usage("values are located through the Redis protocol: leave --protocol out"));
     }
     let remote = args.load.connect;
-    let asked = linerate_load::wall_millis();
+    let asked = linerate_load::local_millis();
     match query(args, move |done| Query::export(remote, done))?.map_or(Err(None), Query::outcome) {
         Ok(Some(exported)) => Ok(exported.asked_at(asked)),
         Ok(None) => Err(Error::NoExport(remote)),

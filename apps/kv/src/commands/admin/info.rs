@@ -58,7 +58,7 @@ fn server(text: &mut String, cx: &mut Context<'_, '_>, totals: &Totals) {
     line(text, "arch_bits", usize::BITS);
     line(text, "process_id", std::process::id());
     line(text, "tcp_port", cx.session.local.port());
-    line(text, "server_time_usec", cx.now * 1000);
+    line(text, "server_time_usec", cx.wall() * 1000);
     line(text, "uptime_in_seconds", seconds);
     line(text, "uptime_in_days", seconds / 86_400);
     line(text, "workers", totals.workers);

@@ -68,7 +68,7 @@ fn set(
 ) -> CommandResult {
     let condition = Condition::parse(request.args)?;
     let time = integer(&request.args[2])?;
-    let at = unit.to_millis(time, cx.now).ok_or_else(|| CommandError::expire_time(name))?;
+    let at = unit.to_millis(time, cx).ok_or_else(|| CommandError::expire_time(name))?;
     let key = cx.key(request, 1);
     let store = cx.shards.of(&key);
     let is_met = store.expires_at(&key, cx.now).is_some_and(|before| condition.is_met(before, at));
@@ -103,11 +103,13 @@ pub fn pttl(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 }
 
 pub fn expiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply_expiry(cx, request, reply, |at| (at + 500) / 1000)
+    let ahead = cx.wall_ahead;
+    reply_expiry(cx, request, reply, |at| (at.saturating_add_signed(ahead) + 500) / 1000)
 }
 
 pub fn pexpiretime(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    reply_expiry(cx, request, reply, |at| at)
+    let ahead = cx.wall_ahead;
+    reply_expiry(cx, request, reply, |at| at.saturating_add_signed(ahead))
 }
 
 /// Replies with the expiry time, -1 if the key does not expire, or -2 if it does not exist.
@@ -195,6 +197,32 @@ mod tests {
         for mut client in TestClient::each() {
             client.expect("set a 1 pxat 9223372036854775807", "+OK");
             client.expect("pexpiretime a", ":281474976710655");
+        }
+    }
+
+    #[test]
+    fn absolute_times_follow_the_wall_clock_and_relative_times_do_not() {
+        const STEP: i64 = 3_600_000;
+        for mut client in TestClient::each() {
+            client.expect("set relative 1 ex 10", "+OK");
+            for ahead in [STEP, 0, -STEP] {
+                client.set_wall_ahead(ahead);
+                let at = START.saturating_add_signed(ahead) + 5000;
+                client.expect("time", &format!("*2 $10 {} $1 0", (at - 5000) / 1000));
+                client.expect("ttl relative", ":10");
+                client.expect("pexpiretime relative", &format!(":{}", at + 5000));
+                client.expect(&format!("set a 1 pxat {at}"), "+OK");
+                client.expect("pttl a", ":5000");
+                client.expect(&format!("expireat a {}", at / 1000), ":1");
+                client.expect("pttl a", ":5000");
+                client.expect("expiretime a", &format!(":{}", at / 1000));
+                client.expect(&format!("getex a exat {}", at / 1000), "$1 1");
+                client.expect("pttl a", ":5000");
+                client.expect(&format!("pexpireat a {}", at - 5000), ":1");
+                client.expect("exists a", ":0");
+                client.expect("set a 1 pxat 5", "+OK");
+                client.expect("exists a", ":0");
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_
         return Ok(());
     }
     let options = Options::parse(request.args, 3, Of::Set)?;
-    let (expiry, _) = options.expiry("set", cx.now)?;
+    let (expiry, _) = options.expiry("set", cx)?;
     let store = cx.shards.of(&key);
     let old = if options.get { Some(Old::of(store.get(&key, cx.now)?)) } else { None };
     let is_there = (options.if_new || options.if_exists) && store.exists(&key, cx.now);
@@ -99,7 +99,7 @@ fn set_for(
     reply: &mut Reply<'_>,
 ) -> CommandResult {
     let key = cx.key(request, 1);
-    let millis = millis(&request.args[2], unit, name, cx.now)?;
+    let millis = millis(&request.args[2], unit, name, cx)?;
     cx.shards.of(&key).set(&key, request.args.value(3), Expiry::At(expiry(millis)), cx.now)?;
     reply.ok();
     Ok(())
@@ -131,6 +131,7 @@ pub fn getdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 pub fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let options = Options::parse(request.args, 2, Of::Getex)?;
+    let expiry_time = options.expiry("getex", cx);
     let store = cx.shards.of(&key);
     if store.get(&key, cx.now)?.is_none() {
         cx.count_lookup(false);
@@ -138,7 +139,7 @@ pub fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
         return Ok(());
     }
     // The time is checked only if the key exists.
-    let (_, at) = options.expiry("getex", cx.now)?;
+    let (_, at) = expiry_time?;
     let is_over = at.is_some_and(|at| at <= cx.now as i64);
     if !is_over && (at.is_some() || options.persist) {
         store.set_expiry(&key, at.map(expiry), cx.now)?;

@@ -449,6 +449,7 @@ impl Kv {
             server: &mut self.server,
             stats: &mut self.stats,
             now: self.now,
+            wall_ahead: self.clock.wall_ahead(),
         };
         let before = self.replies.mark();
         request.run(&mut cx, &mut self.replies);
@@ -475,6 +476,7 @@ impl Kv {
             server: &mut self.server,
             counts: &self.counts,
             now: self.now,
+            wall_ahead: self.clock.wall_ahead(),
         };
         memcached::execute(request, value, &mut cx, &mut self.replies)
     }

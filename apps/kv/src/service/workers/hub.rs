@@ -6,6 +6,7 @@ use crate::counters::CounterNames;
 use crate::export::{Export, Layout};
 use crate::memcached::{Counts, WorkerCounts};
 use crate::service::client_memory::ClientMemoryBoard;
+use crate::service::clock::Start;
 use crate::service::pause::PauseBoard;
 use crate::service::slow_log::{SlowLog, Warnings};
 use crate::service::workers::access::PasswordConflict;
@@ -17,7 +18,6 @@ use linerate_bypass::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Lower bound of the memory limit in bytes.
 const LEAST_MEMORY: u64 = 4 << 20;
@@ -57,7 +57,7 @@ pub struct Hub {
     copies: Arc<[ReadCopies]>,
     /// Upper bound of the memory limit: the mapped bytes.
     max_memory: u64,
-    since: u64,
+    start: Start,
     settings: Mutex<Arc<Settings>>,
     /// Number of changes of the settings.
     version: AtomicU64,
@@ -72,7 +72,7 @@ pub struct Hub {
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
     removed_before: Mutex<store::Counts>,
-    pub(in crate::service) http_warnings: Warnings,
+    pub(in crate::service) foreign_warnings: Warnings,
     pub(in crate::service) memory_warnings: Warnings,
     client_memory: ClientMemoryBoard,
     slow_log: SlowLog,
@@ -117,11 +117,6 @@ impl Tally {
         self.input += other.input;
         self.output += other.output;
     }
-}
-
-/// Returns the milliseconds since 1970.
-pub(in crate::service) fn wall_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Returns a hash secret from the system's randomness. Clients that choose keys cannot guess it.
@@ -188,7 +183,7 @@ impl Hub {
             counters,
             copies,
             max_memory: settings.memory,
-            since: wall_millis(),
+            start: Start::now(),
             settings: Mutex::new(Arc::new(settings)),
             version: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
@@ -198,7 +193,7 @@ impl Hub {
             counts_before: Mutex::default(),
             shards: (0..workers).map(|_| Arc::default()).collect(),
             removed_before: Mutex::default(),
-            http_warnings: Warnings::default(),
+            foreign_warnings: Warnings::default(),
             memory_warnings: Warnings::default(),
             client_memory: ClientMemoryBoard::new(workers),
             slow_log: SlowLog::new(workers),
@@ -251,6 +246,11 @@ impl Hub {
     pub(in crate::service) fn export(&self) -> Option<(RemoteAddr, Layout)> {
         let (export, addr) = self.export.as_ref()?;
         Some((*addr.get()?, *export.layout()))
+    }
+
+    /// Returns the time at which the server started.
+    pub(in crate::service) fn start_time(&self) -> Start {
+        self.start
     }
 
     pub(in crate::service) fn store(&self, worker: usize, now: u64) -> Store {
@@ -445,7 +445,7 @@ impl Hub {
             evicted_clients: all.evicted,
             input: all.input,
             output: all.output,
-            since: self.since,
+            since: self.start.millis(),
             workers: self.workers,
             used: self.shards.iter().map(|shard| shard.used()).sum(),
             expired: removed.expired.saturating_sub(before.expired),

@@ -164,7 +164,7 @@ impl ServerView {
     /// more than the request.
     #[cold]
     pub fn warn_of(&self, foreign: Foreign, peer: Option<SocketAddr>, now: u64) {
-        if !self.hub.http_warnings.may_warn(now) {
+        if !self.hub.foreign_warnings.may_warn(now) {
             return;
         }
         let peer = peer.map_or_else(|| "a client".to_owned(), |peer| peer.to_string());

@@ -132,9 +132,9 @@ impl Exported {
         Some(Exported { addr, layout, clock_offset: clock })
     }
 
-    /// Computes the clock offset. The query was sent at the local time `asked` or later, in milliseconds since 1970, so
-    /// the server's clock is never underestimated: a GET of a key that is about to expire may be sent to the server,
-    /// but no expired value is found. Called once.
+    /// Computes the clock offset. The query was sent at the local time `asked` in milliseconds or later, so the
+    /// server's clock is never underestimated: a GET of a key that is about to expire may be sent to the server, but no
+    /// expired value is found. Called once.
     pub fn asked_at(self, asked: u64) -> Self {
         Exported { clock_offset: self.clock_offset.wrapping_sub(asked), ..self }
     }
