@@ -22,10 +22,12 @@ mod block;
 mod buddy;
 mod chunk;
 mod class;
+pub(crate) mod hugepages;
 mod region;
 
 pub use block::ArenaMut;
 pub use buddy::{BuddyArena, BuddyMut, Evacuation};
+pub use hugepages::NoHugepages;
 pub use region::Backing;
 pub(crate) use region::Region;
 

@@ -1,11 +1,12 @@
 //! Memory regions, mapped or provided by the caller.
 
+use super::hugepages::NoHugepages;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-/// Size of hugepages. Explicit, because the system's default may be 1 GB.
-const HUGEPAGE: usize = 2 << 20;
+/// Size of an arena's hugepages. Explicit, because the system's default may be 1 GB.
+pub(super) const HUGEPAGE: usize = 2 << 20;
 
 /// Kind of pages of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,32 +29,37 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps `len` bytes for `purpose`. With `hugepages`, uses hugepages if enough are free.
+    /// Maps `len` bytes for `purpose`. With `hugepages`, uses hugepages if enough can be allocated.
     pub(crate) fn new(len: usize, hugepages: bool, purpose: &str) -> io::Result<Region> {
-        match hugepages.then(|| Region::hugepages(len)) {
+        match hugepages.then(|| Region::hugepages(len, HUGEPAGE)) {
             Some(Ok(region)) => Ok(region),
-            Some(Err(error)) => {
-                tracing::warn!(
-                    "no hugepages for {purpose}, using ordinary pages: {error}; reserve more by `linerate hugepages \
-                     reserve`"
-                );
+            Some(Err(_)) => {
+                tracing::warn!("no hugepages for {purpose}, using ordinary pages: {}", NoHugepages::for_region(len));
                 Region::pages(len)
             }
             None => Region::pages(len),
         }
     }
 
-    fn hugepages(len: usize) -> io::Result<Region> {
-        let len = len.checked_next_multiple_of(HUGEPAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_POPULATE;
-        let start = map(len, flags)?;
-        Ok(Region { start, len, backing: Backing::Hugepages, release: None })
+    /// Maps `len` bytes in hugepages of `size` bytes, and allocates all of the pages.
+    pub(super) fn hugepages(len: usize, size: usize) -> io::Result<Region> {
+        let len = len.checked_next_multiple_of(size).ok_or(io::ErrorKind::OutOfMemory)?;
+        let size_flag = (size.ilog2() as libc::c_int) << libc::MAP_HUGE_SHIFT;
+        let start = map(len, libc::MAP_HUGETLB | size_flag | libc::MAP_POPULATE)?;
+        let region = Region { start, len, backing: Backing::Hugepages, release: None };
+        // MAP_POPULATE reports no failure, as under a hugetlb limit of the cgroup, and a page that is missing raises
+        // SIGBUS on access.
+        match advise(start, len, libc::MADV_POPULATE_WRITE) {
+            // The kernel is older than Linux 5.14.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(region),
+            populated => populated.map(|()| region),
+        }
     }
 
     fn pages(len: usize) -> io::Result<Region> {
         let start = map(len, 0)?;
-        // Optional: the kernel may ignore the advice.
-        advise(start, len, libc::MADV_HUGEPAGE);
+        // Optional: the kernel may reject the advice.
+        let _ = advise(start, len, libc::MADV_HUGEPAGE);
         Ok(Region { start, len, backing: Backing::Pages, release: None })
     }
 
@@ -73,16 +79,17 @@ fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<u8>> {
     }
     let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
     // After a fork, a page that a device accesses must stay with this process and not become a copy.
-    advise(start, len, libc::MADV_DONTFORK);
+    let _ = advise(start, len, libc::MADV_DONTFORK);
     Ok(start)
 }
 
 /// Advises the kernel on a mapping of [`map`]. Miri has no `madvise`.
-fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) {
-    if !cfg!(miri) {
-        // SAFETY: the mapping exists and is `len` bytes long. Both kinds of advice leave its contents unchanged.
-        unsafe { libc::madvise(start.as_ptr().cast(), len, advice) };
+fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int) -> io::Result<()> {
+    // SAFETY: the mapping exists and is `len` bytes long. The advice leaves its contents unchanged.
+    if cfg!(miri) || unsafe { libc::madvise(start.as_ptr().cast(), len, advice) } == 0 {
+        return Ok(());
     }
+    Err(io::Error::last_os_error())
 }
 
 impl Drop for Region {

@@ -2,7 +2,7 @@
 
 use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
 use super::process::{self, is_orphan, socket, wait_for};
-use linerate_bypass::dpdk::{Port, PortConfig, QueuePair};
+use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
 use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, RxChecksum, TxOffload};
 use linerate_harness::rerun::parts;
 
@@ -21,7 +21,7 @@ pub fn between(peers: fn(&str) -> String, queues: u16, memory: &str, local: impl
     parts(|role| match role {
         "peer" => {
             let huge = std::env::var_os(MEMORY).is_some_and(|memory| memory == "huge");
-            let eal = if huge { eal_in_hugepages().unwrap() } else { eal() };
+            let eal = if huge { Eal::start(&EalConfig::default()).unwrap() } else { eal() };
             let queues = std::env::var(QUEUES).unwrap().parse().unwrap();
             let port = open(&eal, &peers(&std::env::var(SOCKET).unwrap()), PortConfig { queues, ..small() });
             let mut ends = port.take_queues();

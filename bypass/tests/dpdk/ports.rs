@@ -1,9 +1,13 @@
 //! Tests of ports and queue pairs on DPDK's virtual devices.
 
 use super::frames::{bounce, bytes, eal_with, frame, number, open, packet, small};
-use super::process::wait_for;
-use linerate_bypass::dpdk::{Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair};
+use super::process::{socket, wait_for};
+use linerate_bypass::arena::{self, Arena, ArenaConfig};
+use linerate_bypass::dpdk::{
+    Backing, Eal, EalConfig, EalError, Hugepages, Mbuf, OpenError, Port, PortConfig, QueuePair,
+};
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
+use linerate_harness::hugepages;
 use linerate_harness::program::ip;
 use linerate_harness::rerun::{alone, alone_in_a_namespace};
 
@@ -27,9 +31,61 @@ fn eal_starts_only_once() {
 #[test]
 fn missing_hugepages_are_reported_with_a_remedy() {
     alone(|| {
-        let config = EalConfig { hugepages: Hugepages::Require, memory_mb: Some(1 << 30), ..EalConfig::default() };
+        let config =
+            EalConfig { hugepages: Hugepages::Require, ports_mb: 1 << 30, arenas_mb: 8, ..EalConfig::default() };
         let error = Eal::start(&config).unwrap_err().to_string();
-        assert!(error.contains("run 'sysctl -w vm.nr_hugepages="), "{error}");
+        assert!(error.ends_with("run 'linerate hugepages reserve --memory 1073741832M --top-up' as root"), "{error}");
+    });
+}
+
+/// Opens a port with two queue pairs under a limit of hugepages that is `spare_mb` above its estimated memory. Returns
+/// the pages of EAL, or `None` if this machine permits no limit.
+fn backing_within(spare_mb: i64) -> Option<Backing> {
+    let config = PortConfig { queues: 2, peer_timeout: None, ..PortConfig::default() };
+    let limit = u64::try_from((i64::from(config.memory_mb()) + spare_mb).max(0)).unwrap() << 20;
+    if !hugepages::available() {
+        return None;
+    }
+    let _limited = hugepages::Limited::enter(limit)?;
+    let eal = Eal::start(&EalConfig { ports_mb: config.memory_mb(), arenas_mb: 7, ..EalConfig::default() }).unwrap();
+    let port = open(&eal, &format!("vhost:{}", socket("pages")), config);
+    assert!(port.mempool().size() > 2 * 16_384);
+    Some(eal.backing().clone())
+}
+
+#[test]
+fn hugepages_that_suffice_for_the_ports_are_used() {
+    alone(|| {
+        if let Some(backing) = backing_within(2) {
+            assert_eq!(backing, Backing::Hugepages);
+        }
+    });
+}
+
+#[test]
+fn hugepages_beyond_the_limit_of_the_cgroup_are_not_used() {
+    alone(|| {
+        let Some(backing) = backing_within(-2) else { return };
+        let Backing::OrdinaryPages { reason } = backing else { panic!("hugepages beyond the limit") };
+        assert!(reason.contains("cgroup"), "{reason}");
+    });
+}
+
+#[test]
+fn arena_beyond_the_limit_of_the_cgroup_has_ordinary_pages() {
+    alone(|| {
+        if !hugepages::available() {
+            return;
+        }
+        let Some(_limited) = hugepages::Limited::enter(8 << 20) else { return };
+        let arena = |bytes| Arena::new(ArenaConfig { bytes, hugepages: true }).unwrap();
+        assert_eq!(arena(8 << 20).backing(), arena::Backing::Hugepages);
+        let beyond = arena(16 << 20);
+        assert_eq!(beyond.backing(), arena::Backing::Pages);
+        while let Some(mut block) = beyond.alloc(Arena::MAX_LEN) {
+            block.fill(7);
+            std::mem::forget(block);
+        }
     });
 }
 

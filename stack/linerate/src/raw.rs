@@ -70,9 +70,8 @@ impl FramePortConfig {
         use linerate_bypass::dpdk::PortConfig;
         let cores = self.check(place)?;
         let file = self.capture.as_ref().map(CaptureConfig::create).transpose()?;
-        let eal = dpdk_port::start_eal(&self.via, &self.eal)?;
         let config = PortConfig { mtu: self.mtu, force: self.force, stop: stop.clone(), ..PortConfig::default() };
-        let port = dpdk_port::open(&eal, &self.via, cores.len(), config)?;
+        let (eal, port) = dpdk_port::open(&self.via, &self.eal, 0, cores.len(), config)?;
         let can = port.capabilities();
         frames.check_payload(usize::from(can.mtu).min(can.data_room.saturating_sub(ETHERNET)))?;
         if frames.needs_link() {

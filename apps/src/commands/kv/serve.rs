@@ -176,6 +176,8 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
     let mut listen = Listen { udp, ..Listen::default() };
     if args.cluster.is_cluster() { &mut listen.by_worker } else { &mut listen.tcp }.extend(&args.listen);
     if args.memcached_sharded { &mut listen.by_worker } else { &mut listen.tcp }.extend(args.memcached);
+    let mut net = args.net.clone();
+    net.arena = args.memory as usize;
     let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
         let settings = Settings {
             password,
@@ -219,10 +221,10 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
     let time = args.work.service_time;
     if time.is_zero() {
         let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
-        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ())
+        serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ())
     } else {
         let make = |network: &_| open(network).map(|hub| move |ctx| Busy::new(Kv::new(hub.clone(), ctx), time));
-        serve_on("kv", &args.net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
+        serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
     }
 }
 

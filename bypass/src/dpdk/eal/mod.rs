@@ -6,6 +6,7 @@ pub(super) mod region;
 pub(super) mod signals;
 
 use self::region::ReserveError;
+use crate::arena::{NoHugepages, hugepages};
 use crate::dpdk::mbuf::header_ownership;
 use crate::{Arena, Via};
 use dpdk_sys as sys;
@@ -16,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Use of hugepages for EAL's memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Hugepages {
-    /// Hugepages if enough are free, otherwise ordinary pages; [`Eal::backing`] returns the choice.
+    /// Hugepages if enough can be allocated, otherwise ordinary pages; [`Eal::backing`] returns the choice.
     #[default]
     Auto,
-    /// Hugepages only: [`Eal::start`] fails if too few are free.
+    /// Hugepages only: [`Eal::start`] fails if too few can be allocated.
     Require,
     /// Ordinary pages.
     Never,
@@ -42,8 +43,13 @@ pub enum Pci {
 pub struct EalConfig {
     /// Use of hugepages.
     pub hugepages: Hugepages,
-    /// Memory in MB to allocate at start. `None`: on demand with hugepages, and otherwise 1024 MB, whose untouched
-    /// pages occupy no memory.
+    /// Memory in MB that the ports need ([`PortConfig::memory_mb`](super::PortConfig::memory_mb)). Hugepages are used
+    /// only if this much can be allocated. They are allocated on demand.
+    pub ports_mb: u32,
+    /// Memory in MB for [`Eal::arena`].
+    pub arenas_mb: u32,
+    /// Memory in MB to map at start without hugepages; untouched pages occupy no memory. `None`: as much as the above
+    /// require, and at least 1024 MB.
     pub memory_mb: Option<u32>,
     /// PCI devices to probe.
     pub pci: Pci,
@@ -79,8 +85,8 @@ pub enum Backing {
     Hugepages,
     /// Ordinary pages: slower, and not usable by a device behind an IOMMU.
     OrdinaryPages {
-        /// Reason, and the command that reserves hugepages.
-        remedy: String,
+        /// Reason, with the remedy.
+        reason: String,
     },
 }
 
@@ -91,16 +97,9 @@ pub enum EalError {
     /// EAL has already been started in this process.
     #[error("DPDK is already started: a process can start it only once")]
     AlreadyStarted,
-    /// Hugepages were required, and too few are free.
-    #[error("{free_mb} MB of hugepages are free and {needed_mb} MB are needed: run '{remedy}' as root")]
-    NoHugepages {
-        /// Free hugepage memory in MB.
-        free_mb: u64,
-        /// Required hugepage memory in MB.
-        needed_mb: u64,
-        /// Command that reserves the hugepages.
-        remedy: String,
-    },
+    /// Hugepages were required, and too few can be allocated.
+    #[error("{0}")]
+    NoHugepages(NoHugepages),
     /// An argument contains a zero byte.
     #[error("EAL argument contains a zero byte: '{0}'")]
     Argument(String),
@@ -122,11 +121,13 @@ pub struct TooManyThreads(u32);
 #[derive(Debug, Clone)]
 pub struct Eal {
     backing: Backing,
+    /// Memory of the ports in MB.
+    ports_mb: u64,
 }
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Minimum hugepage memory of EAL and a port's packets in MB.
+/// Hugepage memory of EAL and of a small port in MB.
 const LEAST_MB: u64 = 64;
 /// Memory of EAL without hugepages in MB. It cannot grow; untouched pages occupy no memory.
 const ORDINARY_MB: u32 = 1024;
@@ -135,16 +136,15 @@ impl Eal {
     /// Starts EAL. Reserves no core, keeps the CPU affinity of the calling thread, and logs to `tracing` with the
     /// target `dpdk` instead of standard error.
     pub fn start(config: &EalConfig) -> Result<Eal, EalError> {
-        let needed_mb = u64::from(config.memory_mb.unwrap_or(0)).max(LEAST_MB);
-        let free_mb = free_hugepages_mb();
-        let remedy = format!("sysctl -w vm.nr_hugepages={}", (needed_mb.max(u64::from(ORDINARY_MB))).div_ceil(2));
+        let ports_mb = u64::from(config.ports_mb).max(LEAST_MB);
+        let wanted_mb = ports_mb + u64::from(config.arenas_mb);
         let backing = match config.hugepages {
-            _ if config.gives(&["--no-huge"]) => Backing::OrdinaryPages { remedy: "--no-huge was given".to_owned() },
-            Hugepages::Never => Backing::OrdinaryPages { remedy: "hugepages are disabled".to_owned() },
-            _ if free_mb >= needed_mb => Backing::Hugepages,
-            Hugepages::Require => return Err(EalError::NoHugepages { free_mb, needed_mb, remedy }),
-            Hugepages::Auto => Backing::OrdinaryPages {
-                remedy: format!("{free_mb} MB of hugepages are free; run '{remedy}' as root to reserve more"),
+            _ if config.gives(&["--no-huge"]) => Backing::OrdinaryPages { reason: "--no-huge was given".to_owned() },
+            Hugepages::Never => Backing::OrdinaryPages { reason: "hugepages are disabled".to_owned() },
+            choice => match hugepages::check(ports_mb, wanted_mb) {
+                Ok(()) => Backing::Hugepages,
+                Err(reason) if choice == Hugepages::Require => return Err(EalError::NoHugepages(reason)),
+                Err(reason) => Backing::OrdinaryPages { reason: reason.to_string() },
             },
         };
         let arguments = arguments(config, &backing)
@@ -171,7 +171,7 @@ impl Eal {
         if !header_ownership::register() {
             return Err(EalError::Refused("there is no free dynamic field in an mbuf".to_owned()));
         }
-        Ok(Eal { backing })
+        Ok(Eal { backing, ports_mb })
     }
 
     /// Returns the pages of EAL's memory.
@@ -199,10 +199,20 @@ impl Eal {
         }
     }
 
+    /// Returns the start of a sentence with the command that reserves the hugepages of the ports, if EAL uses them.
+    pub(crate) fn reserve_hint(&self) -> String {
+        match self.backing {
+            Backing::Hugepages => {
+                format!("run '{}' as root and start again, or ", NoHugepages::reserve_command(self.ports_mb))
+            }
+            Backing::OrdinaryPages { .. } => String::new(),
+        }
+    }
+
     /// Creates an [`Arena`] in `bytes` of EAL's memory, which every open port can access, so blocks are sent without a
     /// copy. An arena that is created before the ports is registered with them once.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ReserveError> {
-        region::arena(bytes)
+        region::arena(bytes, self.ports_mb)
     }
 }
 
@@ -240,14 +250,13 @@ fn arguments(config: &EalConfig, backing: &Backing) -> Vec<String> {
         Backing::Hugepages => {
             add(&["--huge-dir", "--in-memory", "--legacy-mem"], &["--in-memory".to_owned()]);
             add(&["--single-file-segments", "--legacy-mem"], &["--single-file-segments".to_owned()]);
-            if let Some(memory_mb) = config.memory_mb {
-                add(&["-m", "--socket-mem"], &["-m".to_owned(), memory_mb.to_string()]);
-            }
         }
         Backing::OrdinaryPages { .. } => {
             add(&["--no-huge"], &["--no-huge".to_owned()]);
             add(&["--no-shconf"], &["--no-shconf".to_owned()]);
-            add(&["-m"], &["-m".to_owned(), config.memory_mb.unwrap_or(ORDINARY_MB).to_string()]);
+            // A packet does not cross the boundary of an ordinary page, so packets take up to twice their size.
+            let sum_mb = config.ports_mb.saturating_mul(2).saturating_add(config.arenas_mb).max(ORDINARY_MB);
+            add(&["-m"], &["-m".to_owned(), config.memory_mb.unwrap_or(sum_mb).to_string()]);
         }
     }
     match &config.pci {
@@ -301,23 +310,12 @@ fn list(cpus: &libc::cpu_set_t) -> String {
     numbers.collect::<Vec<_>>().join(",")
 }
 
-/// Returns the memory in free hugepages of all sizes, in MB.
-fn free_hugepages_mb() -> u64 {
-    let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
-    let free_kb = sizes.flatten().filter_map(|size| {
-        let kb: u64 = size.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let free: u64 = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
-        Some(kb * free)
-    });
-    free_kb.sum::<u64>() / 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ordinary() -> Backing {
-        Backing::OrdinaryPages { remedy: String::new() }
+        Backing::OrdinaryPages { reason: String::new() }
     }
 
     #[test]
@@ -348,5 +346,7 @@ mod tests {
         let ordinary = arguments(&EalConfig::default(), &ordinary());
         assert!(ordinary.contains(&"--no-huge".to_owned()) && !ordinary.contains(&"--in-memory".to_owned()));
         assert!(ordinary.windows(2).any(|pair| pair == ["-m", "1024"]));
+        let config = EalConfig { ports_mb: 500, arenas_mb: 700, ..EalConfig::default() };
+        assert!(arguments(&config, &self::ordinary()).windows(2).any(|pair| pair == ["-m", "1700"]));
     }
 }

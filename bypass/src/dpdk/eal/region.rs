@@ -1,7 +1,7 @@
 //! Arena in EAL's memory, which every open port can access.
 
 use crate::Memory;
-use crate::arena::{Arena, ArenaError};
+use crate::arena::{Arena, ArenaError, NoHugepages, hugepages};
 use dpdk_sys as sys;
 use std::ptr::NonNull;
 
@@ -10,8 +10,13 @@ use std::ptr::NonNull;
 #[non_exhaustive]
 pub enum ReserveError {
     /// EAL has no contiguous free memory of this many bytes.
-    #[error("DPDK has no {0} contiguous bytes of memory left: reserve more hugepages, or ask for less")]
-    NoMemory(usize),
+    #[error("DPDK has no {bytes} contiguous bytes of memory left: {reason}; then start again, or ask for less")]
+    NoMemory {
+        /// Requested bytes.
+        bytes: usize,
+        /// Reason, with a remedy that suffices for the ports and the arena.
+        reason: NoHugepages,
+    },
     /// The size is invalid for an arena.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -32,13 +37,16 @@ impl Drop for Region {
     }
 }
 
-/// Creates an arena in `bytes` of EAL's memory.
-pub(crate) fn arena(bytes: usize) -> Result<Arena, ReserveError> {
+/// Creates an arena in `bytes` of EAL's memory, which the ports need `ports_mb` MB of.
+pub(crate) fn arena(bytes: usize, ports_mb: u64) -> Result<Arena, ReserveError> {
     const PAGE: u32 = 4096;
     const ANY_NODE: i32 = -1;
     // SAFETY: there is no name, and the alignment is a power of two.
     let start = unsafe { sys::rte_zmalloc_socket(std::ptr::null(), bytes, PAGE, ANY_NODE) };
-    let start = NonNull::new(start.cast()).ok_or(ReserveError::NoMemory(bytes))?;
+    let start = NonNull::new(start.cast()).ok_or_else(|| {
+        let needed_mb = (bytes as u64).div_ceil(1 << 20);
+        ReserveError::NoMemory { bytes, reason: hugepages::reason(needed_mb, ports_mb.saturating_add(needed_mb)) }
+    })?;
     let region = Region { start };
     // SAFETY: EAL allocated the memory, zeroed and exclusive, and frees it when the region is dropped, which the arena
     // does last. For bytes that cross a page boundary, `lr_iova` checks that they are contiguous for a device.

@@ -37,13 +37,15 @@ impl Default for MempoolConfig {
 /// Reason why a pool could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no memory for {packets} packets of {data_room} bytes ({reason}): reserve more hugepages with 'linerate hugepages \
-     reserve', or use fewer workers, connections or packets (--max-packets)"
+    "no memory for {packets} packets of {data_room} bytes ({reason}): {remedy}use fewer workers, connections or packets \
+     (--max-packets)"
 )]
 pub struct MempoolError {
     packets: u32,
     data_room: u16,
     reason: String,
+    /// Command that reserves hugepages, if they are in use.
+    remedy: String,
 }
 
 /// Handle to a packet pool. Clones refer to the same pool.
@@ -89,13 +91,16 @@ pub(crate) const CACHE_FULL: u32 = CACHE + CACHE / 2;
 
 impl Mempool {
     /// Creates a pool in EAL's memory.
-    pub fn new(_eal: &Eal, config: MempoolConfig) -> Result<Mempool, MempoolError> {
+    pub fn new(eal: &Eal, config: MempoolConfig) -> Result<Mempool, MempoolError> {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = idle.iter().position(|pool| pool.config == config) {
             return Ok(Mempool { pool: Arc::new(idle.swap_remove(found)) });
         }
         drop(idle);
-        let error = |reason| MempoolError { packets: config.packets, data_room: config.data_room, reason };
+        let error = |reason| {
+            let MempoolConfig { packets, data_room, .. } = config;
+            MempoolError { packets, data_room, reason, remedy: eal.reserve_hint() }
+        };
         let headroom = sys::LR_MBUF_HEADROOM as u16;
         let room = config.data_room.checked_add(headroom).ok_or_else(|| error("too large".to_owned()))?;
         let name = CString::new(format!("linerate_{}", NAMES.fetch_add(1, Ordering::Relaxed))).unwrap_or_default();
@@ -103,7 +108,7 @@ impl Mempool {
         let cache = CACHE.min(config.packets / 4);
         let mut raw = std::ptr::null_mut();
         log::reason(|| {
-            // SAFETY: EAL runs, because `_eal` exists. DPDK copies the name.
+            // SAFETY: EAL runs, because `eal` exists. DPDK copies the name.
             raw = unsafe {
                 sys::lr_pool_create(
                     name.as_ptr(),

@@ -97,6 +97,13 @@ impl Default for PortConfig {
     }
 }
 
+impl PortConfig {
+    /// Returns the memory in MB that a port with this configuration needs at most on usual devices, EAL's included.
+    pub fn memory_mb(&self) -> u32 {
+        setup::memory_mb(self)
+    }
+}
+
 /// Frames that a port's devices lost, by their counters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Drops {

@@ -39,6 +39,12 @@ const PACKETS: u32 = 16_384;
 /// Maximum total data room of the [`PACKETS`] packets in bytes. Longer packets are fewer.
 const POOL_BYTES: usize = 64 << 20;
 
+/// Memory per packet besides its data room in bytes: the headers of the pool and of the packet, the private area, the
+/// headroom, and the packet's entry in the pool's ring.
+const PACKET_OVERHEAD: usize = 512;
+/// Memory of EAL and the rings of a port in MB.
+const EAL_MB: u32 = 16;
+
 /// Settings of a port.
 #[derive(Debug, Clone)]
 pub(crate) struct PortSettings {
@@ -195,12 +201,10 @@ pub(crate) fn derive(
     let fill = if is_xdp { XDP_FILL } else { 0 };
     let rings = u32::from(rx_descriptors.max(fill)) + u32::from(tx_descriptors);
     let longest = if lro || chains { MAX_IP.div_ceil(DATA_ROOM) } else { 1 };
-    let needed = rings + ((longest + 1) * BURST) as u32 + CACHE_FULL;
+    let needed = in_use(rings, longest);
     let queue_pairs = u32::from(spec.queues);
     let least = queue_pairs * (u32::from(rx_descriptors.max(fill)) + 64);
-    let owned = PACKETS.min((POOL_BYTES / data_room) as u32).max(config.held);
-    let all = queue_pairs.saturating_mul(needed.saturating_add(owned));
-    let packets = config.pool_size.unwrap_or(all).max(least);
+    let packets = pool_size(config, queue_pairs, needed, data_room).max(least);
     let rx = |bit| rx_offloads & bit != 0;
     let tx = |bit| tx_offloads & bit != 0;
     let capabilities = Capabilities {
@@ -247,6 +251,28 @@ pub(crate) fn derive(
         max_tso_segments: segments(info.tx_segments_max),
         max_tso_frame: MAX_TSO_FRAME,
     })
+}
+
+/// Returns the packets that a queue pair needs besides its owner's.
+fn in_use(rings: u32, longest: usize) -> u32 {
+    rings + ((longest + 1) * BURST) as u32 + CACHE_FULL
+}
+
+/// Returns the size of the pool for `queue_pairs` that need `needed` packets each besides their owners'.
+fn pool_size(config: &PortConfig, queue_pairs: u32, needed: u32, data_room: usize) -> u32 {
+    let owned = PACKETS.min((POOL_BYTES / data_room) as u32).max(config.held);
+    config.pool_size.unwrap_or(queue_pairs.saturating_mul(needed.saturating_add(owned)))
+}
+
+/// Estimates the memory of EAL and a port in MB before its device is known.
+pub(crate) fn memory_mb(config: &PortConfig) -> u32 {
+    let mtu = config.mtu.map_or(0, usize::from);
+    let data_room = (mtu + ETHERNET + TAGS + XDP_HEADROOM).next_multiple_of(64).max(DATA_ROOM);
+    let rings =
+        config.rx_descriptors.unwrap_or(XDP_FILL) as u32 + config.tx_descriptors.unwrap_or(2 * DESCRIPTORS) as u32;
+    let packets = pool_size(config, u32::from(config.queues), in_use(rings, MAX_IP.div_ceil(DATA_ROOM)), data_room);
+    let bytes = u64::from(packets) * (data_room + PACKET_OVERHEAD) as u64;
+    u32::try_from(bytes >> 20).unwrap_or(u32::MAX).saturating_add(EAL_MB)
 }
 
 /// Returns the numbers of descriptors to request from the device, before it rounds them.

@@ -354,6 +354,7 @@ impl From<NetArgs> for NetConfig {
             },
             capture: args.capture.into(),
             rdma: args.rdma.into(),
+            ..NetConfig::default()
         }
     }
 }

@@ -132,6 +132,9 @@ pub struct NetConfig {
     pub rdma: RdmaConfig,
     /// Arguments for EAL.
     pub eal: Vec<String>,
+    /// Bytes that will be requested from [`Network::arena`](crate::Network::arena). DPDK ports take them into account
+    /// when they choose their memory.
+    pub arena: usize,
 }
 
 /// Smallest MTU that can be configured, in bytes: every IPv4 host accepts datagrams of this size (RFC 791).

@@ -12,19 +12,27 @@ const LINK_LIMIT: Duration = Duration::from_secs(10);
 /// Interval at which the link state is read.
 const LINK_PERIOD: Duration = Duration::from_millis(5);
 
-/// Starts EAL as `via` needs it, with the additional `arguments`.
-pub fn start_eal(via: &Via, arguments: &[String]) -> Result<Eal, Error> {
-    let eal = Eal::start(&EalConfig::for_via(via, arguments.to_vec()))?;
-    if let Backing::OrdinaryPages { remedy } = eal.backing() {
-        tracing::warn!("using ordinary pages instead of hugepages: {remedy}");
-    }
-    Ok(eal)
-}
-
-/// Opens the port that `via` names with a queue pair for each of `workers` workers.
-pub fn open(eal: &Eal, via: &Via, workers: usize, config: PortConfig) -> Result<Port, Error> {
+/// Starts EAL with the additional `arguments`, and opens the port that `via` names with a queue pair for each of
+/// `workers` workers. `arena` bytes will be requested from EAL.
+pub fn open(
+    via: &Via,
+    arguments: &[String],
+    arena: usize,
+    workers: usize,
+    config: PortConfig,
+) -> Result<(Eal, Port), Error> {
     let queues = u16::try_from(workers).map_err(|_| Error::TooManyWorkers(workers))?;
-    Ok(Port::open(eal, via, PortConfig { queues, ..config })?)
+    let config = PortConfig { queues, ..config };
+    let eal = Eal::start(&EalConfig {
+        ports_mb: config.memory_mb(),
+        arenas_mb: u32::try_from(arena.div_ceil(1 << 20)).unwrap_or(u32::MAX),
+        ..EalConfig::for_via(via, arguments.to_vec())
+    })?;
+    if let Backing::OrdinaryPages { reason } = eal.backing() {
+        tracing::warn!("using ordinary pages instead of hugepages: {reason}");
+    }
+    let port = Port::open(&eal, via, config)?;
+    Ok((eal, port))
 }
 
 /// Waits until the link is up or `stop` is set: SYNs sent before are lost.

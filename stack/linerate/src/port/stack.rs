@@ -60,7 +60,6 @@ impl Port {
             SharedHost::open(options, &Listen { tcp: tcp.clone(), udp: listen.udp.clone(), ..Listen::default() })?;
         shared::check_own_addresses(options)?;
         let kernel_addresses = host.as_ref().map(|host| shared::ips(&host.network()));
-        let eal = dpdk_port::start_eal(&options.via, &options.eal)?;
         let port = PortConfig {
             mtu: options.mtu,
             mac: options.mac,
@@ -74,7 +73,7 @@ impl Port {
             stop: stop.clone(),
             ..PortConfig::default()
         };
-        let port = dpdk_port::open(&eal, &options.via, workers, port)?;
+        let (eal, port) = dpdk_port::open(&options.via, &options.eal, options.arena, workers, port)?;
         // A network without listeners is a client's, which must not send before the link is up.
         if listen.tcp.is_empty() && listen.by_worker.is_empty() {
             dpdk_port::await_link(&port, stop);
