@@ -20,7 +20,7 @@ pub enum Error {
         offered: Vec<PageSize>,
     },
     /// The NUMA node does not exist.
-    #[error("there is no NUMA node {wanted}: this host has {}", list(nodes))]
+    #[error("there is no NUMA node {wanted}: {}", existing(nodes))]
     UnknownNode {
         /// Requested node.
         wanted: u32,
@@ -106,6 +106,15 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly(path),
             _ => Error::Io { path, source },
         }
+    }
+}
+
+/// Lists the nodes of the host, as the remedy for a node that does not exist.
+fn existing(nodes: &[u32]) -> String {
+    match nodes {
+        [] => "this host has no NUMA nodes: leave --node out".to_owned(),
+        [one] => format!("node {one} is the only one of this host"),
+        several => format!("this host has the nodes {}", list(several)),
     }
 }
 

@@ -5,18 +5,20 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Host, as the roots of its `/sys` and `/proc`: the real ones by default, a fabricated tree in tests.
+/// Host, as the roots of its `/sys`, `/proc` and `/run`: the real ones by default, a fabricated tree in tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Root of sysfs, usually `/sys`.
     pub sys: PathBuf,
     /// Root of procfs, usually `/proc`.
     pub proc: PathBuf,
+    /// Directory of files that are lost at boot, usually `/run`. It holds the number of pages that were reserved.
+    pub run: PathBuf,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Host { sys: "/sys".into(), proc: "/proc".into() }
+        Host::below("/".as_ref())
     }
 }
 
@@ -32,6 +34,11 @@ pub struct Status {
 }
 
 impl Host {
+    /// Creates a host with all roots below `root`.
+    pub fn below(root: &Path) -> Self {
+        Host { sys: root.join("sys"), proc: root.join("proc"), run: root.join("run") }
+    }
+
     /// Returns the pools, mounts and users of hugepages. Processes that end meanwhile are omitted.
     ///
     /// # Errors

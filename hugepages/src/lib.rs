@@ -24,6 +24,7 @@ mod host;
 mod mounts;
 mod pools;
 mod processes;
+mod record;
 mod release;
 mod reserve;
 mod size;

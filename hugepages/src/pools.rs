@@ -168,7 +168,7 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn host(&self) -> Host {
-            Host { sys: self.tree.path().join("sys"), proc: self.tree.path().join("proc") }
+            Host::below(self.tree.path())
         }
 
         pub(crate) fn path(&self) -> &Path {
@@ -218,7 +218,7 @@ pub(crate) mod tests {
 
     #[test]
     fn kernel_without_hugepages_is_unsupported() {
-        let host = Host { sys: "/nonexistent/sys".into(), proc: "/nonexistent/proc".into() };
+        let host = Host::below("/nonexistent".as_ref());
         let error = host.pools().unwrap_err();
         assert!(matches!(error, Error::Unsupported(_)) && error.to_string().contains("CONFIG_HUGETLBFS"), "{error}");
     }
@@ -227,12 +227,14 @@ pub(crate) mod tests {
     fn unknown_size_or_node_error_lists_the_existing_ones() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [0; 4]);
-        fake.node(0, PageSize::MB_2, [0; 3]);
-        fake.node(1, PageSize::MB_2, [0; 3]);
         let error = fake.host().pool(PageSize::GB_1).unwrap_err().to_string();
         assert_eq!(error, "this kernel has no pages of 1 GB: it has 2 MB");
-        let error = fake.host().pool(PageSize::MB_2).unwrap().node(7).unwrap_err().to_string();
-        assert_eq!(error, "there is no NUMA node 7: this host has 0, 1");
+        let of_node_7 = || fake.host().pool(PageSize::MB_2).unwrap().node(7).unwrap_err().to_string();
+        assert_eq!(of_node_7(), "there is no NUMA node 7: this host has no NUMA nodes: leave --node out");
+        fake.node(0, PageSize::MB_2, [0; 3]);
+        assert_eq!(of_node_7(), "there is no NUMA node 7: node 0 is the only one of this host");
+        fake.node(1, PageSize::MB_2, [0; 3]);
+        assert_eq!(of_node_7(), "there is no NUMA node 7: this host has the nodes 0, 1");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 pub enum Amount {
     /// This number of pages.
     Pages(u64),
-    /// All free pages.
+    /// All free pages that [`Host::reserve`] has reserved since boot.
     All,
 }
 
@@ -54,6 +54,39 @@ impl Host {
         amount: Amount,
         write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>,
     ) -> Result<Released, Error> {
+        let nodes: Vec<u32> = self.pool(size)?.nodes.iter().map(|pool| pool.node).collect();
+        let mut release = |node, pages| -> Result<Released, Error> {
+            let released = self.release_pages(size, node, pages, write)?;
+            let mut unrecorded = released.released;
+            for key in [node, None].into_iter().chain(nodes.iter().copied().map(Some)) {
+                let recorded = self.recorded(size, key)?;
+                let rest = recorded.saturating_sub(unrecorded);
+                unrecorded -= recorded - rest;
+                self.set_recorded(size, key, rest);
+            }
+            Ok(released)
+        };
+        let Amount::Pages(pages) = amount else {
+            let mut count = 0;
+            if node.is_none() {
+                // The kernel would take pages of any node for those that were reserved on one.
+                for node in nodes.iter().copied().map(Some) {
+                    count += release(node, self.recorded(size, node)?)?.released;
+                }
+            }
+            let released = release(node, self.recorded(size, node)?)?;
+            return Ok(Released { released: released.released + count, ..released });
+        };
+        Ok(Released { requested: Some(pages), ..release(node, pages)? })
+    }
+
+    fn release_pages(
+        &self,
+        size: PageSize,
+        node: Option<u32>,
+        pages: u64,
+        write: &mut dyn FnMut(&Path, u64) -> Result<(), Error>,
+    ) -> Result<Released, Error> {
         let pool = self.pool(size)?;
         let before = pool.persistent(node)?;
         // Pages are not committed per node: any free page may be committed.
@@ -61,11 +94,7 @@ impl Host {
             None => pool.available(),
             Some(node) => pool.node(node)?.free.min(pool.available()),
         };
-        let requested = match amount {
-            Amount::Pages(pages) => Some(pages),
-            Amount::All => None,
-        };
-        let releasable = free.min(before).min(requested.unwrap_or(u64::MAX));
+        let releasable = free.min(before).min(pages);
         if releasable > 0 {
             let control = self.pool_control(size, node);
             write(&control, before - releasable)?;
@@ -82,7 +111,8 @@ impl Host {
         };
         let (processes, files) = if after.in_use > 0 { self.holders(size, node)? } else { Default::default() };
         let released = before.saturating_sub(after.persistent(node)?);
-        Ok(Released { page_size: size, node, requested, released, reserved, in_use: after.in_use, processes, files })
+        let in_use = after.in_use;
+        Ok(Released { page_size: size, node, requested: None, released, reserved, in_use, processes, files })
     }
 
     /// Returns the users of a pool's pages.
@@ -97,6 +127,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Reservation;
     use crate::pools::tests::Fake;
     use std::io;
 
@@ -129,6 +160,7 @@ mod tests {
         for amount in [Amount::All, Amount::Pages(10), Amount::Pages(u64::MAX)] {
             let fake = Fake::new();
             fake.pool(PageSize::MB_2, [10, 6, 2, 0]);
+            fake.host().set_recorded(PageSize::MB_2, None, 10);
             let released = release(&fake, amount);
             assert_eq!((released.released, released.reserved, released.in_use), (4, 6, 6), "{amount:?}");
             let pool = fake.host().pool(PageSize::MB_2).unwrap();
@@ -137,11 +169,56 @@ mod tests {
     }
 
     #[test]
+    fn release_of_all_leaves_the_pages_of_others() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [10, 10, 0, 0]);
+        assert_eq!(release(&fake, Amount::All).released, 0);
+        let more = Reservation { size: PageSize::MB_2, pages: 5, node: None, compact: false };
+        assert_eq!(fake.host().reserve(&more).unwrap().got, 5);
+        // The fabricated kernel has no free pages yet.
+        fake.pool(PageSize::MB_2, [15, 15, 0, 0]);
+        assert_eq!(release(&fake, Amount::Pages(2)).reserved, 13);
+        let released = release(&fake, Amount::All);
+        assert_eq!((released.requested, released.released, released.reserved), (None, 3, 10));
+        assert_eq!(release(&fake, Amount::All).released, 0);
+    }
+
+    #[test]
+    fn release_of_all_takes_pages_from_the_nodes_of_their_reservations() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [20, 20, 0, 0]);
+        fake.node(0, PageSize::MB_2, [10, 10, 0]);
+        fake.node(1, PageSize::MB_2, [10, 10, 0]);
+        fake.host().set_recorded(PageSize::MB_2, Some(1), 4);
+        fake.host().set_recorded(PageSize::MB_2, None, 3);
+        let mut requested = Vec::new();
+        let released = fake.host().release_by(PageSize::MB_2, None, Amount::All, &mut |path, count| {
+            requested.push((path.to_owned(), count));
+            Ok(())
+        });
+        assert_eq!(released.unwrap().node, None);
+        let control = |node| fake.host().pool_control(PageSize::MB_2, node);
+        assert_eq!(requested, [(control(Some(1)), 6), (control(None), 17)]);
+    }
+
+    #[test]
+    fn pages_released_by_number_are_not_released_again_with_all() {
+        let fake = Fake::new();
+        fake.pool(PageSize::MB_2, [20, 20, 0, 0]);
+        fake.node(0, PageSize::MB_2, [20, 20, 0]);
+        fake.host().set_recorded(PageSize::MB_2, Some(0), 4);
+        fake.host().set_recorded(PageSize::MB_2, None, 3);
+        assert_eq!(release(&fake, Amount::Pages(6)).reserved, 14);
+        let recorded = |node| fake.host().recorded(PageSize::MB_2, node).unwrap();
+        assert_eq!((recorded(None), recorded(Some(0))), (0, 1));
+    }
+
+    #[test]
     fn used_surplus_pages_are_unchanged() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [5, 0, 0, 3]);
         let mut writes = 0;
-        let released = fake.host().release_by(PageSize::MB_2, None, Amount::All, &mut |_, _| {
+        let released = fake.host().release_by(PageSize::MB_2, None, Amount::Pages(u64::MAX), &mut |_, _| {
             writes += 1;
             Ok(())
         });
@@ -154,7 +231,7 @@ mod tests {
         fake.pool(PageSize::MB_2, [10, 6, 0, 0]);
         let mut first = true;
         let mut kernel = kernel(&fake);
-        let released = fake.host().release_by(PageSize::MB_2, None, Amount::All, &mut |path, count| {
+        let released = fake.host().release_by(PageSize::MB_2, None, Amount::Pages(u64::MAX), &mut |path, count| {
             if std::mem::take(&mut first) {
                 fake.pool(PageSize::MB_2, [10, 4, 0, 0]);
             }
@@ -173,10 +250,11 @@ mod tests {
         fake.node(1, PageSize::MB_2, [10, 10, 0]);
         let mut requested = Vec::new();
         for node in [0, 1] {
-            let released = fake.host().release_by(PageSize::MB_2, Some(node), Amount::All, &mut |path, count| {
-                requested.push((path.to_owned(), count));
-                Ok(())
-            });
+            let released =
+                fake.host().release_by(PageSize::MB_2, Some(node), Amount::Pages(u64::MAX), &mut |path, count| {
+                    requested.push((path.to_owned(), count));
+                    Ok(())
+                });
             assert_eq!(released.unwrap().node, Some(node));
         }
         let control = |node| fake.host().pool_control(PageSize::MB_2, Some(node));
@@ -195,7 +273,7 @@ mod tests {
         process(7, Some("7f00 default huge anon=1 N0=1 kernelpagesize_kB=2048\n"));
         process(8, Some("7f00 default huge anon=1 N0=1 kernelpagesize_kB=1048576\n"));
         process(9, None);
-        let released = release(&fake, Amount::All);
+        let released = release(&fake, Amount::Pages(u64::MAX));
         assert_eq!(released.processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [7, 9]);
     }
 
@@ -203,7 +281,7 @@ mod tests {
     fn release_without_permission_has_no_effect_and_reports_the_remedy() {
         let fake = Fake::new();
         fake.pool(PageSize::MB_2, [4, 4, 0, 0]);
-        let result = fake.host().release_by(PageSize::MB_2, None, Amount::All, &mut |path, _| {
+        let result = fake.host().release_by(PageSize::MB_2, None, Amount::Pages(u64::MAX), &mut |path, _| {
             Err(Error::write(path, io::ErrorKind::PermissionDenied.into()))
         });
         assert!(result.unwrap_err().to_string().contains("run this with sudo"));

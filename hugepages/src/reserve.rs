@@ -79,7 +79,11 @@ impl Host {
         reservation: &Reservation,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Reserved, Error> {
-        self.reserve_by(reservation, &mut write_number, progress)
+        let Reservation { size, node, .. } = *reservation;
+        let reserved = self.reserve_by(reservation, &mut write_number, progress)?;
+        let recorded = self.recorded(size, node).unwrap_or(0);
+        self.set_recorded(size, node, recorded.saturating_add(reserved.got));
+        Ok(reserved)
     }
 
     /// Returns the kernel's estimate of memory available without swapping, in bytes, or `None` if it has none.

@@ -121,7 +121,7 @@ fn used_page_survives_the_release_of_all() {
     }
     let given = Given { size: PageSize::GB_1, node: None, pages: 1 };
     let held = hold(PageSize::GB_1, 1);
-    let refused = host.release(PageSize::GB_1, None, Amount::All).unwrap();
+    let refused = host.release(PageSize::GB_1, None, Amount::Pages(1)).unwrap();
     assert_eq!((refused.released, refused.reserved, refused.in_use), (0, 1, 1));
     assert_eq!(refused.processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [std::process::id()]);
     assert_eq!(held[0], 1);

@@ -67,7 +67,7 @@ struct ReleaseArgs {
     /// Amount of memory instead of COUNT, such as 512M or 2G, rounded up to whole pages
     #[arg(long, group = "amount", value_parser = parse_amount)]
     memory: Option<u64>,
-    /// Release all unused pages
+    /// Release the unused pages that this command has reserved since boot
     #[arg(long, group = "amount")]
     all: bool,
     #[command(flatten)]
@@ -302,6 +302,15 @@ fn show_released(released: &Released) -> String {
             text += "  no visible process maps them: a memfd or another mount namespace holds them\n";
         }
     }
+    let others = reserved.saturating_sub(*in_use);
+    if released.requested.is_none() && others > 0 {
+        let node = node.map(|node| format!(" --node {node}")).unwrap_or_default();
+        let size = page_size.short();
+        text += &format!(
+            "at most {others} free pages of {page_size}{on} were reserved otherwise, as at boot or by sysctl: release \
+             them by 'linerate hugepages release {others} --size {size}{node}'\n"
+        );
+    }
     text
 }
 
@@ -341,7 +350,7 @@ mod tests {
         write("proc/7/status", "HugetlbPages:\t 4096 kB\n");
         write("proc/7/comm", "echo\n");
         write("proc/7/numa_maps", "7f00 default huge anon=2 N1=2 kernelpagesize_kB=2048\n");
-        let host = Host { sys: tree.path().join("sys"), proc: tree.path().join("proc") };
+        let host = Host::below(tree.path());
         (tree, host)
     }
 
@@ -426,10 +435,11 @@ mod tests {
     #[test]
     fn release_frees_unused_pages_and_names_the_holders_of_the_rest() {
         let (_tree, host) = fake();
+        run_in(&host, "reserve 4").1.unwrap();
         let (text, result) = run_in(&host, "release --all");
         result.unwrap();
-        assert!(text.starts_with("released 8 pages of 2 MB: 2 now reserved\n"), "{text}");
-        assert_eq!(host.pool(PageSize::MB_2).unwrap().reserved, 2);
+        assert!(text.starts_with("released 4 pages of 2 MB: 10 now reserved\n"), "{text}");
+        assert_eq!(host.pool(PageSize::MB_2).unwrap().reserved, 10);
         let mut released = Released {
             page_size: PageSize::MB_2,
             node: None,

@@ -126,7 +126,7 @@ impl Machine {
 
     /// Returns the hugepages of the machine.
     pub(super) fn hugepages(&self) -> Host {
-        Host { sys: self.path("sys"), proc: self.path("proc") }
+        Host::below(&self.root)
     }
 
     /// Returns whether this process has a capability.

@@ -98,9 +98,9 @@ pub fn reserve_hugepages(wanted: u64) -> Option<Hugepages> {
     let reserved = match Reserved::top_up(target) {
         Ok(reserved) => reserved,
         Err(error) => {
-            let total = pool.reserved + target - free;
             note(&format!("hugepages: {free} are free of {target} wanted, and no more can be reserved: {error}"));
-            note(&format!("root can reserve them: sysctl -w vm.nr_hugepages={total}"));
+            let megabytes = target * PageSize::MB_2.bytes() >> 20;
+            note(&format!("root can reserve them: linerate hugepages reserve --memory {megabytes}M --top-up"));
             return None;
         }
     };
