@@ -19,7 +19,7 @@ const COMMAND_LINE_ONLY: [&str; 3] = ["config", "help", "version"];
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("--config {}: {source}", file.display())]
+    #[error("--config {}: {source}: name a file that can be read", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,

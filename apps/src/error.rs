@@ -171,7 +171,7 @@ pub enum Error {
         reason: String,
     },
     /// The password file could not be read.
-    #[error("--password-file {}: {error}: write the password into its first line", path.display())]
+    #[error("--password-file {}: {error}: {}", path.display(), password_remedy(error))]
     PasswordFile {
         /// The file.
         path: PathBuf,
@@ -218,6 +218,16 @@ impl Error {
             Error::Rdma(crate::commands::rdma::RdmaError::Usage(_)) => 2,
             _ => 1,
         }
+    }
+}
+
+/// Returns the remedy for a password file that cannot be read.
+fn password_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "create it with the password in its first line",
+        io::ErrorKind::PermissionDenied => "make it readable by the user of the server",
+        io::ErrorKind::IsADirectory => "give a file with the password in its first line",
+        _ => "write the password into its first line",
     }
 }
 

@@ -49,13 +49,34 @@ pub fn message(program: &Command, selected: &[&Command], error: &Error) -> Strin
     let command = selected.last().copied().unwrap_or(program);
     let name = name_of(command);
     let problem = problem(program, command, error);
-    let example = example_of(name);
+    let example = match example_of(name) {
+        Some(example) if lacks(example, error) => usage_of(error),
+        example => example.map(str::to_owned),
+    };
     let wants_example = matches!(
         error.kind(),
         ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
     );
     let example = example.filter(|_| wants_example).map(|example| format!(", as in {example}")).unwrap_or_default();
     format!("{problem}{example}: see {name} --help")
+}
+
+/// Returns whether options are missing that `example` does not contain.
+fn lacks(example: &str, error: &Error) -> bool {
+    // A positional argument has no name, and `<COUNT|--memory <MEMORY>>` are alternatives.
+    let is_missing = |argument: &String| {
+        let option = argument.split(['<', '|', ' ']).find(|word| word.starts_with("--"));
+        option.is_some_and(|option| !example.split(' ').any(|word| word == option))
+    };
+    error.kind() == ErrorKind::MissingRequiredArgument && texts(error, ContextKind::InvalidArg).iter().any(is_missing)
+}
+
+/// Returns clap's synopsis of the given and the missing arguments of a command line: `linerate doctor --fix --yes`.
+fn usage_of(error: &Error) -> Option<String> {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return None };
+    let usage = usage.to_string();
+    // Optional arguments follow.
+    Some(usage.strip_prefix("Usage: ")?.split(" [-- ").next()?.to_owned())
 }
 
 /// Returns the example of the command `name`.
@@ -203,6 +224,25 @@ mod tests {
                 "linerate raw load",
                 "--via <NET>: missing: add it, as in linerate raw load --via virtio-user:/tmp/a.sock: see linerate raw \
                  load --help",
+            ),
+            (
+                "linerate kv serve --udp",
+                "--memcached <ADDR[:PORT]>: missing: add it, as in linerate kv serve --memcached <ADDR[:PORT]> --udp: \
+                 see linerate kv serve --help",
+            ),
+            (
+                "linerate echo serve --pcap-filter syn",
+                "--pcap <FILE>: missing: add it, as in linerate echo serve --pcap <FILE> --pcap-filter <FILTER>: see \
+                 linerate echo serve --help",
+            ),
+            (
+                "linerate hugepages reserve --node 0",
+                "<COUNT|--memory <MEMORY>>: missing: add it, as in linerate hugepages reserve --memory 512M: see \
+                 linerate hugepages reserve --help",
+            ),
+            (
+                "linerate doctor --yes",
+                "--fix: missing: add it, as in linerate doctor --fix --yes: see linerate doctor --help",
             ),
             (
                 "linerate echo serve --workers 1 --cores 0",

@@ -4,8 +4,8 @@ use super::machine::{capability, quoted};
 use super::{Check, Machine, State, Subject};
 use linerate_hugepages::{PageSize, Pool};
 
-/// Hugepage memory that suffices for a server and a load generator.
-const RECOMMENDED: &str = "512M";
+/// Hugepage memory in MB that suffices for a server and a load generator.
+const RECOMMENDED_MB: u64 = 512;
 
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks = vec![nodes(machine)];
@@ -50,9 +50,9 @@ fn hugepages(machine: &Machine, pool: &Pool) -> Check {
             if pool.reserved > 0 { found } else { "none reserved: 2 MB pages are sufficient".into() },
         );
     }
-    let reserve = format!("sudo {} hugepages reserve --top-up --memory {RECOMMENDED}", machine.program);
-    if pool.available() == 0 {
-        let found = format!("{found}: ports use small pages, which are slower");
+    let reserve = format!("sudo {} hugepages reserve --memory {RECOMMENDED_MB}M --top-up", machine.program);
+    if pool.available() * PageSize::MB_2.bytes() < RECOMMENDED_MB << 20 {
+        let found = format!("{found}: a port that finds too few uses ordinary pages, which are slower");
         return check(name, State::Warn, found).remedy(reserve);
     }
     match pool.nodes.iter().find(|node| node.free == 0) {
@@ -129,17 +129,19 @@ mod tests {
     #[test]
     fn missing_hugepages_name_the_reserve_command() {
         let fake = Fake::new();
-        pool(&fake, "kernel/mm", 2048, 4, 0);
-        let check = find(&fake, "hugepages of 2 MB");
-        assert_eq!(check.state, State::Warn);
-        assert_eq!(check.remedy.unwrap(), "sudo linerate hugepages reserve --top-up --memory 512M");
+        for free in [0, 255] {
+            pool(&fake, "kernel/mm", 2048, 300, free);
+            let check = find(&fake, "hugepages of 2 MB");
+            assert_eq!(check.state, State::Warn);
+            assert_eq!(check.remedy.unwrap(), "sudo linerate hugepages reserve --memory 512M --top-up");
+        }
     }
 
     #[test]
     fn node_without_hugepages_is_named() {
         let fake = Fake::new();
-        pool(&fake, "kernel/mm", 2048, 4, 4);
-        pool(&fake, "devices/system/node/node0", 2048, 4, 4);
+        pool(&fake, "kernel/mm", 2048, 256, 256);
+        pool(&fake, "devices/system/node/node0", 2048, 256, 256);
         assert_eq!(find(&fake, "hugepages of 2 MB").state, State::Ok);
         pool(&fake, "devices/system/node/node1", 2048, 0, 0);
         assert!(find(&fake, "hugepages of 2 MB").remedy.unwrap().ends_with("--node 1"));

@@ -41,11 +41,16 @@ fn form(details: &[Check], name: &str, via: &str, needs: &[Need]) -> Check {
     let check = new(state.unwrap_or(State::Missing), found.to_owned());
     let remedy = match state {
         Some(State::Ok) => None,
-        _ if name == "af_xdp" => Some(
-            "sudo ip link add lr0 type veth peer name lr1 && sudo ip link set dev lr0 up \
-             && sudo ip link set dev lr1 up  # creates an interface pair: --via af_xdp:lr1"
-                .to_owned(),
-        ),
+        _ if name == "af_xdp" => {
+            let exists = |name: &String| unusable.iter().chain(&usable).any(|check| check.name == *name);
+            let mut names = (0..).map(|n| format!("lr{n}")).filter(|name| !exists(name));
+            names.next().zip(names.next()).map(|(first, second)| {
+                format!(
+                    "sudo ip link add {first} type veth peer name {second} && sudo ip link set dev {first} up && sudo \
+                     ip link set dev {second} up  # creates an interface pair: --via af_xdp:{second}"
+                )
+            })
+        }
         _ => unusable.iter().find_map(|check| check.remedy.clone()),
     };
     let best = usable.iter().filter(|check| Some(check.state) == state);
@@ -99,7 +104,9 @@ mod tests {
             (find(&details, "af_xdp").state, find(&details, "af_xdp").via),
             (State::Warn, vec!["af_xdp:eth0".into()])
         );
-        assert!(find(&details, "af_xdp").remedy.unwrap().contains("type veth"));
+        assert!(find(&details, "af_xdp").remedy.unwrap().contains("link add lr0 type veth peer name lr1 &&"));
+        let details = [interface("lr0", State::Warn), interface("eth0", State::Warn)];
+        assert!(find(&details, "af_xdp").remedy.unwrap().contains("link add lr1 type veth peer name lr2 &&"));
         let details = [interface("eth0", State::Warn), interface("eth1", State::Ok)];
         assert_eq!(find(&details, "af_xdp").state, State::Ok);
         assert_eq!(find(&details, "af_xdp").via, ["af_xdp:eth1"]);

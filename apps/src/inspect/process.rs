@@ -120,6 +120,9 @@ pub fn with_pid(pid: u32) -> QueryResult<Process> {
 
 fn find_in(directories: &[PathBuf], pid: Option<u32>) -> QueryResult<Process> {
     let (mut sockets, mut found, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
+    if directories.is_empty() {
+        unreachable.push(runtime_dir::SocketError::NoRuntimeDir.to_string());
+    }
     for directory in directories {
         match runtime_dir::sockets(directory) {
             Ok(some) => sockets.extend(some),

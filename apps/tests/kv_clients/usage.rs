@@ -92,16 +92,17 @@ fn file_without_a_password_is_named() {
     fs::write(path("empty"), "").unwrap();
     fs::write(path("blank"), "\r\nsecond line").unwrap();
     fs::write(path("endless"), "x".repeat(5000)).unwrap();
-    for (name, part) in [
-        ("absent", "No such file"),
-        ("empty", "is empty"),
-        ("blank", "is empty"),
-        ("endless", "too long"),
-        ("", "directory"),
+    let write = "write the password into its first line";
+    for (name, part, remedy) in [
+        ("absent", "No such file", "create it with the password in its first line"),
+        ("empty", "is empty", write),
+        ("blank", "is empty", write),
+        ("endless", "too long", write),
+        ("", "directory", "give a file with the password in its first line"),
     ] {
         let path = path(name);
         let args = format!("--listen 127.0.0.1:0 --password-file {path}");
-        assert_refused(&args, 1, &["--password-file", &path, part, "write the password into its first line"]);
+        assert_refused(&args, 1, &["--password-file", &path, part, remedy]);
     }
 }
 

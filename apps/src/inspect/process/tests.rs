@@ -36,6 +36,9 @@ fn find(directory: &tempfile::TempDir, pid: Option<u32>) -> QueryResult<Process>
 fn only_process_is_found_and_several_are_listed() {
     let directory = directory();
     assert!(matches!(find(&directory, None), Err(QueryError::None(_))));
+    assert!(
+        find_in(&[], None).unwrap_err().to_string().ends_with("; XDG_RUNTIME_DIR is not set, and only root uses /run")
+    );
     let one = process(directory.path(), 11, &[]);
     // A stale socket, and a file that is not a socket.
     drop(UnixListener::bind(directory.path().join("12.sock")).unwrap());
