@@ -67,8 +67,8 @@ pub fn time(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
 }
 
 /// Replies with the remote address and key of the strings exported for RDMA READ, the parameters of their
-/// [`Layout`](crate::export::Layout) (seed, shards, rows, log units), and the time of the server's clock in milliseconds
-/// since 1970. Replies with nil if nothing is exported.
+/// [`Layout`](crate::export::Layout) (seed, shards, rows, log units), and the time of the server's clock in
+/// milliseconds since 1970. Replies with nil if nothing is exported.
 pub fn export(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let Some((RemoteAddr { address, key }, layout)) = cx.server.export() else {
         reply.null();
