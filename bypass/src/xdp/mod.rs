@@ -35,7 +35,10 @@ const MOST_QUEUES: u32 = 1024;
 
 /// XDP program on an interface. Dropping it returns all frames to the kernel.
 #[derive(Debug)]
-pub(crate) struct Attachment(OwnedFd);
+pub(crate) struct Attachment {
+    link: OwnedFd,
+    sees_vlan_tags: bool,
+}
 
 impl Attachment {
     /// Attaches a program to `interface` that redirects all frames, except those of queues without a socket.
@@ -46,7 +49,12 @@ impl Attachment {
 
     /// Returns whether the program is attached; it is not if its interface was removed.
     pub fn is_attached(&self) -> bool {
-        sys::is_attached(&self.0)
+        sys::is_attached(&self.link)
+    }
+
+    /// Returns whether the program sees VLAN tags that the driver passes beside frames.
+    pub fn sees_vlan_tags(&self) -> bool {
+        self.sees_vlan_tags
     }
 }
 
@@ -132,7 +140,8 @@ fn attach(interface: &str, index: u32, selection: &Selection) -> Result<Attachme
     let attach = |vlan_tag: Option<i32>| {
         let code = program::assemble(selection, &sockets, vlan_tag, Fallback::Pass);
         let program = sys::load_program(&code, &btf, btf::FUNCTION, vlan_tag.map(|_| index))?;
-        sys::attach(&program, index).map(Attachment).map_err(|error| match error.raw_os_error() {
+        let attachment = |link| Attachment { link, sees_vlan_tags: vlan_tag.is_some() };
+        sys::attach(&program, index).map(attachment).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => XdpError::Occupied(interface.to_owned()),
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE) => {
                 XdpError::NotAttached { interface: interface.to_owned(), error }

@@ -410,6 +410,14 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
     if let PortKind::AfXdp(interface) = &spec.kind {
         vlan_tags = Some(VlanTagsKept::on(interface).ok_or_else(|| OpenError::VlanTagsRemoved(interface.to_owned()))?);
         (shared_interface, attachment) = attach(interface, spec, config)?;
+        let sees_tags = attachment.as_ref().is_none_or(Attachment::sees_vlan_tags);
+        if !sees_tags && interface::driver(interface).as_deref() == Some("veth") {
+            tracing::warn!(
+                "{}: this kernel does not show the VLAN tags of veth, so frames of every VLAN are received as untagged: \
+                 run 'ethtool -K PEER txvlan off' for the other end of the veth, or use Linux 6.8 or later",
+                spec.via
+            );
+        }
     }
     let mut devices = probe(spec)?;
     let first = &devices[0];
