@@ -1,6 +1,6 @@
 //! Stream of a client, whose first bytes identify the protocol.
 
-use crate::frames::Frames;
+use crate::frames::{ENHANCE_YOUR_CALM, Frames};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use linerate_async::{ReadHalf, TcpStream, WriteHalf, now};
 use linerate_bypass::time::Instant;
@@ -83,10 +83,15 @@ impl Read for ClientStream {
             }
             buffer.put_slice(part);
         }))?;
-        match this.frames.as_mut().is_some_and(|frames| frames.is_flood(now)) {
-            true => Poll::Ready(Err(io::Error::other("more frames than its responses are worth"))),
-            false => Poll::Ready(Ok(())),
+        let Some(frames) = &mut this.frames else { return Poll::Ready(Ok(())) };
+        if !frames.is_flood(now) {
+            return Poll::Ready(Ok(()));
         }
+        if frames.has_sent_whole_frames() {
+            // Nothing follows: hyper ends the connection at the error.
+            let _ = this.writer.poll_write(cx, &ENHANCE_YOUR_CALM);
+        }
+        Poll::Ready(Err(io::Error::other("more frames than its responses are worth")))
     }
 }
 

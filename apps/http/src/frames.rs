@@ -14,6 +14,10 @@ const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 
+/// GOAWAY frame with the error ENHANCE_YOUR_CALM, which names no last stream (RFC 9113 sections 6.8 and 7).
+pub(crate) const ENHANCE_YOUR_CALM: [u8; HEADER + 8] =
+    [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0xb];
+
 /// Payload of a DATA frame that is worth its frame.
 const USEFUL_DATA: usize = 64;
 /// Cost of a SETTINGS frame, which applies to all streams.
@@ -104,6 +108,11 @@ impl Frames {
             self.paid_until = now;
         }
         self.unpaid > MAX_UNPAID
+    }
+
+    /// Returns whether the last sent byte ends a frame.
+    pub fn has_sent_whole_frames(&self) -> bool {
+        self.sent.payload == 0 && self.sent.header_len.is_multiple_of(HEADER)
     }
 
     /// Counts sent bytes. Returns whether a part of a response is among them.
