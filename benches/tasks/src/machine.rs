@@ -99,7 +99,7 @@ pub fn reserve_hugepages(wanted: u64) -> Option<Hugepages> {
         Ok(reserved) => reserved,
         Err(error) => {
             note(&format!("hugepages: {free} are free of {target} wanted, and no more can be reserved: {error}"));
-            let megabytes = target * PageSize::MB_2.bytes() >> 20;
+            let megabytes = (target * PageSize::MB_2.bytes()) >> 20;
             note(&format!("root can reserve them: linerate hugepages reserve --memory {megabytes}M --top-up"));
             return None;
         }
