@@ -213,12 +213,13 @@ impl Store {
             || self.evict_one(now)
     }
 
-    /// Removes about `most` expired or flushed items. Returns true if it removed any.
+    /// Removes about `most` expired or flushed items. Returns true if it removed any, or if flushed ones remain, which
+    /// may be in another part of the index.
     fn reclaim_dead(&mut self, most: usize, now: u64) -> bool {
         let before = self.index.len();
         self.expire(now, most);
         self.sweep_some(most);
-        self.index.len() < before
+        self.index.len() < before || self.keyspaces.flushed() > 0
     }
 
     /// Runs `action` with `key` protected from eviction.
