@@ -46,7 +46,7 @@ fn error_in_the_file_is_one_line_with_its_location_and_status_2() {
         ("via = 'kernel'\nlisten_on = '127.0.0.1:0'\n", ":2: listen_on: linerate has no such option"),
         ("via = 'kernel'\nlisten = '127.0.0.1:0'\nspin = 1\n", ":3: spin: expected true or false"),
         ("[kv.serve]\nmemory = '64m'\n[echo.serve]\nmemory = '1g'\n", ":4: memory: linerate echo serve has no such"),
-        ("via = 'kernel'\nlisten = '127.0.0.1'\n", ":2: --listen 127.0.0.1: write an address and a port"),
+        ("via = 'kernel'\nlisten = '127.0.0.1'\n", ":2: --listen 127.0.0.1: the port is missing: write 127.0.0.1:7"),
         ("via = 'kernel'\n\nip = '10.0.0.2/24'\n", ":3: --ip has no effect with --via kernel"),
         ("via = kernel\n", ":1: "),
     ] {

@@ -145,8 +145,9 @@ fn http2_client_that_floods_the_connection_with_frames_is_closed() {
             let _ = writer.write_all(&flood);
         });
         let (received, _) = read_to_end(&mut stream);
-        // GOAWAY with ENHANCE_YOUR_CALM.
-        assert!(received.ends_with(&[0, 0, 0, 0xb]), "{name}: {received:?}");
+        // GOAWAY of this server or of h2, with ENHANCE_YOUR_CALM.
+        let is_goaway = |bytes: &[u8]| bytes[0] == 7 && bytes[10..] == [0, 0, 0, 0xb];
+        assert!(received.windows(14).any(is_goaway), "{name}: {received:?}");
         writer.join().unwrap();
         assert!(is_served(&server), "{name}");
     }
