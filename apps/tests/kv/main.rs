@@ -252,7 +252,8 @@ fn assigned_port_is_reported() {
 
 #[test]
 fn memory_of_unread_replies_returns_to_the_system() {
-    let server = serve("kv", "--via kernel --memory 16m --client-output-limit 512m --listen 127.0.0.1:0");
+    let server =
+        serve("kv", "--via kernel --memory 16m --client-output-limit 512m --max-client-memory 0 --listen 127.0.0.1:0");
     let address = server.ready.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
     let resident = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
