@@ -48,14 +48,15 @@ fn resolve(text: &str, default: Option<u16>) -> Result<SocketAddr, String> {
     }
     let (name, port) = text.rsplit_once(':').map_or((text, default), |(name, port)| (name, port.parse().ok()));
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let advice = || match default {
+        None => "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned(),
+        Some(port) => format!("give an address, with a port if it is not {port}, such as 10.0.0.2:{port}"),
+    };
     if !name.contains(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_name) {
-        return Err(match default {
-            None => "write an address and a port, such as 10.0.0.2:7 or [::1]:7".to_owned(),
-            Some(port) => format!("give an address, with a port if it is not {port}, such as 10.0.0.2:{port}"),
-        });
+        return Err(advice());
     }
     let port = port.ok_or_else(|| format!("the port is missing: write {name}:7"))?;
-    let found = (name, port).to_socket_addrs().map_err(|error| format!("host name {name}: {error}"))?;
+    let found = (name, port).to_socket_addrs().map_err(|error| format!("host name {name}: {error}: {}", advice()))?;
     found.min_by_key(SocketAddr::is_ipv6).ok_or_else(|| format!("host name {name}: no address"))
 }
 
