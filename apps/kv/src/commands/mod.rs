@@ -241,8 +241,12 @@ impl<'a> Request<'a> {
         session.may_pause && !self.is_queued
     }
 
-    /// Returns true if the request needs the [list of connections](Server::clients).
+    /// Returns true if the request needs the [list of connections](Server::clients). A request that has run in part has
+    /// it already.
     pub fn needs_clients(&self, session: &Session) -> bool {
+        if session.is_paused() {
+            return false;
+        }
         let needs_clients = |command: &Command| command.flags.has(Flags::CLIENTS);
         match &self.command {
             Ok(command) if command.shard_use == ShardUse::Queue => session

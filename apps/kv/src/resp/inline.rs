@@ -1,41 +1,42 @@
 //! Inline commands: a line of words, as typed in telnet.
 
-/// Splits `line`, which has no line end, into words. Returns `None` if a quote is not closed, or a closing
-/// quote is not followed by a space.
+use std::ops::Range;
+
+/// Splits `line`, which has no line end, into words. Appends them to `words`, and their ranges to `ranges`. Returns
+/// `None` if a quote is not closed, or a closing quote is not followed by a space.
 ///
 /// In double quotes `\xHH`, `\n`, `\r`, `\t`, `\b` and `\a` stand for a byte, and a backslash before another character
 /// for that character. In single quotes only `\'` is special.
-pub(super) fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut words = Vec::new();
+pub(super) fn split(line: &[u8], words: &mut Vec<u8>, ranges: &mut Vec<Range<usize>>) -> Option<()> {
     let mut rest = line;
     loop {
         rest = rest.trim_ascii_start();
         if rest.is_empty() {
-            return Some(words);
+            return Some(());
         }
-        let mut word = Vec::new();
+        let start = words.len();
         loop {
             match rest {
                 [] => break,
                 [space, ..] if space.is_ascii_whitespace() || *space == 0 => break,
                 [b'"', quoted @ ..] => {
-                    rest = double_quoted(quoted, &mut word)?;
+                    rest = double_quoted(quoted, words)?;
                     break;
                 }
                 [b'\'', quoted @ ..] => {
-                    rest = single_quoted(quoted, &mut word)?;
+                    rest = single_quoted(quoted, words)?;
                     break;
                 }
                 [byte, more @ ..] => {
-                    word.push(*byte);
+                    words.push(*byte);
                     rest = more;
                 }
             }
         }
-        words.push(word);
+        ranges.push(start..words.len());
         if rest.first() == Some(&0) {
             // A NUL byte ends a string in Redis.
-            return Some(words);
+            return Some(());
         }
     }
 }
@@ -97,8 +98,9 @@ mod tests {
     use super::*;
 
     fn split(line: &str) -> Option<Vec<String>> {
-        let text = |word: Vec<u8>| word.escape_ascii().to_string();
-        Some(words(line.as_bytes())?.into_iter().map(text).collect())
+        let (mut words, mut ranges) = (Vec::new(), Vec::new());
+        super::split(line.as_bytes(), &mut words, &mut ranges)?;
+        Some(ranges.into_iter().map(|range| words[range].escape_ascii().to_string()).collect())
     }
 
     #[test]

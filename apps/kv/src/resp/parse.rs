@@ -249,11 +249,7 @@ impl Parser {
         };
         let line = data[..end].strip_suffix(b"\r").unwrap_or(&data[..end]);
         self.words.clear();
-        for word in inline::words(line).ok_or(ProtocolError::Quotes)? {
-            let start = self.words.len();
-            self.words.extend(word);
-            self.args.push(start..self.words.len());
-        }
+        inline::split(line, &mut self.words, &mut self.args).ok_or(ProtocolError::Quotes)?;
         self.is_inline = true;
         Ok(self.end(end + 1))
     }

@@ -9,6 +9,8 @@ use linerate_bypass::time::Duration;
 
 /// Longest sleep of an idle worker, and so the longest delay of an expiry.
 const REST: Duration = Duration::from_millis(10);
+/// Longest sleep while clients are queued for long work.
+const LONG_WORK_REST: Duration = Duration::from_millis(5);
 /// Interval of periodic work.
 const PERIOD: Duration = Duration::from_millis(1);
 /// Clients checked for idleness per period.
@@ -32,28 +34,31 @@ impl Kv {
             self.refresh_client_allowance();
             self.disconnect_idle(net);
         }
-        // `CLIENT PAUSE` remains in `unfinished` until this worker and all others obey it.
-        if is_due || !self.unfinished.is_empty() {
+        // `CLIENT PAUSE` remains in the queue of long work until this worker and all others obey it.
+        if is_due || !self.long_work.is_empty() {
             self.refresh_pause(net);
         }
-        for id in std::mem::take(&mut self.server.killed) {
-            self.disconnect(net, id);
+        if !self.server.killed.is_empty() {
+            let mut ids = std::mem::take(&mut self.server.killed);
+            ids.sort_unstable();
             for worker in self.server.outbox.others(self.stores.len()) {
-                self.server.outbox.send(worker, Message::Kill(id));
+                self.server.outbox.send(worker, Message::Kill(ids.clone()));
             }
+            self.disconnect(net, &ids);
         }
         let has_more = is_due && self.shard_tick();
         if has_more {
             self.next_work = now;
         }
         self.serve_datagrams(net);
-        for conn in std::mem::take(&mut self.unfinished) {
-            self.with_client(net, conn, |kv, net, client| kv.take_turn(net, client));
-            self.limit_client_memory(net);
-        }
+        self.do_long_work(net);
         self.send_batches();
         self.publish_client_memory();
-        Some(if is_full || has_more || !self.unfinished.is_empty() { Duration::ZERO } else { REST })
+        Some(match self.long_work.rest() {
+            _ if is_full || has_more => Duration::ZERO,
+            Some(rest) => rest.min(LONG_WORK_REST),
+            None => REST,
+        })
     }
 
     /// Does background work in this worker's shard. Returns true if more is due.

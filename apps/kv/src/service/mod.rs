@@ -9,6 +9,7 @@
 //! | `slow_log` | requests that occupy a worker for long |
 //! | `client_memory` | memory of clients and its limit |
 //! | `latency` | histogram of latencies |
+//! | `long_work` | fairness between clients by the work of their requests |
 //! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
 //! | `clock` | clock of the server |
@@ -27,6 +28,7 @@ mod conn;
 mod fast_path;
 mod figures;
 mod latency;
+mod long_work;
 mod pause;
 mod slow_log;
 mod udp;
@@ -55,6 +57,7 @@ use latency::Latency;
 use linerate_bypass::inspect::Figure;
 use linerate_bypass::time::{Clock, Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
+use long_work::LongWork;
 use pause::PauseProgress;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -95,8 +98,8 @@ pub struct Kv {
     /// Finished rounds for reuse.
     #[expect(clippy::vec_box, reason = "they go to clients in their boxes")]
     idle_rounds: Vec<Box<Round>>,
-    /// Number of batches that returned from other workers.
-    returned_batches: u64,
+    /// Number of batches that other workers run.
+    batches_elsewhere: u64,
     /// Session and parser for requests of other workers.
     remote_session: Option<Session>,
     remote_parser: resp::Parser,
@@ -120,8 +123,7 @@ pub struct Kv {
     datagrams: Datagrams,
     /// Number of bursts so far.
     burst: u64,
-    /// Connections to be served again in the next turn.
-    unfinished: Vec<ConnId>,
+    long_work: LongWork,
     stats: Stats,
     counts: Arc<memcached::WorkerCounts>,
     clock: ServerClock,
@@ -150,7 +152,6 @@ impl Kv {
         let mut stores: Vec<_> = (0..workers).map(|_| None).collect();
         stores[worker] = Some(Box::new(hub.store(worker, now)));
         let counts = hub.counts(worker);
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         Kv {
             worker,
             stores,
@@ -169,9 +170,9 @@ impl Kv {
             batches: (0..workers).map(|_| None).collect(),
             idle_batches: Vec::new(),
             idle_rounds: Vec::new(),
-            returned_batches: 0,
+            batches_elsewhere: 0,
             remote_parser: resp::Parser::default(),
-            remote_session: Some(Session::new(u64::MAX, nowhere, nowhere, true, now)),
+            remote_session: Some(Kv::remote_session(now)),
             replies: Replies::default(),
             queued_output: 0,
             client_memory: ClientMemory::default(),
@@ -183,7 +184,7 @@ impl Kv {
             scattered: Vec::new(),
             lookahead_hashes: Vec::new(),
             burst: 1,
-            unfinished: Vec::new(),
+            long_work: LongWork::default(),
             stats: Stats::default(),
             counts,
             clock: ServerClock::new(start),
@@ -194,6 +195,14 @@ impl Kv {
             pauses: PauseProgress::default(),
             latency: Latency::default(),
         }
+    }
+
+    /// Returns a session for requests of other workers.
+    fn remote_session(now: u64) -> Session {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut session = Session::new(u64::MAX, nowhere, nowhere, true, now);
+        session.allow_pausing();
+        session
     }
 
     fn settings(&self) -> &Settings {
@@ -218,6 +227,7 @@ impl Kv {
         let Some(mut client) = self.clients[conn.slot()].take() else { return };
         self.fast_states[conn.slot()].sync_to(&mut client);
         let before = client.output.bytes();
+        self.begin_turn();
         act(self, net, &mut client);
         self.queued_output = self.queued_output - before + client.output.bytes();
         let fast_state = &mut self.fast_states[conn.slot()];

@@ -87,7 +87,7 @@ impl Kv {
             self.pauses.version = version;
             self.apply_pause(net, pause);
             self.send_batches();
-            self.pauses.sent_before = SentBefore::new(self.stats.batches, self.returned_batches);
+            self.pauses.sent_before = SentBefore::new(self.stats.batches, self.batches_elsewhere);
             self.obey_pause();
         }
         let Pause { mode, end } = self.server.pause;
@@ -103,11 +103,11 @@ impl Kv {
         }
     }
 
-    /// Counts the returned batch number `number`.
+    /// Counts the returned batch number `number`, of which `moved` further batches will return.
     #[inline]
-    pub(in crate::service) fn note_returned(&mut self, number: u64) {
+    pub(in crate::service) fn note_returned(&mut self, number: u64, moved: u64) {
         if !self.pauses.sent_before.is_empty() {
-            self.pauses.sent_before.note_returned(number);
+            self.pauses.sent_before.note_returned(number, moved);
             self.obey_pause();
         }
     }

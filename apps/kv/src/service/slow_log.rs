@@ -72,7 +72,9 @@ impl Kv {
         }
         let before = self.stopwatch.now();
         self.run_untimed(request, session);
-        let micros = self.stopwatch.now().since(before).as_micros() as u64;
+        let duration = self.stopwatch.now().since(before);
+        self.long_work.add(duration);
+        let micros = duration.as_micros() as u64;
         if micros >= SLOW || u64::try_from(self.settings().slow_micros).is_ok_and(|limit| micros >= limit) {
             self.note_slow(request, session, micros);
         }
@@ -81,12 +83,15 @@ impl Kv {
     /// Runs a memcached `request`, whose shards are present. It is counted if it is slow. The slow log is for Redis
     /// commands only.
     pub(super) fn run_text(&mut self, request: &memcached::Request<'_>, value: Data<'_>) -> Flow {
+        self.long_work.parsed += 1;
         if !request.may_take_long() {
             return self.run_text_untimed(request, value);
         }
         let before = self.stopwatch.now();
         let flow = self.run_text_untimed(request, value);
-        let micros = self.stopwatch.now().since(before).as_micros() as u64;
+        let duration = self.stopwatch.now().since(before);
+        self.long_work.add(duration);
+        let micros = duration.as_micros() as u64;
         if micros >= SLOW {
             self.count_slow("get", micros);
         }

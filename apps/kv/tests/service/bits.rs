@@ -42,7 +42,7 @@ fn long_values_have_the_bits_of_their_bytes() {
 #[test]
 fn other_clients_run_between_the_steps() {
     let mut server = TestServer::new(1);
-    let [client, other] = [(); 2].map(|()| server.connect(0));
+    let [client, other, third] = [(); 3].map(|()| server.connect(0));
     set(&mut server, client, "ones", &vec![0xff; LEN]);
     let all = LEN * 8;
     for (command, reply) in [
@@ -55,8 +55,9 @@ fn other_clients_run_between_the_steps() {
         assert!(server.received(client).is_empty(), "{command}");
         // The commands use the values at their start.
         server.send(other, &line("setbit ones 9 0"));
+        server.send(third, &line("set a other"));
         server.turn_of(0);
-        assert_eq!(server.received(other), b":1\r\n", "{command}");
+        assert_eq!((server.received(other), server.received(third)), (b":1\r\n".to_vec(), b"+OK\r\n".to_vec()));
         assert!(server.received(client).is_empty(), "{command}");
         server.settle();
         assert_eq!(server.received(client), reply.as_bytes(), "{command}");
@@ -81,5 +82,34 @@ fn client_that_leaves_during_a_step_returns_its_memory() {
             server.call(client, &line("del zeros"));
         }
         expect_reply(&mut server, client, "bitop not zeros ones", &format!(":{LEN}\r\n"));
+    }
+}
+
+#[test]
+fn bitfield_runs_operations_as_if_one_after_another() {
+    let mut server = TestServer::with(1, |settings| settings.memory = 256 << 20);
+    let client = server.connect(0);
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20 {
+        // Around ends of windows, on the same bytes, and far apart, in any order.
+        let places = [0, 8 * (256 << 10), 8 * (512 << 10) - 16, 8 * (2 << 20)];
+        let mut operations = Vec::new();
+        for _ in 0..100 {
+            let offset = places[random.usize(..places.len())] + random.usize(..100);
+            let (kind, bits) = (random.choice(["u", "i"]).unwrap(), random.usize(1..63));
+            operations.push(match random.u8(..3) {
+                0 => format!("get {kind}{bits} {offset}"),
+                1 => format!("overflow sat set {kind}{bits} {offset} {}", random.u32(..)),
+                _ => format!("overflow fail incrby {kind}{bits} {offset} {}", random.u32(..)),
+            });
+        }
+        let mut replies = format!("*{}\r\n", operations.len());
+        for operation in &operations {
+            replies += server.call(client, &line(&format!("bitfield single {operation}"))).trim_start_matches("*1\r\n");
+        }
+        expect_reply(&mut server, client, &format!("bitfield many {}", operations.join(" ")), &replies);
+        let len = server.call(client, &line("strlen single"));
+        expect_reply(&mut server, client, "bitop xor difference single many", &len);
+        expect_reply(&mut server, client, "bitcount difference", ":0\r\n");
     }
 }

@@ -87,6 +87,126 @@ fn hgetall_hkeys_and_hvals_serve_other_clients_between_steps() {
 }
 
 #[test]
+fn hash_of_another_worker_is_read_in_steps_and_in_order() {
+    let mut server = TestServer::new(2);
+    let (client, beside, other) = (server.connect(0), server.connect(0), server.connect(1));
+    let names = ["h0", "h1", "h2", "h3"];
+    for name in names {
+        for from in (0..20_000).step_by(1000) {
+            let fields = (from..from + 1000).flat_map(|n| [format!("k{n}"), "v".to_owned()]);
+            let words: Vec<String> = ["hset".to_owned(), name.to_owned()].into_iter().chain(fields).collect();
+            server.call(client, &request(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+        }
+    }
+    let value = "x".repeat(5000);
+    for name in names {
+        // The reads of another client in the same turn do not wait.
+        let keys: Vec<String> = (0..8).map(|n| format!("get none{n}")).collect();
+        server.send(beside, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
+        let mut requests = lines(&["get none", &format!("hgetall {name}"), &format!("hset {name} long {value}")]);
+        requests.extend(lines(&[&format!("hget {name} long"), &format!("hkeys {name}"), "ping"]));
+        server.send(client, &requests);
+        let (mut reply, mut turns, mut early) = (Vec::new(), 0, Vec::new());
+        while !reply.ends_with(b"+PONG\r\n") {
+            let (more, passed) = answered_between(&mut server, client, other);
+            reply.extend(more);
+            turns += passed;
+            early.extend(server.received(beside));
+        }
+        assert!(turns > 4, "{turns} turns");
+        assert_eq!(early, b"$-1\r\n".repeat(8));
+        let reply = String::from_utf8(reply).unwrap();
+        assert!(reply.starts_with("$-1\r\n*40000\r\n$"), "{name}");
+        let (all, keys) = reply.split_once(&format!(":1\r\n$5000\r\n{value}\r\n*20001\r\n$")).unwrap();
+        assert_eq!((keys_in(all.as_bytes()).len(), keys_in(keys.as_bytes()).len()), (20_000, 20_000));
+    }
+}
+
+#[test]
+fn hgetall_of_another_worker_ends_with_its_connection_and_with_the_limit() {
+    let mut server = TestServer::with(2, |settings: &mut Settings| settings.output = 100_000);
+    let other = server.connect(1);
+    fill_hash(&mut server, other);
+    for worker in [0, 1] {
+        let client = server.connect(worker);
+        server.send(client, &line("hgetall h"));
+        server.settle();
+        assert!(server.end(client).is_aborted);
+        let gone = server.connect(worker);
+        server.send(gone, &line("hkeys h"));
+        server.turn();
+        server.turn();
+        server.lose(gone);
+        server.settle();
+        expect_reply(&mut server, other, "hlen h", &format!(":{KEYS}\r\n"));
+    }
+}
+
+#[test]
+fn turn_of_client_ends_by_its_work() {
+    let keys: String = (0..500).map(|n| format!(" k{n}")).collect();
+    for workers in [1, 2] {
+        for (data, least) in [
+            (b"\r\n".repeat(1 << 15), 100),
+            (b"*0\r\n".repeat(1 << 14), 50),
+            (b"PING\r\n".repeat(10_000), 30),
+            (line("get key").repeat(3000), 5),
+            (line(&format!("mget{keys}")).repeat(20), 15),
+            // An incomplete request.
+            ([&b"*1000000\r\n$4\r\nmget\r\n"[..], &b"$1\r\nx\r\n".repeat(100_000)].concat(), 30),
+        ] {
+            let mut server = TestServer::new(workers);
+            let (client, other) = (server.connect(0), server.connect(0));
+            data.chunks(64 << 10).for_each(|slice| server.send(client, slice));
+            let mut turns = 0;
+            while server.unread(client) > 0 {
+                server.send(other, &line("ping"));
+                server.turn();
+                assert_eq!(server.received(other), b"+PONG\r\n");
+                turns += 1;
+                assert!(turns < 10_000, "{workers} workers: {} is not read", data[..20].escape_ascii());
+            }
+            assert!(turns > least, "{}: {turns} turns", data[..20].escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn client_yields_to_others_after_a_long_request() {
+    for workers in [1, 2] {
+        let mut server = TestServer::new(workers);
+        let (client, other) = (server.connect(0), server.connect(0));
+        let names: Vec<String> = (0..20_000).map(|n| format!("k{n}")).collect();
+        let words: Vec<&str> = ["mset"].into_iter().chain(names.iter().flat_map(|name| [name.as_str(), "v"])).collect();
+        server.send(client, &request(&words));
+        answered_between(&mut server, client, other);
+        server.send(client, &line("ping"));
+        let (_, turns) = answered_between(&mut server, client, other);
+        assert!(turns > 1, "the next request waits for its turn");
+        // The client is one of many again.
+        server.send(client, &line("ping"));
+        assert_eq!(answered_between(&mut server, client, other).1, 1);
+    }
+}
+
+#[test]
+fn client_list_and_kill_of_many_clients_serve_others_between_steps() {
+    for workers in [1, 2] {
+        let mut server = TestServer::new(workers);
+        let (client, other) = (server.connect(0), server.connect(0));
+        let many: Vec<Client> = (0..1200).map(|n| server.connect(n % workers)).collect();
+        server.send(client, &line("client list"));
+        let (reply, turns) = answered_between(&mut server, client, other);
+        assert!(turns > 4, "{turns} turns");
+        assert_eq!(String::from_utf8(reply).unwrap().matches("\nid=").count(), 1202);
+        expect_reply(&mut server, client, "client kill type normal", ":1201\r\n");
+        server.settle();
+        assert!(many.iter().chain([&other]).all(|client| server.end(*client).is_aborted));
+        assert!(!server.end(client).is_aborted);
+    }
+}
+
+#[test]
 fn fields_read_in_steps_are_a_consistent_snapshot() {
     // The hash changes once while it is read, changes all the time, or is removed.
     for (change, changes) in

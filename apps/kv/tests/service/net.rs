@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of turns after which the service must be idle.
 const TURNS: usize = 10_000;
+/// Sleep of an idle service.
+const IDLE: Duration = Duration::from_millis(10);
 /// Ports of Redis and memcached clients.
 const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
@@ -457,7 +459,13 @@ impl Worker {
             kv.on_message(net, message);
         }
         net.now += Duration::from_micros(1);
-        worked |= kv.poll(net) == Some(Duration::ZERO);
+        // Clients that wait for their share of the time are served after the time that the service asks for.
+        if let Some(rest) = kv.poll(net)
+            && rest < IDLE
+        {
+            worked = true;
+            net.now += rest;
+        }
         let is_readable = |end: &End| end.is_readable && !end.is_aborted && !end.is_gone;
         let slots = (0..net.ends.len()).filter(|slot| is_readable(&net.ends[*slot]));
         let readable: Vec<ConnId> = slots.map(|slot| net.conn(slot)).collect();

@@ -16,21 +16,57 @@ pub fn id(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> C
 }
 
 pub fn info(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    lines(&[cx.session.client(cx.now)], reply);
+    let mut list = ClientList::of(vec![cx.session.client(cx.now)]);
+    list.write(1);
+    reply.verbatim(&list.text);
     Ok(())
 }
 
-fn lines(clients: &[ClientInfo], reply: &mut Reply<'_>) {
-    let mut text = Vec::new();
-    for client in clients {
-        client.write(&mut text);
-        text.push(b'\n');
+/// Clients whose lines are written in one step of `CLIENT LIST`.
+const STEP: usize = 256;
+
+/// `CLIENT LIST` that has written some lines.
+#[derive(Debug)]
+pub struct ClientList {
+    left: std::vec::IntoIter<ClientInfo>,
+    text: Vec<u8>,
+}
+
+impl ClientList {
+    fn of(clients: Vec<ClientInfo>) -> Box<Self> {
+        Box::new(ClientList { left: clients.into_iter(), text: Vec::new() })
     }
-    reply.verbatim(&text);
+
+    /// Writes up to `most` lines. Returns true if none is left.
+    fn write(&mut self, most: usize) -> bool {
+        for client in self.left.by_ref().take(most) {
+            client.write(&mut self.text);
+            self.text.push(b'\n');
+        }
+        self.left.len() == 0
+    }
+
+    pub fn memory(&self) -> usize {
+        self.text.capacity() + self.left.as_slice().iter().map(ClientInfo::memory).sum::<usize>()
+    }
 }
 
 pub fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    let clients = match request.args.get(2) {
+    let mut list = match cx.session.paused.take() {
+        Some(Paused::Clients(list)) => list,
+        _ => ClientList::of(selected(cx, request)?),
+    };
+    if list.write(if request.may_run_in_steps(cx.session) { STEP } else { usize::MAX }) {
+        reply.verbatim(&list.text);
+    } else {
+        cx.session.paused = Some(Paused::Clients(list));
+    }
+    Ok(())
+}
+
+/// Returns the clients that the options of `CLIENT LIST` select.
+fn selected(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Result<Vec<ClientInfo>, CommandError> {
+    Ok(match request.args.get(2) {
         None => all(cx),
         Some(option) if option.eq_ignore_ascii_case(b"type") && request.args.len() == 4 => {
             if is_ordinary(&request.args[3])? { all(cx) } else { Vec::new() }
@@ -46,9 +82,7 @@ pub fn list(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
             listed
         }
         Some(_) => return Err(SYNTAX),
-    };
-    lines(&clients, reply);
-    Ok(())
+    })
 }
 
 /// Returns all connections, with the current state of the calling one.

@@ -9,6 +9,7 @@ use crate::commands::cluster::SlotProgress;
 use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
 use crate::commands::data::scan::Progress;
+use crate::commands::session::clients::ClientList;
 use crate::commands::session::watched_keys::WatchedKeys;
 use crate::commands::table::{Command, FastCommand};
 use crate::resp::{Limits, OwnedArgs, Protocol};
@@ -74,6 +75,8 @@ pub(super) enum Paused {
     Slot(Box<SlotProgress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
     Fields(Box<Fields>),
+    /// `CLIENT LIST`.
+    Clients(Box<ClientList>),
     /// `WATCH`, with the position of the next argument.
     Watch(usize),
     /// `UNWATCH` or `DISCARD`.
@@ -92,6 +95,7 @@ impl Paused {
             Paused::BitOp(task) => task.memory(),
             Paused::Slot(progress) => progress.memory(),
             Paused::Fields(fields) => fields.memory(),
+            Paused::Clients(list) => list.memory(),
             Paused::Watch(_) | Paused::Unwatch | Paused::Pause(_) | Paused::Flush => 0,
         }
     }

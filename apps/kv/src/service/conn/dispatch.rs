@@ -21,23 +21,18 @@ use linerate_bypass::Transport;
 /// Error for a value that does not fit into memory.
 const NO_ROOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
 
-/// Request bytes of one client that are read per turn.
-const TURN: u64 = 64 << 10;
-
 impl Kv {
     /// Serves the client as far as its requests can run now.
     pub(in crate::service) fn serve(&mut self, net: &mut impl Transport, client: &mut Client) {
         client.last_input = self.now;
-        client.has_more = false;
         if client.is_closing() {
             // The input stays unread until all replies are sent, which closes the receive window. The lingering close
             // discards it.
             return client.close_if_done(net);
         }
-        if self.is_backlogged(client) {
+        if client.is_queued || self.is_backlogged(client) {
             client.ahead = 0..0;
         }
-        let before = self.server.tally.input;
         loop {
             if client.round.is_some() && self.replies.is_large() {
                 break;
@@ -46,9 +41,7 @@ impl Kv {
                 if !client.is_ready() || self.is_backlogged(client) || net.peek(client.conn).is_empty() {
                     break;
                 }
-                if self.server.tally.input - before > TURN {
-                    client.has_more = true;
-                    self.unfinished.push(client.conn);
+                if self.is_turn_over() {
                     break;
                 }
                 self.parse_more(net, client);
@@ -74,14 +67,14 @@ impl Kv {
         self.serve(net, client);
     }
 
-    /// Serves `client` in a new turn, starting with its paused request if it has one.
+    /// Serves `client`, which was queued, starting with its paused request if it has one.
     pub(in crate::service) fn take_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
+        client.is_queued = false;
         if let Some(pending) = client.paused.take().filter(|_| !client.is_closing()) {
             self.retry(client, pending);
             self.reply(net, client);
-            return self.resume(net, client);
         }
-        self.serve(net, client);
+        self.resume(net, client);
     }
 
     /// Disconnects a client whose buffered input exceeds the limit, as Redis does.
@@ -98,6 +91,7 @@ impl Kv {
 
     /// Ends a turn of the client: checks its limits, and closes the connection if everything is done.
     fn finish_turn(&mut self, net: &mut impl Transport, client: &mut Client) {
+        self.end_turn(client);
         self.limit_input(net, client);
         if client.seal_round()
             && let Some(round) = &mut client.round
@@ -172,7 +166,7 @@ impl Kv {
     fn run_resp(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let bulk = self.settings().bulk as usize;
-        while client.is_ready() && used < end && !self.replies.is_large() {
+        while client.is_ready() && used < end && !self.replies.is_large() && !self.is_turn_over() {
             let ProtocolState::Resp { session, parser, has_no_room } = &mut client.protocol_state else { break };
             let rest = &data[used..];
             if (used > 0 || self.is_routed)
@@ -212,6 +206,7 @@ impl Kv {
             let whole = Request::materialized(args);
             let args = whole.as_ref().map_or(args, OwnedArgs::args);
             used += len;
+            self.long_work.parsed += 1 + args.len() as u64 / 2;
             session.begin_request();
             if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
                 session.fail_transaction();
@@ -264,7 +259,8 @@ impl Kv {
                     self.run(&request, session);
                     if session.is_paused() {
                         client.paused = Some(PendingRequest::Resp(args.to_owned()));
-                        self.unfinished.push(client.conn);
+                        client.is_queued = true;
+                        self.long_work.push(client.conn);
                     }
                 }
                 if let Some(round) = &mut client.round {
@@ -297,7 +293,7 @@ impl Kv {
     fn run_memcached(&mut self, client: &mut Client, data: &[u8], end: usize) -> (usize, Stop) {
         let mut used = 0;
         let limits = self.server.memcached_limits();
-        while client.is_ready() && used < end && !self.replies.is_large() {
+        while client.is_ready() && used < end && !self.replies.is_large() && !self.is_turn_over() {
             let ProtocolState::Memcached { parser } = &mut client.protocol_state else { break };
             let rest = &data[used..];
             let (request, value, len) = match parser.parse(rest, &limits) {
@@ -491,7 +487,8 @@ impl Kv {
                 self.run(&Request::new(args.args(), session.space(), &self.hasher), session);
                 if session.is_paused() {
                     client.paused = Some(PendingRequest::Resp(args));
-                    self.unfinished.push(client.conn);
+                    client.is_queued = true;
+                    self.long_work.push(client.conn);
                 } else if session.is_closing() {
                     self.finish_session(client);
                 }

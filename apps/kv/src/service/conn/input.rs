@@ -7,6 +7,9 @@ use crate::service::workers::shard_borrow::Job;
 use crate::store::{LONG_THRESHOLD, Long, LongWriter};
 use linerate_bypass::Transport;
 
+/// Bytes added at once to an incomplete request.
+const PART: usize = 16 << 10;
+
 /// Reason for not running further requests.
 pub(in crate::service) enum Stop {
     /// All complete requests have run.
@@ -56,10 +59,13 @@ impl Kv {
     /// Runs the request that starts with the buffered input and continues with `slice`. Returns the number of bytes
     /// consumed from `slice`.
     fn serve_rest(&mut self, client: &mut Client, slice: &[u8]) -> usize {
+        let slice = &slice[..slice.len().min(PART)];
         let mut input = std::mem::take(&mut client.input);
         let before = input.len();
         input.extend_from_slice(slice);
         let (used, stop) = self.run_all(client, &input, before);
+        // The arguments of an incomplete request have not been counted.
+        self.long_work.parsed += slice.len() as u64 / 32;
         let taken = match stop {
             Stop::Empty => slice.len(),
             Stop::Long { at, len } => {
@@ -76,8 +82,10 @@ impl Kv {
                 input.len() - before
             }
         };
-        input.drain(..used);
-        input.shrink_to(2 * LONG_THRESHOLD);
+        if used > 0 {
+            input.drain(..used);
+            input.shrink_to(2 * LONG_THRESHOLD);
+        }
         client.input = input;
         taken
     }

@@ -34,8 +34,8 @@ pub(super) struct Client {
     pub list: Option<Vec<commands::ClientInfo>>,
     /// Number of replies expected from other workers. No request starts before all have arrived.
     pub pending_replies: u32,
-    /// Input remains for the next turn.
-    pub has_more: bool,
+    /// The client is in the queue of long work, and no request starts before its turn.
+    pub is_queued: bool,
     /// Requests parsed ahead.
     pub ahead: Range<usize>,
     /// Requests of which some run on other workers. No other request starts before their replies have been written.
@@ -146,7 +146,7 @@ impl Client {
             paused: None,
             list: None,
             pending_replies: 0,
-            has_more: false,
+            is_queued: false,
             ahead: 0..0,
             round: None,
             output: Output::default(),
@@ -201,7 +201,11 @@ impl Client {
     /// Returns true if a new request can start.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.pending_replies == 0 && self.pending.is_none() && self.paused.is_none() && !self.is_closing
+        self.pending_replies == 0
+            && self.pending.is_none()
+            && self.paused.is_none()
+            && !self.is_queued
+            && !self.is_closing
     }
 
     /// Returns true if the received data starts with a new request that can start.
@@ -249,7 +253,7 @@ impl Client {
 
     /// Closes the connection if all replies are sent.
     pub fn close_if_done(&mut self, net: &mut impl Transport) {
-        let is_busy = self.pending_replies > 0 || self.paused.is_some() || self.has_more;
+        let is_busy = self.pending_replies > 0 || self.paused.is_some() || self.is_queued;
         let is_complete = self.is_closing || self.peer_closed && !is_busy;
         if !is_complete || !self.output.is_empty() {
             return;

@@ -34,6 +34,7 @@ impl Kv {
     /// it has to run as a whole.
     pub(in crate::service) fn scatter(&mut self, client: Splitting<'_>, scatter: Scatter, args: Args<'_>) -> bool {
         let count = args.len() - 1;
+        self.long_work.parsed += count as u64 / 2;
         if count > MAX_REQUESTS || args.len_of_text() > MAX_BYTES {
             return false;
         }

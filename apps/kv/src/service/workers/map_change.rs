@@ -151,7 +151,7 @@ impl Kv {
         };
         self.map_change = MapChange {
             stage: Stage::Replies,
-            sent_before: SentBefore::new(self.stats.batches, self.returned_batches),
+            sent_before: SentBefore::new(self.stats.batches, self.batches_elsewhere),
             lost_slots: (0..SLOTS as u16).filter(is_lost).collect(),
         };
     }

@@ -4,6 +4,7 @@ use crate::commands::ClientInfo;
 use crate::service::Kv;
 use crate::service::workers::remote_batch::RemoteBatch;
 use crate::store::Store;
+use linerate_bypass::time::Duration;
 use linerate_bypass::{AppSender, ConnId, Transport};
 use std::collections::VecDeque;
 
@@ -17,14 +18,14 @@ pub enum Message {
     BorrowShard(usize),
     /// Borrowed shard and its number.
     ShardLent(usize, Box<Store>),
-    /// Return of the receiver's shard.
-    ShardReturned(Box<Store>),
+    /// Return of the receiver's shard, with the duration of long work in it.
+    ShardReturned(Box<Store>, Duration),
     /// Request of this worker for the receiver's clients, for one of its connections.
     ListClients(usize, ConnId),
     /// Clients of one worker, for this connection.
     ClientList(ConnId, Vec<ClientInfo>),
-    /// Disconnects the client with this id.
-    Kill(u64),
+    /// Disconnects the clients with these ids, which are sorted.
+    Kill(Vec<u64>),
     /// The settings changed. The message precedes everything that its sender sends after the change.
     SettingsChanged,
     /// A pause of the clients began or ended.
@@ -86,13 +87,20 @@ impl Kv {
             Message::BatchDone(owner, batch) => self.finish_batch(net, owner, batch),
             Message::BorrowShard(worker) => self.lend(worker),
             Message::ShardLent(shard, store) => self.shard_arrived(net, shard, store),
-            Message::ShardReturned(store) => self.shard_arrived(net, self.worker, store),
+            Message::ShardReturned(store, long) => {
+                self.long_work.add(long);
+                self.shard_arrived(net, self.worker, store);
+            }
             Message::ListClients(worker, conn) => {
-                let clients = self.listed();
-                self.server.outbox.send(worker, Message::ClientList(conn, clients));
+                self.account(|kv| {
+                    let since = kv.stopwatch.now();
+                    let clients = kv.listed();
+                    kv.server.outbox.send(worker, Message::ClientList(conn, clients));
+                    kv.long_work.add(kv.stopwatch.now().since(since));
+                });
             }
             Message::ClientList(conn, clients) => self.list(net, conn, clients),
-            Message::Kill(id) => self.disconnect(net, id),
+            Message::Kill(ids) => self.disconnect(net, &ids),
             Message::SettingsChanged => {
                 self.server.refresh();
                 self.apply_settings();

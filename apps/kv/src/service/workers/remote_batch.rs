@@ -1,5 +1,6 @@
 //! Batches of requests that run on another worker.
 
+use crate::commands::Session;
 use crate::resp::Protocol;
 use crate::service::Kv;
 use crate::service::conn::PendingRequest;
@@ -10,8 +11,9 @@ use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
 use crate::sink::Sink;
-use linerate_bypass::time::Instant;
+use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{ConnId, Transport};
+use std::ops::Range;
 
 /// Approximate limit of request bytes per batch, and of each client in it.
 const MAX_TEXT: usize = 16 << 10;
@@ -39,6 +41,14 @@ pub struct RemoteBatch {
     /// Sources of the datagrams, in order.
     pub(in crate::service) sources: Vec<DatagramSource>,
     pub(in crate::service) replies: ReplyList,
+    /// Number of requests that have run before the batch was queued, and the session of the next one,
+    /// which has run in part.
+    pub(in crate::service) done: usize,
+    pub(in crate::service) session: Option<Box<Session>>,
+    /// Clients whose requests were moved to batches of their own.
+    pub(in crate::service) moved: Vec<ConnId>,
+    /// Clients whose requests took long, and how long.
+    pub(in crate::service) long: Vec<(ConnId, Duration)>,
 }
 
 /// Form of a request in a batch.
@@ -91,15 +101,18 @@ pub(in crate::service) struct SentBefore {
 }
 
 impl SentBefore {
-    /// Creates the record when `sent` batches have been sent, of which `returned` have returned.
-    pub fn new(sent: u64, returned: u64) -> Self {
-        SentBefore { last: sent, missing: sent - returned }
+    /// Creates the record when the last batch sent has the number `last`, and `missing` batches have not returned.
+    pub fn new(last: u64, missing: u64) -> Self {
+        SentBefore { last, missing }
     }
 
-    /// Counts the returned batch number `number`.
+    /// Counts the returned batch number `number`. Some of its requests will return in `moved` further batches with the
+    /// same number.
     #[inline]
-    pub fn note_returned(&mut self, number: u64) {
-        self.missing -= u64::from(number <= self.last && self.missing > 0);
+    pub fn note_returned(&mut self, number: u64, moved: u64) {
+        if number <= self.last && self.missing > 0 {
+            self.missing = self.missing + moved - 1;
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -211,6 +224,7 @@ impl Kv {
     fn send_batch(&mut self, worker: usize) {
         if let Some(mut batch) = self.batches[worker].take() {
             self.stats.batches += 1;
+            self.batches_elsewhere += 1;
             batch.number = self.stats.batches;
             batch.since = self.latency.since;
             self.stats.batched += batch.requests.len() as u64;
@@ -225,9 +239,10 @@ impl Kv {
         owner: usize,
         mut batch: Box<RemoteBatch>,
     ) {
-        self.returned_batches += 1;
-        self.map_change.sent_before.note_returned(batch.number);
-        self.note_returned(batch.number);
+        let moved = batch.moved.len() as u64;
+        self.batches_elsewhere = self.batches_elsewhere + moved - 1;
+        self.map_change.sent_before.note_returned(batch.number, moved);
+        self.note_returned(batch.number, moved);
         let mut first = 0;
         let mut from = Mark::default();
         while let Some(request) = batch.requests.get(first) {
@@ -237,12 +252,15 @@ impl Kv {
             let end = first + 1 + batch.requests[first + 1..].iter().take_while(same).count();
             let to = Some(batch.replies.ends[end - 1]).filter(|to| *to != Mark::EXCEEDED);
             (batch.replies.next, batch.replies.from) = (first, from);
-            if is_datagram {
+            if !is_datagram && batch.moved.contains(&conn) {
+                // The replies follow.
+            } else if is_datagram {
                 self.replies.append(&mut batch.replies.replies, from, to);
                 self.answer_from_elsewhere(net, &batch.sources[conn.to_bits() as usize]);
             } else if !self.finish_single(net, conn, &batch.replies, to) {
                 self.with_client(net, conn, |kv, net, client| {
                     client.pending_replies -= 1;
+                    batch.long.iter().filter(|long| long.0 == conn).for_each(|long| kv.long_work.add(long.1));
                     if client.is_closing() {
                         return;
                     }
@@ -297,6 +315,19 @@ impl Kv {
 }
 
 impl RemoteBatch {
+    /// Returns a batch with part of `requests`, whose bytes are in `text`.
+    pub(in crate::service) fn part(requests: &[RemoteRequest], text: &[u8], range: Range<usize>) -> Box<RemoteBatch> {
+        let start = range.start.checked_sub(1).map_or(0, |before| requests[before].end);
+        let requests = &requests[range];
+        let end = requests.last().map_or(start, |last| last.end);
+        let rebased = |request: &RemoteRequest| RemoteRequest { end: request.end - start, ..*request };
+        Box::new(RemoteBatch {
+            requests: requests.iter().map(rebased).collect(),
+            text: text[start as usize..end as usize].to_vec(),
+            ..RemoteBatch::default()
+        })
+    }
+
     /// Adds an operation on one key.
     #[inline]
     pub(in crate::service) fn push(&mut self, conn: ConnId, routed: &Routed<'_>, makes_copy: bool) {
@@ -346,5 +377,8 @@ impl RemoteBatch {
         self.stored.clear();
         self.sources.clear();
         self.replies.clear();
+        self.long.clear();
+        self.moved.clear();
+        self.done = 0;
     }
 }

@@ -112,20 +112,29 @@ impl Kv {
         }
     }
 
-    fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
-        let Some(mut session) = self.remote_session.take() else { return };
-        let RemoteBatch { requests, text, stored, replies, .. } = &mut *batch;
+    /// Runs the requests of a batch. If a request runs in steps, it and the other requests of its client are queued after
+    /// its first step, as a batch of their own: other clients need not wait for them.
+    pub(in crate::service) fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
+        let session = batch.session.take().map(|session| *session).or_else(|| self.remote_session.take());
+        let Some(mut session) = session else { return };
+        let RemoteBatch { sender, number, requests, text, stored, replies, done, moved, .. } = &mut *batch;
         text.chunks(64).take(GROUP).for_each(|line| prefetch(&line[0]));
         // The pending replies of this worker continue after the batch.
         std::mem::swap(&mut self.replies, &mut replies.replies);
         let most = self.settings().output;
-        let mut stored = stored.drain(..);
+        self.replies.set_limit_after(Mark::default(), most);
+        let mut stored = std::mem::take(stored).into_iter();
         let mut first_of_client = 0;
         let (mut before, mut start) = (Mark::default(), 0);
-        for (group, of_group) in requests.chunks(GROUP).enumerate() {
+        'requests: for (group, of_group) in requests.chunks(GROUP).enumerate() {
             let hints = self.prefetch_group(of_group);
             for (at, (request, hint)) in of_group.iter().zip(hints).enumerate() {
                 let at = group * GROUP + at;
+                let bytes = &text[start..request.end as usize];
+                start = request.end as usize;
+                if at < *done {
+                    continue;
+                }
                 let is_datagram = request.form == Form::Datagram;
                 let is_same = |before: &RemoteRequest| before.conn == request.conn && before.form != Form::Datagram;
                 if is_datagram || at.checked_sub(1).is_none_or(|before| !is_same(&requests[before])) {
@@ -133,16 +142,46 @@ impl Kv {
                     first_of_client = at;
                     self.replies.set_limit_after(before, if is_datagram { udp::MAX_REPLY as u64 } else { most });
                 }
-                let bytes = &text[start..request.end as usize];
-                start = request.end as usize;
+                if !is_datagram && moved.last() == Some(&request.conn) {
+                    replies.ends.push(before);
+                    continue;
+                }
                 self.run_remote(request, bytes, hint, &mut stored, &mut session);
+                if session.is_paused() {
+                    let unfinished = self.long_work.unfinished.take().into_iter();
+                    let behind = requests[at..].iter().take_while(|request| is_same(request)).count();
+                    let of_client = first_of_client..at + behind;
+                    let paused = std::mem::replace(&mut session, Kv::remote_session(self.now));
+                    if of_client.len() == requests.len() {
+                        *done = at;
+                        batch.stored = unfinished.chain(stored.by_ref()).collect();
+                        batch.session = Some(Box::new(paused));
+                        break 'requests;
+                    }
+                    let mut part = RemoteBatch::part(requests, text, of_client);
+                    (part.sender, part.number, part.done) = (*sender, *number, at - first_of_client);
+                    let count = requests[at + 1..at + behind].iter().filter(|next| next.form == Form::Stored).count();
+                    part.stored = unfinished.chain(stored.by_ref().take(count)).collect();
+                    part.session = Some(Box::new(paused));
+                    let end = Some(self.replies.mark()).filter(|_| !self.replies.is_discarded());
+                    part.replies.replies.append(&mut self.replies, before, end);
+                    part.replies.ends = replies.ends[first_of_client..].iter().map(|end| end.since(before)).collect();
+                    self.long_work.push_batch(part);
+                    self.replies.rollback(before);
+                    replies.ends[first_of_client..].fill(before);
+                    moved.push(request.conn);
+                }
                 replies.ends.push(self.replies.mark());
             }
         }
-        drop(stored);
-        self.end_client(&mut replies.ends, first_of_client, before);
+        batch.long.append(&mut self.long_work.remote);
         self.remote_session = Some(session);
-        std::mem::swap(&mut self.replies, &mut replies.replies);
+        if batch.session.is_some() {
+            std::mem::swap(&mut self.replies, &mut batch.replies.replies);
+            return self.long_work.push_batch(batch);
+        }
+        self.end_client(&mut batch.replies.ends, first_of_client, before);
+        std::mem::swap(&mut self.replies, &mut batch.replies.replies);
         let sender = batch.sender;
         self.server.outbox.send(sender, Message::BatchDone(self.worker, batch));
     }
@@ -188,41 +227,45 @@ impl Kv {
         session: &mut Session,
     ) {
         let RemoteRequest { hash, key, form, space, protocol, .. } = *request;
-        match form {
-            Form::Routed(operation) => {
-                let (key, value) = bytes.split_at(usize::from(key));
-                let key = self.hasher.key_with_hash(space, key, hash);
-                let routed = Routed { operation, key, value, protocol };
-                if !self.run_routed(&routed, hint) {
-                    self.run_in_full(&routed, session);
-                } else if request.makes_copy
-                    && let Some(store) = &mut self.stores[self.worker]
-                {
-                    store.make_copy(&key, hint, self.now);
-                }
+        if let Form::Routed(operation) = form {
+            let (key, value) = bytes.split_at(usize::from(key));
+            let key = self.hasher.key_with_hash(space, key, hash);
+            let routed = Routed { operation, key, value, protocol };
+            if !self.run_routed(&routed, hint) {
+                self.run_in_full(&routed, session);
+            } else if request.makes_copy
+                && let Some(store) = &mut self.stores[self.worker]
+            {
+                store.make_copy(&key, hint, self.now);
             }
+            return;
+        }
+        session.act_for(space, protocol);
+        self.account_remote(request.conn, |kv| match form {
             Form::Redis => {
-                session.act_for(space, protocol);
-                let mut parser = std::mem::take(&mut self.remote_parser);
+                let mut parser = std::mem::take(&mut kv.remote_parser);
                 // The sender has parsed it already, with its limits, so this succeeds.
                 let limits = session.limits(usize::MAX, LONG_THRESHOLD);
                 if let Ok(resp::Parsed::Request(_)) = parser.parse(bytes, limits) {
-                    let request = Request::with_hash(parser.args(bytes), space, &self.hasher, hash);
-                    self.run(&request, session);
+                    let request = Request::with_hash(parser.args(bytes), space, &kv.hasher, hash);
+                    kv.run(&request, session);
                 }
-                self.remote_parser = parser;
+                kv.remote_parser = parser;
             }
-            Form::Memcached => _ = self.run_bytes(bytes, Data::Short(b"")),
+            Form::Memcached => _ = kv.run_bytes(bytes, Data::Short(b"")),
             Form::Stored => match stored.next() {
                 Some(PendingRequest::Resp(args)) => {
-                    session.act_for(space, protocol);
-                    self.run(&Request::new(args.args(), space, &self.hasher), session);
+                    kv.run(&Request::new(args.args(), space, &kv.hasher), session);
+                    if session.is_paused() {
+                        kv.long_work.unfinished = Some(PendingRequest::Resp(args));
+                    }
                 }
-                Some(PendingRequest::Memcached(bytes, value)) => _ = self.run_bytes(&bytes, value),
+                Some(PendingRequest::Memcached(bytes, value)) => _ = kv.run_bytes(&bytes, value),
                 Some(PendingRequest::CommandError(..)) | None => {}
             },
-            Form::Datagram => self.run_datagram(bytes),
-        }
+            Form::Datagram => kv.run_datagram(bytes),
+            Form::Routed(_) => {}
+        });
     }
 
     /// Runs an operation that fails, for its error reply.

@@ -323,7 +323,9 @@ impl Kv {
         own: ClientInfo,
         list: &mut Option<Vec<ClientInfo>>,
     ) -> bool {
+        let since = self.stopwatch.now();
         let mut clients = self.listed();
+        self.long_work.add(self.stopwatch.now().since(since));
         clients.push(own);
         let others: Vec<usize> = self.server.outbox.others(self.stores.len()).collect();
         if others.is_empty() {
@@ -359,11 +361,11 @@ impl Kv {
         });
     }
 
-    /// Disconnects the client `id`, if it is on this worker.
-    pub(in crate::service) fn disconnect(&mut self, net: &mut impl Transport, id: u64) {
+    /// Disconnects the clients of this worker whose ids are in `ids`, which is sorted.
+    pub(in crate::service) fn disconnect(&mut self, net: &mut impl Transport, ids: &[u64]) {
         for client in self.clients.iter_mut().flatten() {
             if let ProtocolState::Resp { session, .. } = &client.protocol_state
-                && session.id() == id
+                && ids.binary_search(&session.id()).is_ok()
             {
                 net.abort(client.conn);
             }

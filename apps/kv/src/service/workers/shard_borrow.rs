@@ -110,11 +110,11 @@ impl Kv {
                 break;
             }
             let Some(need) = self.shard_borrow.requests.pop_front() else { return };
-            self.do_job(net, need.job);
+            let long = self.account(|kv| kv.do_job(net, need.job));
             self.limit_client_memory(net);
             for shard in need.shards.iter().filter(|shard| *shard != self.worker) {
                 if let Some(store) = self.stores[shard].take() {
-                    self.server.outbox.send(shard, Message::ShardReturned(store));
+                    self.server.outbox.send(shard, Message::ShardReturned(store, long));
                 }
             }
             self.lend_to_next();

@@ -10,9 +10,9 @@ use crate::resp::{Args, Reply};
 use crate::store::{Key, Store};
 use std::ops::Range;
 
-/// Bytes of a value that are read and written once for all operations of a request. Operations that are further apart
-/// read and write their own bytes.
-const WINDOW: usize = 64 << 10;
+/// Bytes of a value that are read and written once for all operations on them, as many as a write of a single byte
+/// copies.
+const WINDOW: usize = 256 << 10;
 
 #[derive(Debug, Clone, Copy)]
 struct Type {
@@ -194,15 +194,25 @@ fn run(
     if let Some(end) = end.filter(|end| *end > len) {
         store.set_range(&key, end - 1, &[0], now)?;
     }
-    let mut replies = Vec::with_capacity(operations.len());
-    let all = operations.iter().map(Operation::bytes).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-    if let Some(all) = all.filter(|all| all.len() <= WINDOW) {
-        replies.extend(run_in_window(store, &key, all, operations, now)?);
-    } else {
-        for operation in operations {
-            let bytes = operation.bytes();
-            replies.extend(run_in_window(store, &key, bytes, std::slice::from_ref(operation), now)?);
+    let mut replies = vec![None; operations.len()];
+    let mut order: Vec<usize> = (0..operations.len()).collect();
+    order.sort_unstable_by_key(|at| operations[*at].offset);
+    let mut rest = &mut order[..];
+    while let Some(first) = rest.first() {
+        let mut window = operations[*first].bytes();
+        let mut count = 0;
+        // Operations on the same bytes are in the same window.
+        for bytes in rest.iter().map(|at| operations[*at].bytes()) {
+            if bytes.start >= window.end && bytes.end - window.start > WINDOW {
+                break;
+            }
+            window.end = window.end.max(bytes.end);
+            count += 1;
         }
+        let (in_window, behind) = rest.split_at_mut(count);
+        in_window.sort_unstable();
+        run_in_window(store, &key, window, operations, in_window, &mut replies, now)?;
+        rest = behind;
     }
     reply.array(replies.len());
     for number in replies {
@@ -214,30 +224,33 @@ fn run(
     Ok(())
 }
 
-/// Runs `operations`, all of whose bytes are in `window`, and stores the bytes that changed. Returns the replies.
+/// Runs the operations with the numbers `in_window`, all of whose bytes are in `window`, sets their replies, and stores
+/// the bytes that changed.
 fn run_in_window(
     store: &mut Store,
     key: &Key<'_>,
     window: Range<usize>,
     operations: &[Operation],
+    in_window: &[usize],
+    replies: &mut [Option<i64>],
     now: u64,
-) -> Result<Vec<Option<i64>>, CommandError> {
+) -> Result<(), CommandError> {
     let mut bytes = vec![0; window.len()];
     if let Some(value) = store.get(key, now)? {
         Snapshot::copy_of(&value, window.start, &mut bytes);
     }
     let mut changed = None;
-    let run = |operation: &Operation| {
+    for at in in_window {
+        let operation = &operations[*at];
         let (reply, is_changed) = operation.run(&mut bytes, window.start);
+        replies[*at] = reply;
         if is_changed {
             let (own, before) = (operation.bytes(), changed.clone().unwrap_or_else(|| operation.bytes()));
             changed = Some(own.start.min(before.start)..own.end.max(before.end));
         }
-        reply
-    };
-    let replies = operations.iter().map(run).collect();
+    }
     if let Some(Range { start, end }) = changed {
         store.set_range(key, start, &bytes[start - window.start..end - window.start], now)?;
     }
-    Ok(replies)
+    Ok(())
 }

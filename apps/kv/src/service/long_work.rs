@@ -1,0 +1,304 @@
+//! Fairness between clients by the work of their requests.
+//!
+//! A turn of a client ends once its requests have cost [`TURN`] or their measured run time reaches [`LONG`]. The client
+//! is then queued, and the rest of its work runs from the queue, in turns as well. Commands that run in steps are
+//! queued between their steps. The queue yields to all other clients: after long work of some duration they have the
+//! worker for the same duration, unless none of them is active.
+
+use crate::service::Kv;
+use crate::service::conn::{Client, PendingRequest};
+use crate::service::workers::remote_batch::RemoteBatch;
+use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::{ConnId, Transport};
+use std::collections::VecDeque;
+
+/// Cost of the requests of a client per turn: 64 KB, or some hundred short requests.
+const TURN: u64 = 8192;
+/// Bytes with a cost of 1.
+const BYTES: u64 = 8;
+/// Cost of a command, of its parsing, and of two arguments.
+const REQUEST: u64 = 16;
+/// Run time of the requests of a client that makes a turn long, whatever its cost is.
+const LONG: Duration = Duration::from_micros(200);
+/// Time of one or several turns from the queue before events are handled. Long work of this duration is free if no
+/// other client was active at the same time.
+const SLICE: Duration = Duration::from_micros(50);
+/// Time without short requests after which the queue no longer yields. A longer debt extends it: clients that were
+/// delayed for long may take longer to continue.
+const LULL: Duration = Duration::from_millis(1);
+
+/// Long work that waits for its turn.
+enum Queued {
+    Client(ConnId),
+    /// Requests of another worker's client, the next of which runs in steps.
+    Batch(Box<RemoteBatch>),
+}
+
+/// Account of long work on one worker.
+#[derive(Default)]
+pub(in crate::service) struct LongWork {
+    queue: VecDeque<Queued>,
+    /// Stored request of another worker's client that has run in part.
+    pub unfinished: Option<PendingRequest>,
+    /// Number of requests parsed, and of pairs of their arguments.
+    pub parsed: u64,
+    /// State at the start of the current turn of a client.
+    turn: TurnStart,
+    /// Duration of long work since the last [`pass`](Self::pass).
+    spent: Duration,
+    /// Activity, as in [`TurnStart`], at the last pass, and its part of long work since then.
+    activity: u64,
+    long_activity: u64,
+    /// Time of the last pass, and the last time at which short requests had run.
+    passed: Instant,
+    last_short: Instant,
+    /// Long requests of the batch that is being run, as clients and durations.
+    pub remote: Vec<(ConnId, Duration)>,
+    /// Time that belongs to short requests before long work continues.
+    debt: Duration,
+}
+
+/// State at the start of a turn.
+#[derive(Debug, Default, Clone, Copy)]
+struct TurnStart {
+    /// Bytes of requests.
+    input: u64,
+    /// Number of commands, plus [`LongWork::parsed`].
+    activity: u64,
+    spent: Duration,
+}
+
+impl LongWork {
+    /// Returns true if nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Queues `conn`, which is not in the queue.
+    pub fn push(&mut self, conn: ConnId) {
+        self.queue.push_back(Queued::Client(conn));
+    }
+
+    /// Queues the requests of another worker's client.
+    pub fn push_batch(&mut self, batch: Box<RemoteBatch>) {
+        self.queue.push_back(Queued::Batch(batch));
+    }
+
+    /// Adds the duration of a request that may have been long.
+    #[inline]
+    pub fn add(&mut self, duration: Duration) {
+        self.spent += duration;
+    }
+
+    /// Settles the account at `now`, once per turn of the worker. `activity` is the sum of all requests so far.
+    #[inline]
+    fn pass(&mut self, now: Instant, activity: u64) {
+        let has_short = activity - self.activity > std::mem::take(&mut self.long_activity);
+        if has_short {
+            self.last_short = now;
+        }
+        self.activity = activity;
+        let before = std::mem::replace(&mut self.passed, now);
+        if !self.spent.is_zero() || !self.debt.is_zero() {
+            self.settle(now.since(before), has_short);
+        }
+    }
+
+    /// Updates the debt after `elapsed`, part of which was spent.
+    #[cold]
+    fn settle(&mut self, elapsed: Duration, has_short: bool) {
+        let spent = std::mem::take(&mut self.spent);
+        let others = elapsed.saturating_sub(spent);
+        let charged = if has_short { spent } else { spent.saturating_sub(SLICE) };
+        self.debt = (self.debt + charged).saturating_sub(others);
+        if self.lull_left().is_zero() {
+            self.debt = Duration::ZERO;
+        }
+    }
+
+    /// Returns the time until the queue no longer yields if no short request arrives.
+    fn lull_left(&self) -> Duration {
+        (LULL + self.debt / 16).saturating_sub(self.passed.since(self.last_short))
+    }
+
+    /// Returns the time until a client of the queue has its turn, or `None` if the queue is empty.
+    pub fn rest(&self) -> Option<Duration> {
+        // Work since the last pass is not settled yet.
+        let rest = if self.spent.is_zero() { self.debt.min(self.lull_left()) } else { Duration::ZERO };
+        (!self.queue.is_empty()).then_some(rest)
+    }
+}
+
+impl Kv {
+    #[inline]
+    fn activity(&self) -> u64 {
+        self.stats.commands + self.long_work.parsed
+    }
+
+    /// Begins a turn of a client.
+    #[inline]
+    pub(in crate::service) fn begin_turn(&mut self) {
+        let (input, activity, spent) = (self.server.tally.input, self.activity(), self.long_work.spent);
+        self.long_work.turn = TurnStart { input, activity, spent };
+    }
+
+    /// Returns true if the client that is being served has had its share of the turn.
+    #[inline]
+    pub(in crate::service) fn is_turn_over(&self) -> bool {
+        let TurnStart { input, activity, .. } = self.long_work.turn;
+        let cost = (self.server.tally.input - input) / BYTES + REQUEST * (self.activity() - activity);
+        cost >= TURN || self.is_turn_long()
+    }
+
+    #[inline]
+    fn is_turn_long(&self) -> bool {
+        self.long_work.spent - self.long_work.turn.spent >= LONG
+    }
+
+    /// Ends a turn of `client`, which is queued if the turn was long.
+    #[inline]
+    pub(in crate::service) fn end_turn(&mut self, client: &mut Client) {
+        if client.is_queued || self.is_turn_over() {
+            self.queue_long(client);
+        } else {
+            self.long_work.spent = self.long_work.turn.spent;
+        }
+    }
+
+    #[cold]
+    fn queue_long(&mut self, client: &mut Client) {
+        if !self.is_turn_long() {
+            self.long_work.add(SLICE);
+        }
+        self.long_work.long_activity += self.activity() - self.long_work.turn.activity;
+        if !client.is_queued && !client.is_closing() {
+            client.is_queued = true;
+            self.long_work.push(client.conn);
+        }
+        // The turn has been accounted for.
+        self.begin_turn();
+    }
+
+    /// Calls `work` and returns the time of its requests if they were long, or zero.
+    pub(in crate::service) fn account(&mut self, work: impl FnOnce(&mut Self)) -> Duration {
+        let before = self.long_work.spent;
+        work(self);
+        let duration = self.long_work.spent - before;
+        if duration >= LONG {
+            return duration;
+        }
+        self.long_work.spent = before;
+        Duration::ZERO
+    }
+
+    /// [`account`](Self::account) for a request of `conn`, which is a connection of another worker.
+    pub(in crate::service) fn account_remote(&mut self, conn: ConnId, work: impl FnOnce(&mut Self)) {
+        let duration = self.account(work);
+        if !duration.is_zero() {
+            self.long_work.long_activity += 1;
+            self.long_work.remote.push((conn, duration));
+        }
+    }
+
+    /// Serves queued clients for a while, if the queue need not yield.
+    pub(in crate::service) fn do_long_work(&mut self, net: &mut impl Transport) {
+        self.long_work.pass(net.now(), self.activity());
+        if self.long_work.is_empty() || !self.long_work.debt.is_zero() {
+            return;
+        }
+        let (since, activity) = (self.stopwatch.now(), self.activity());
+        let LongWork { spent, long_activity, .. } = self.long_work;
+        for _ in 0..self.long_work.queue.len() {
+            match self.long_work.queue.pop_front() {
+                Some(Queued::Client(conn)) => {
+                    self.with_client(net, conn, |kv, net, client| kv.take_turn(net, client));
+                    self.limit_client_memory(net);
+                }
+                Some(Queued::Batch(batch)) if self.stores[self.worker].is_some() => self.run_batch(batch),
+                Some(lent) => self.long_work.queue.push_back(lent),
+                None => break,
+            }
+            let duration = self.stopwatch.now().since(since);
+            self.long_work.spent = spent + duration;
+            if duration >= SLICE {
+                break;
+            }
+        }
+        self.long_work.long_activity = long_activity + self.activity() - activity;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    /// Lets time pass in steps of `step`, with a short request in each if `has_short`, until long work may continue.
+    /// Returns the time.
+    fn wait(work: &mut LongWork, step: Duration, has_short: bool) -> Duration {
+        let (start, mut activity) = (work.passed, work.activity);
+        while !work.debt.is_zero() {
+            activity += u64::from(has_short);
+            work.pass(work.passed + step, activity);
+        }
+        work.passed.since(start)
+    }
+
+    /// Does long work of `duration`, with `short` requests in the same turn of the worker.
+    fn work_for(work: &mut LongWork, duration: Duration, short: u64) {
+        work.add(duration);
+        work.long_activity += 1;
+        work.pass(work.passed + duration, work.activity + 1 + short);
+    }
+
+    #[test]
+    fn short_requests_have_as_much_time_as_long_work() {
+        for millis in [1, 3, 600] {
+            let mut work = LongWork::default();
+            work_for(&mut work, millis * MILLI, 1);
+            assert_eq!(wait(&mut work, MILLI / 10, true), millis * MILLI);
+        }
+        // The times of two requests add up.
+        let mut work = LongWork::default();
+        work_for(&mut work, 2 * MILLI, 1);
+        work_for(&mut work, 5 * MILLI, 1);
+        assert_eq!(wait(&mut work, MILLI / 10, true), 7 * MILLI);
+    }
+
+    #[test]
+    fn queue_does_not_yield_without_short_requests() {
+        let mut work = LongWork::default();
+        work_for(&mut work, 100 * MILLI, 1);
+        assert_eq!(wait(&mut work, MILLI / 10, false), LULL + 100 * MILLI / 16);
+        // Nobody was delayed.
+        work_for(&mut work, 100 * MILLI, 0);
+        assert!(work.debt.is_zero());
+    }
+
+    #[test]
+    fn short_slice_is_free_in_idle_turn() {
+        let mut work = LongWork::default();
+        work_for(&mut work, SLICE, 1);
+        assert_eq!(work.debt, SLICE);
+        wait(&mut work, SLICE, true);
+        work_for(&mut work, SLICE, 0);
+        assert_eq!(work.debt, Duration::ZERO);
+        work_for(&mut work, 3 * SLICE, 0);
+        assert_eq!(work.debt, 2 * SLICE);
+    }
+
+    #[test]
+    fn rest_lasts_until_the_next_turn() {
+        let mut work = LongWork::default();
+        work_for(&mut work, 3 * MILLI, 1);
+        assert_eq!(work.rest(), None);
+        work.push(ConnId::from_bits(1));
+        assert_eq!(work.rest(), Some(LULL + 3 * MILLI / 16));
+        work.pass(work.passed + MILLI, work.activity + 1);
+        work.pass(work.passed + 3 * MILLI / 2, work.activity + 1);
+        assert_eq!(work.rest(), Some(MILLI / 2));
+        work.add(MILLI);
+        assert_eq!(work.rest(), Some(Duration::ZERO));
+    }
+}
