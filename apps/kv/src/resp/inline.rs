@@ -95,8 +95,6 @@ fn ends_a_word(rest: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     fn split(line: &str) -> Option<Vec<String>> {
         let (mut words, mut ranges) = (Vec::new(), Vec::new());
         super::split(line.as_bytes(), &mut words, &mut ranges)?;

@@ -2,8 +2,8 @@
 //!
 //! A turn of a client ends once its requests have cost [`TURN`] or their measured run time reaches [`LONG`]. The client
 //! is then queued, and the rest of its work runs from the queue, in turns as well. Commands that run in steps are
-//! queued between their steps. The queue yields to all other clients: after long work of some duration they have the
-//! worker for the same duration, unless none of them is active.
+//! queued between their steps. The queue yields to all other clients: after long work that delayed any of them, they
+//! have the worker for the same duration.
 
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest};
@@ -20,12 +20,8 @@ const BYTES: u64 = 8;
 const REQUEST: u64 = 16;
 /// Run time of the requests of a client that makes a turn long, whatever its cost is.
 const LONG: Duration = Duration::from_micros(200);
-/// Time of one or several turns from the queue before events are handled. Long work of this duration is free if no
-/// other client was active at the same time.
+/// Time of turns from the queue before events are handled, and the assumed duration of a turn that ends by its cost.
 const SLICE: Duration = Duration::from_micros(50);
-/// Time without short requests after which the queue no longer yields. A longer debt extends it: clients that were
-/// delayed for long may take longer to continue.
-const LULL: Duration = Duration::from_millis(1);
 
 /// Long work that waits for its turn.
 enum Queued {
@@ -49,9 +45,8 @@ pub(in crate::service) struct LongWork {
     /// Activity, as in [`TurnStart`], at the last pass, and its part of long work since then.
     activity: u64,
     long_activity: u64,
-    /// Time of the last pass, and the last time at which short requests had run.
+    /// Time of the last pass.
     passed: Instant,
-    last_short: Instant,
     /// Long requests of the batch that is being run, as clients and durations.
     pub remote: Vec<(ConnId, Duration)>,
     /// Time that belongs to short requests before long work continues.
@@ -94,37 +89,20 @@ impl LongWork {
     #[inline]
     fn pass(&mut self, now: Instant, activity: u64) {
         let has_short = activity - self.activity > std::mem::take(&mut self.long_activity);
-        if has_short {
-            self.last_short = now;
-        }
         self.activity = activity;
         let before = std::mem::replace(&mut self.passed, now);
         if !self.spent.is_zero() || !self.debt.is_zero() {
-            self.settle(now.since(before), has_short);
+            let spent = std::mem::take(&mut self.spent);
+            let others = now.since(before).saturating_sub(spent);
+            let charged = if has_short { spent } else { Duration::ZERO };
+            self.debt = (self.debt + charged).saturating_sub(others);
         }
-    }
-
-    /// Updates the debt after `elapsed`, part of which was spent.
-    #[cold]
-    fn settle(&mut self, elapsed: Duration, has_short: bool) {
-        let spent = std::mem::take(&mut self.spent);
-        let others = elapsed.saturating_sub(spent);
-        let charged = if has_short { spent } else { spent.saturating_sub(SLICE) };
-        self.debt = (self.debt + charged).saturating_sub(others);
-        if self.lull_left().is_zero() {
-            self.debt = Duration::ZERO;
-        }
-    }
-
-    /// Returns the time until the queue no longer yields if no short request arrives.
-    fn lull_left(&self) -> Duration {
-        (LULL + self.debt / 16).saturating_sub(self.passed.since(self.last_short))
     }
 
     /// Returns the time until a client of the queue has its turn, or `None` if the queue is empty.
     pub fn rest(&self) -> Option<Duration> {
         // Work since the last pass is not settled yet.
-        let rest = if self.spent.is_zero() { self.debt.min(self.lull_left()) } else { Duration::ZERO };
+        let rest = if self.spent.is_zero() { self.debt } else { Duration::ZERO };
         (!self.queue.is_empty()).then_some(rest)
     }
 }
@@ -234,17 +212,6 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
 
-    /// Lets time pass in steps of `step`, with a short request in each if `has_short`, until long work may continue.
-    /// Returns the time.
-    fn wait(work: &mut LongWork, step: Duration, has_short: bool) -> Duration {
-        let (start, mut activity) = (work.passed, work.activity);
-        while !work.debt.is_zero() {
-            activity += u64::from(has_short);
-            work.pass(work.passed + step, activity);
-        }
-        work.passed.since(start)
-    }
-
     /// Does long work of `duration`, with `short` requests in the same turn of the worker.
     fn work_for(work: &mut LongWork, duration: Duration, short: u64) {
         work.add(duration);
@@ -253,50 +220,39 @@ mod tests {
     }
 
     #[test]
-    fn short_requests_have_as_much_time_as_long_work() {
+    fn others_have_as_much_time_as_long_work_that_delayed_them() {
         for millis in [1, 3, 600] {
             let mut work = LongWork::default();
             work_for(&mut work, millis * MILLI, 1);
-            assert_eq!(wait(&mut work, MILLI / 10, true), millis * MILLI);
+            // The times of two requests add up.
+            work_for(&mut work, 2 * MILLI, 7);
+            let start = work.passed;
+            while !work.debt.is_zero() {
+                work.pass(work.passed + MILLI / 10, work.activity + 1);
+            }
+            assert_eq!(work.passed.since(start), (millis + 2) * MILLI);
         }
-        // The times of two requests add up.
-        let mut work = LongWork::default();
-        work_for(&mut work, 2 * MILLI, 1);
-        work_for(&mut work, 5 * MILLI, 1);
-        assert_eq!(wait(&mut work, MILLI / 10, true), 7 * MILLI);
     }
 
     #[test]
-    fn queue_does_not_yield_without_short_requests() {
+    fn long_work_that_delays_nobody_is_free() {
         let mut work = LongWork::default();
-        work_for(&mut work, 100 * MILLI, 1);
-        assert_eq!(wait(&mut work, MILLI / 10, false), LULL + 100 * MILLI / 16);
-        // Nobody was delayed.
         work_for(&mut work, 100 * MILLI, 0);
         assert!(work.debt.is_zero());
+        work_for(&mut work, MILLI, 1);
+        work_for(&mut work, 100 * MILLI, 0);
+        assert_eq!(work.debt, MILLI);
     }
 
     #[test]
-    fn short_slice_is_free_in_idle_turn() {
-        let mut work = LongWork::default();
-        work_for(&mut work, SLICE, 1);
-        assert_eq!(work.debt, SLICE);
-        wait(&mut work, SLICE, true);
-        work_for(&mut work, SLICE, 0);
-        assert_eq!(work.debt, Duration::ZERO);
-        work_for(&mut work, 3 * SLICE, 0);
-        assert_eq!(work.debt, 2 * SLICE);
-    }
-
-    #[test]
-    fn rest_lasts_until_the_next_turn() {
+    fn rest_lasts_until_the_debt_is_paid() {
         let mut work = LongWork::default();
         work_for(&mut work, 3 * MILLI, 1);
         assert_eq!(work.rest(), None);
         work.push(ConnId::from_bits(1));
-        assert_eq!(work.rest(), Some(LULL + 3 * MILLI / 16));
+        assert_eq!(work.rest(), Some(3 * MILLI));
         work.pass(work.passed + MILLI, work.activity + 1);
-        work.pass(work.passed + 3 * MILLI / 2, work.activity + 1);
+        work.pass(work.passed + 3 * MILLI / 2, work.activity);
         assert_eq!(work.rest(), Some(MILLI / 2));
         work.add(MILLI);
         assert_eq!(work.rest(), Some(Duration::ZERO));

@@ -150,7 +150,7 @@ fn turn_of_client_ends_by_its_work() {
             (b"\r\n".repeat(1 << 15), 100),
             (b"*0\r\n".repeat(1 << 14), 50),
             (b"PING\r\n".repeat(10_000), 30),
-            (line("get key").repeat(3000), 5),
+            (line("get key").repeat(3000), 2),
             (line(&format!("mget{keys}")).repeat(20), 15),
             // An incomplete request.
             ([&b"*1000000\r\n$4\r\nmget\r\n"[..], &b"$1\r\nx\r\n".repeat(100_000)].concat(), 30),
