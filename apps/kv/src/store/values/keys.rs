@@ -181,11 +181,13 @@ impl Store {
     fn restore_hash(
         &mut self,
         key: &Key,
-        fields: Vec<(Vec<u8>, OwnedStr)>,
+        mut fields: Vec<(Vec<u8>, OwnedStr)>,
         expires_at: Option<u64>,
         now: u64,
     ) -> Result<(), Error> {
         self.remove(key, now);
+        // In the order of a scan, the fields would fill one bucket after the other to many times its size.
+        self.rng.shuffle(&mut fields);
         for (field, value) in fields {
             self.hset(key, &field, value.value(), now)?;
         }
