@@ -55,7 +55,7 @@ impl Kv {
         self.send_batches();
         self.publish_client_memory();
         Some(match self.long_work.rest() {
-            _ if is_full || has_more => Duration::ZERO,
+            _ if is_full || has_more || self.has_batches() => Duration::ZERO,
             Some(rest) => rest.min(LONG_WORK_REST),
             None => REST,
         })

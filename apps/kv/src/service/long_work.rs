@@ -3,7 +3,11 @@
 //! A turn of a client ends once its requests have cost [`TURN`] or their measured run time reaches [`LONG`]. The client
 //! is then queued, and the rest of its work runs from the queue, in turns as well. Commands that run in steps are
 //! queued between their steps. The queue yields to all other clients: after long work that delayed any of them, they
-//! have the worker for the same duration.
+//! have the worker for a multiple of its duration.
+//!
+//! A client that uses the keys of all workers waits for the busiest of them. If `n` workers do long work for a part `p`
+//! of the time each, all of them are free for others in (1 - p)ⁿ of the time. With p = 1 / 2n this is at least a half:
+//! the multiple is 2n - 1.
 
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest};
@@ -23,6 +27,10 @@ const LONG: Duration = Duration::from_micros(200);
 /// Time of turns from the queue before events are handled, and the assumed duration of a turn that ends by its cost.
 const SLICE: Duration = Duration::from_micros(50);
 
+/// Time after short requests in which others are assumed to wait for their next ones. Clients that await replies of
+/// another worker, or of this one, are silent while long work delays these.
+const COMPANY: Duration = Duration::from_millis(10);
+
 /// Long work that waits for its turn.
 enum Queued {
     Client(ConnId),
@@ -31,12 +39,11 @@ enum Queued {
 }
 
 /// Account of long work on one worker.
-#[derive(Default)]
 pub(in crate::service) struct LongWork {
     queue: VecDeque<Queued>,
     /// Stored request of another worker's client that has run in part.
     pub unfinished: Option<PendingRequest>,
-    /// Number of requests parsed, and of pairs of their arguments.
+    /// Number of requests parsed, of pairs of their arguments, and of requests for other workers.
     pub parsed: u64,
     /// State at the start of the current turn of a client.
     turn: TurnStart,
@@ -47,10 +54,16 @@ pub(in crate::service) struct LongWork {
     long_activity: u64,
     /// Time of the last pass.
     passed: Instant,
-    /// Long requests of the batch that is being run, as clients and durations.
+    /// Long requests of the batch that is being run, as clients and durations, if they delayed others.
     pub remote: Vec<(ConnId, Duration)>,
-    /// Time that belongs to short requests before long work continues.
+    /// Time of the last pass before which short requests ran.
+    last_short: Instant,
+    /// Long work of this worker's clients delayed clients of another worker.
+    delayed_elsewhere: bool,
+    /// Time that belongs to others before long work continues.
     debt: Duration,
+    /// Time that others have after long work, as a multiple of its duration.
+    multiple: u32,
 }
 
 /// State at the start of a turn.
@@ -64,6 +77,25 @@ struct TurnStart {
 }
 
 impl LongWork {
+    /// Creates the account of one of `workers` workers.
+    pub fn new(workers: usize) -> Self {
+        LongWork {
+            queue: VecDeque::new(),
+            unfinished: None,
+            parsed: 0,
+            turn: TurnStart::default(),
+            spent: Duration::ZERO,
+            activity: 0,
+            long_activity: 0,
+            passed: Instant::ZERO,
+            remote: Vec::new(),
+            last_short: Instant::ZERO,
+            delayed_elsewhere: false,
+            debt: Duration::ZERO,
+            multiple: 2 * workers as u32 - 1,
+        }
+    }
+
     /// Returns true if nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -85,16 +117,35 @@ impl LongWork {
         self.spent += duration;
     }
 
+    /// [`add`](Self::add) for a request that another worker has run, where it delayed others.
+    pub fn add_remote(&mut self, duration: Duration) {
+        self.spent += duration;
+        self.delayed_elsewhere = true;
+    }
+
+    /// Returns true if long work has run in this turn of the worker.
+    pub fn has_worked(&self) -> bool {
+        self.spent >= LONG
+    }
+
+    /// Returns true if clients with short requests were active at the last pass or shortly before.
+    fn has_company(&self) -> bool {
+        self.passed.since(self.last_short) < COMPANY
+    }
+
     /// Settles the account at `now`, once per turn of the worker. `activity` is the sum of all requests so far.
     #[inline]
     fn pass(&mut self, now: Instant, activity: u64) {
-        let has_short = activity - self.activity > std::mem::take(&mut self.long_activity);
+        let delays_others = self.has_company() || std::mem::take(&mut self.delayed_elsewhere);
+        if activity - self.activity > std::mem::take(&mut self.long_activity) {
+            self.last_short = now;
+        }
         self.activity = activity;
         let before = std::mem::replace(&mut self.passed, now);
         if !self.spent.is_zero() || !self.debt.is_zero() {
             let spent = std::mem::take(&mut self.spent);
             let others = now.since(before).saturating_sub(spent);
-            let charged = if has_short { spent } else { Duration::ZERO };
+            let charged = if delays_others || self.last_short == now { self.multiple * spent } else { Duration::ZERO };
             self.debt = (self.debt + charged).saturating_sub(others);
         }
     }
@@ -174,13 +225,16 @@ impl Kv {
         let duration = self.account(work);
         if !duration.is_zero() {
             self.long_work.long_activity += 1;
-            self.long_work.remote.push((conn, duration));
+            if self.long_work.has_company() {
+                self.long_work.remote.push((conn, duration));
+            }
         }
     }
 
     /// Serves queued clients for a while, if the queue need not yield.
     pub(in crate::service) fn do_long_work(&mut self, net: &mut impl Transport) {
         self.long_work.pass(net.now(), self.activity());
+        self.run_batches();
         if self.long_work.is_empty() || !self.long_work.debt.is_zero() {
             return;
         }
@@ -222,7 +276,7 @@ mod tests {
     #[test]
     fn others_have_as_much_time_as_long_work_that_delayed_them() {
         for millis in [1, 3, 600] {
-            let mut work = LongWork::default();
+            let mut work = LongWork::new(1);
             work_for(&mut work, millis * MILLI, 1);
             // The times of two requests add up.
             work_for(&mut work, 2 * MILLI, 7);
@@ -236,17 +290,34 @@ mod tests {
 
     #[test]
     fn long_work_that_delays_nobody_is_free() {
-        let mut work = LongWork::default();
+        let mut work = LongWork::new(1);
+        work.passed = Instant::ZERO + COMPANY;
         work_for(&mut work, 100 * MILLI, 0);
         assert!(work.debt.is_zero());
         work_for(&mut work, MILLI, 1);
+        // The client of the short request may wait for the reply.
         work_for(&mut work, 100 * MILLI, 0);
-        assert_eq!(work.debt, MILLI);
+        assert_eq!(work.debt, 101 * MILLI);
+        work_for(&mut work, 100 * MILLI, 0);
+        assert_eq!(work.debt, 101 * MILLI);
+        work.add_remote(MILLI);
+        work_for(&mut work, Duration::ZERO, 0);
+        assert_eq!(work.debt, 102 * MILLI);
+    }
+
+    #[test]
+    fn workers_are_all_free_half_of_the_time() {
+        for workers in 1..64 {
+            let mut work = LongWork::new(workers);
+            work_for(&mut work, MILLI, 1);
+            let free = 1.0 - 1.0 / (1.0 + work.debt.div_duration_f64(MILLI));
+            assert!(free.powi(workers as i32) >= 0.5, "{workers}");
+        }
     }
 
     #[test]
     fn rest_lasts_until_the_debt_is_paid() {
-        let mut work = LongWork::default();
+        let mut work = LongWork::new(1);
         work_for(&mut work, 3 * MILLI, 1);
         assert_eq!(work.rest(), None);
         work.push(ConnId::from_bits(1));

@@ -184,7 +184,7 @@ impl Kv {
             scattered: Vec::new(),
             lookahead_hashes: Vec::new(),
             burst: 1,
-            long_work: LongWork::default(),
+            long_work: LongWork::new(workers),
             stats: Stats::default(),
             counts,
             clock: ServerClock::new(start),

@@ -82,7 +82,10 @@ impl Kv {
         match message {
             Message::RunBatch(batch) => {
                 self.shard_borrow.batches.push_back(batch);
-                self.run_batches();
+                // After long work, connections are served before the next batch.
+                if !self.long_work.has_worked() {
+                    self.run_batches();
+                }
             }
             Message::BatchDone(owner, batch) => self.finish_batch(net, owner, batch),
             Message::BorrowShard(worker) => self.lend(worker),
@@ -92,12 +95,8 @@ impl Kv {
                 self.shard_arrived(net, self.worker, store);
             }
             Message::ListClients(worker, conn) => {
-                self.account(|kv| {
-                    let since = kv.stopwatch.now();
-                    let clients = kv.listed();
-                    kv.server.outbox.send(worker, Message::ClientList(conn, clients));
-                    kv.long_work.add(kv.stopwatch.now().since(since));
-                });
+                let clients = self.listed();
+                self.server.outbox.send(worker, Message::ClientList(conn, clients));
             }
             Message::ClientList(conn, clients) => self.list(net, conn, clients),
             Message::Kill(ids) => self.disconnect(net, &ids),

@@ -130,6 +130,7 @@ impl Kv {
         round: &mut Option<Box<Round>>,
         piece: Piece,
     ) -> Option<&mut RemoteBatch> {
+        self.long_work.parsed += 1;
         let round = match round {
             Some(round) => &mut **round,
             None => self.begin_round(round),
@@ -260,7 +261,7 @@ impl Kv {
             } else if !self.finish_single(net, conn, &batch.replies, to) {
                 self.with_client(net, conn, |kv, net, client| {
                     client.pending_replies -= 1;
-                    batch.long.iter().filter(|long| long.0 == conn).for_each(|long| kv.long_work.add(long.1));
+                    batch.long.iter().filter(|long| long.0 == conn).for_each(|long| kv.long_work.add_remote(long.1));
                     if client.is_closing() {
                         return;
                     }

@@ -103,12 +103,20 @@ impl Kv {
         true
     }
 
-    /// Runs the received batches while this worker's shard is present.
+    /// Returns true if received batches can run.
+    pub(in crate::service) fn has_batches(&self) -> bool {
+        self.stores[self.worker].is_some() && !self.shard_borrow.batches.is_empty()
+    }
+
+    /// Runs the received batches while this worker's shard is present, up to the first that takes long.
     pub(in crate::service) fn run_batches(&mut self) {
-        while self.stores[self.worker].is_some()
+        while self.has_batches()
             && let Some(batch) = self.shard_borrow.batches.pop_front()
         {
             self.run_batch(batch);
+            if self.long_work.has_worked() {
+                break;
+            }
         }
     }
 
