@@ -2,8 +2,8 @@
 //!
 //! Clients hold incomplete and waiting requests, queued commands, watched keys, replies, and the state of commands that
 //! run in steps. Long values do not count: they are in the arena. Each worker adds up the memory of its clients and
-//! publishes the sum once per turn. While the sum over all workers exceeds the limit, the workers whose clients have more
-//! than an equal part of it disconnect the largest of them.
+//! publishes the sum once per turn. While the sum over all workers exceeds the limit, the workers whose clients have
+//! more than an equal part of it disconnect the largest of them.
 
 use crate::commands::ClientInfo;
 use crate::service::Kv;

@@ -181,8 +181,8 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Answers `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, which have no effect: every client counts for the limit of the memory
-/// of clients, and reads always count as uses.
+/// Answers `CLIENT NO-EVICT` and `CLIENT NO-TOUCH`, which have no effect: every client counts for the limit of the
+/// memory of clients, and reads always count as uses.
 pub fn set_switch(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mode = &request.args[2];
     if !mode.eq_ignore_ascii_case(b"on") && !mode.eq_ignore_ascii_case(b"off") {

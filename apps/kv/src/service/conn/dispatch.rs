@@ -33,10 +33,7 @@ impl Kv {
         if client.is_queued || self.is_backlogged(client) {
             client.ahead = 0..0;
         }
-        loop {
-            if client.round.is_some() && self.replies.is_large() {
-                break;
-            }
+        while client.round.is_none() || !self.replies.is_large() {
             if client.ahead.is_empty() {
                 if !client.is_ready() || self.is_backlogged(client) || net.peek(client.conn).is_empty() {
                     break;

@@ -120,8 +120,8 @@ impl Kv {
         }
     }
 
-    /// Runs the requests of a batch. If a request runs in steps, it and the other requests of its client are queued after
-    /// its first step, as a batch of their own: other clients need not wait for them.
+    /// Runs the requests of a batch. If a request runs in steps, it and the other requests of its client are queued
+    /// after its first step, as a batch of their own: other clients need not wait for them.
     pub(in crate::service) fn run_batch(&mut self, mut batch: Box<RemoteBatch>) {
         let session = batch.session.take().map(|session| *session).or_else(|| self.remote_session.take());
         let Some(mut session) = session else { return };
