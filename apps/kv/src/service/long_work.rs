@@ -7,7 +7,7 @@
 //!
 //! A client that uses the keys of all workers waits for the busiest of them. If `n` workers do long work for a part `p`
 //! of the time each, all of them are free for others in (1 - p)ⁿ of the time. With p = 1 / 2n this is at least a half:
-//! the multiple is 2n - 1.
+//! the multiple is 2n - 1, up to [`MOST`], because long work must not starve either.
 
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest};
@@ -30,6 +30,9 @@ const SLICE: Duration = Duration::from_micros(50);
 /// Time after short requests in which others are assumed to wait for their next ones. Clients that await replies of
 /// another worker, or of this one, are silent while long work delays these.
 const COMPANY: Duration = Duration::from_millis(10);
+
+/// Limit of the multiple of long work's duration that others have: that of four workers.
+const MOST: u32 = 7;
 
 /// Long work that waits for its turn.
 enum Queued {
@@ -92,7 +95,7 @@ impl LongWork {
             last_short: Instant::ZERO,
             delayed_elsewhere: false,
             debt: Duration::ZERO,
-            multiple: 2 * workers as u32 - 1,
+            multiple: (2 * workers as u32 - 1).min(MOST),
         }
     }
 
@@ -306,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_all_free_half_of_the_time() {
-        for workers in 1..64 {
+    fn up_to_four_workers_are_all_free_half_of_the_time() {
+        for workers in 1..=4 {
             let mut work = LongWork::new(workers);
             work_for(&mut work, MILLI, 1);
             let free = 1.0 - 1.0 / (1.0 + work.debt.div_duration_f64(MILLI));
