@@ -1,6 +1,6 @@
 //! Hugepages that this process can allocate.
 
-use super::region::{HUGEPAGE, Region};
+use super::region::HUGEPAGE;
 use std::fmt;
 
 /// Reason why hugepages cannot be used, with the remedy.
@@ -48,6 +48,7 @@ impl NoHugepages {
 }
 
 /// Returns the reason why `needed_mb` MB could not be allocated in pages of any size.
+#[cfg(feature = "dpdk")]
 pub(crate) fn reason(needed_mb: u64, wanted_mb: u64) -> NoHugepages {
     let free_mb = free_pools().iter().map(|(size, pages)| (size * pages) as u64).sum::<u64>() >> 20;
     NoHugepages { free_mb, needed_mb, wanted_mb: wanted_mb.max(needed_mb) }
@@ -55,6 +56,7 @@ pub(crate) fn reason(needed_mb: u64, wanted_mb: u64) -> NoHugepages {
 
 /// Checks that `needed_mb` MB of hugepages can be allocated, by allocating them for a moment. The number of free pages
 /// does not suffice: the kernel applies the hugetlb limit of a cgroup when a page is touched.
+#[cfg(feature = "dpdk")]
 pub(crate) fn check(needed_mb: u64, wanted_mb: u64) -> Result<(), NoHugepages> {
     let error = reason(needed_mb, wanted_mb);
     if error.free_mb < needed_mb {
@@ -65,7 +67,7 @@ pub(crate) fn check(needed_mb: u64, wanted_mb: u64) -> Result<(), NoHugepages> {
     for (size, pages) in free_pools() {
         let bytes = missing.div_ceil(size).min(pages) * size;
         if bytes > 0
-            && let Ok(region) = Region::hugepages(bytes, size)
+            && let Ok(region) = super::Region::hugepages(bytes, size)
         {
             held.push(region);
             missing = missing.saturating_sub(bytes);
