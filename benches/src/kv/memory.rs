@@ -1,6 +1,7 @@
 //! In-memory transport, and the requests of key-value clients over it.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
+use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
@@ -106,6 +107,8 @@ impl End {
 /// Transport with requests from memory, which counts reply bytes.
 pub struct Memory {
     worker: usize,
+    /// Time, as the service sees it.
+    pub now: Instant,
     /// Ends by connection slot.
     pub ends: Vec<End>,
     /// Bit mask of slots with new replies.
@@ -121,7 +124,8 @@ impl Memory {
     /// Creates the transport of `worker` with service `kv`, and connected clients.
     pub fn with_clients(kv: &mut Kv, worker: usize) -> (Self, Vec<ConnId>) {
         let ends = vec![End::default(); CONNECTIONS];
-        let mut net = Memory { worker, ends, replied: 0, reserved: vec![0; RESERVED], written: 0, sent: 0 };
+        let (now, reserved) = (Instant::ZERO, vec![0; RESERVED]);
+        let mut net = Memory { worker, now, ends, replied: 0, reserved, written: 0, sent: 0 };
         let conns: Vec<ConnId> = (0..CONNECTIONS).map(|slot| ConnId::new(worker, slot, 0)).collect();
         for conn in &conns {
             kv.opened(&mut net, *conn, Origin::Accepted);
@@ -137,8 +141,8 @@ impl Memory {
 
 impl Transport for Memory {
     #[inline]
-    fn now(&self) -> linerate_bypass::time::Instant {
-        linerate_bypass::time::Instant::ZERO
+    fn now(&self) -> Instant {
+        self.now
     }
 
     fn worker(&self) -> usize {
