@@ -7,7 +7,7 @@
 //!
 //! A client that uses the keys of all workers waits for the busiest of them. If `n` workers do long work for a part `p`
 //! of the time each, all of them are free for others in (1 - p)ⁿ of the time. With p = 1 / 2n this is at least a half:
-//! the multiple is 2n - 1, up to [`MOST`], because long work must not starve either.
+//! the multiple is 2n - 1, up to [`MAX_MULTIPLE`], because long work must not starve either.
 
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest};
@@ -27,12 +27,12 @@ const LONG: Duration = Duration::from_micros(200);
 /// Time of turns from the queue before events are handled, and the assumed duration of a turn that ends by its cost.
 const SLICE: Duration = Duration::from_micros(50);
 
-/// Time after short requests in which others are assumed to wait for their next ones. Clients that await replies of
-/// another worker, or of this one, are silent while long work delays these.
-const COMPANY: Duration = Duration::from_millis(10);
+/// Time after short requests in which their clients count as active. A client is silent while it awaits a reply that
+/// long work delays, on this worker or another one.
+const ACTIVE: Duration = Duration::from_millis(10);
 
 /// Limit of the multiple of long work's duration that others have: that of four workers.
-const MOST: u32 = 7;
+const MAX_MULTIPLE: u32 = 7;
 
 /// Long work that waits for its turn.
 enum Queued {
@@ -95,7 +95,7 @@ impl LongWork {
             last_short: Instant::ZERO,
             delayed_elsewhere: false,
             debt: Duration::ZERO,
-            multiple: (2 * workers as u32 - 1).min(MOST),
+            multiple: (2 * workers as u32 - 1).min(MAX_MULTIPLE),
         }
     }
 
@@ -132,14 +132,14 @@ impl LongWork {
     }
 
     /// Returns true if clients with short requests were active at the last pass or shortly before.
-    fn has_company(&self) -> bool {
-        self.passed.since(self.last_short) < COMPANY
+    fn are_others_active(&self) -> bool {
+        self.passed.since(self.last_short) < ACTIVE
     }
 
     /// Settles the account at `now`, once per turn of the worker. `activity` is the sum of all requests so far.
     #[inline]
     fn pass(&mut self, now: Instant, activity: u64) {
-        let delays_others = self.has_company() || std::mem::take(&mut self.delayed_elsewhere);
+        let delays_others = self.are_others_active() || std::mem::take(&mut self.delayed_elsewhere);
         if activity - self.activity > std::mem::take(&mut self.long_activity) {
             self.last_short = now;
         }
@@ -228,7 +228,7 @@ impl Kv {
         let duration = self.account(work);
         if !duration.is_zero() {
             self.long_work.long_activity += 1;
-            if self.long_work.has_company() {
+            if self.long_work.are_others_active() {
                 self.long_work.remote.push((conn, duration));
             }
         }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn long_work_that_delays_nobody_is_free() {
         let mut work = LongWork::new(1);
-        work.passed = Instant::ZERO + COMPANY;
+        work.passed = Instant::ZERO + ACTIVE;
         work_for(&mut work, 100 * MILLI, 0);
         assert!(work.debt.is_zero());
         work_for(&mut work, MILLI, 1);
