@@ -26,8 +26,8 @@ impl fmt::Display for NoHugepages {
         } else {
             write!(
                 f,
-                "the cgroup of this process may not allocate {needed_mb} MB of hugepages, although {free_mb} MB are \
-                 free: raise its hugetlb limit to {wanted_mb} MB (in Kubernetes: hugepages-2Mi)"
+                "{needed_mb} MB of hugepages cannot be allocated, although {free_mb} MB are free: if the cgroup of this \
+                 process has a lower hugetlb limit, raise it to {wanted_mb} MB (in Kubernetes: hugepages-2Mi)"
             )
         }
     }
