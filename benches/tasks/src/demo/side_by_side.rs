@@ -125,8 +125,8 @@ pub fn table(rows: &[Row]) -> String {
     let disturbed = rows.iter().filter(|row| row.is_disturbed()).map(|row| row.others);
     let mut table = match disturbed.clone().max_by(f64::total_cmp) {
         Some(most) => format!(
-            "The machine was busy: other programs or virtual machines had up to {:.0} % of the time of the cores in {} of \
-             {} measurements (*), whose figures do not hold for an idle machine.\n\n",
+            "The machine was busy: other programs or virtual machines had up to {:.0} % of the time of the cores in {} \
+             of {} measurements (*), whose figures do not hold for an idle machine.\n\n",
             most * 100.0,
             disturbed.count(),
             rows.len()
@@ -217,8 +217,8 @@ mod tests {
         let mut rows = rows();
         (rows[1].others, rows[3].others) = (0.12, 0.43);
         let table = table(&rows);
-        let first = "The machine was busy: other programs or virtual machines had up to 43 % of the time of the cores in 2 of \
-                     4 measurements (*),";
+        let first = "The machine was busy: other programs or virtual machines had up to 43 % of the time of the cores \
+                     in 2 of 4 measurements (*),";
         assert!(table.starts_with(first), "{table}");
         assert!(table.contains("| kernel sockets *          |     136891 |"), "{table}");
         assert!(table.contains("| virtio-user to vhost      |") && !table.contains("times"), "{table}");

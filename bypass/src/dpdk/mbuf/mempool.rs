@@ -37,8 +37,8 @@ impl Default for MempoolConfig {
 /// Reason why a pool could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no memory for {packets} packets of {data_room} bytes ({reason}): {remedy}use fewer workers, connections or packets \
-     (--max-packets)"
+    "no memory for {packets} packets of {data_room} bytes ({reason}): {remedy}use fewer workers, connections or \
+     packets (--max-packets)"
 )]
 pub struct MempoolError {
     packets: u32,

@@ -413,8 +413,8 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
         let sees_tags = attachment.as_ref().is_none_or(Attachment::sees_vlan_tags);
         if !sees_tags && interface::driver(interface).as_deref() == Some("veth") {
             tracing::warn!(
-                "{}: this kernel does not show the VLAN tags of veth, so frames of every VLAN are received as untagged: \
-                 run 'ethtool -K PEER txvlan off' for the other end of the veth, or use Linux 6.8 or later",
+                "{}: this kernel does not show the VLAN tags of veth, so frames of every VLAN are received as \
+                 untagged: run 'ethtool -K PEER txvlan off' for the other end of the veth, or use Linux 6.8 or later",
                 spec.via
             );
         }
