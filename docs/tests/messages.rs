@@ -65,7 +65,7 @@ fn quoted_messages_occur_in_the_sources() {
 #[test]
 fn drop_causes_are_on_the_page() {
     let page = fs::read_to_string(format!("{ROOT}/docs/src/troubleshooting.md")).unwrap();
-    let causes = fs::read_to_string(format!("{ROOT}/stack/src/drop_stats.rs")).unwrap();
+    let causes = fs::read_to_string(format!("{ROOT}/stack/src/wire/drop_stats.rs")).unwrap();
     let causes: Vec<&str> = causes.lines().filter_map(|line| line.split_once(" = \"")?.1.strip_suffix("\",")).collect();
     assert!(causes.len() > 15, "{causes:?}");
     let messages = quoted(&page);

@@ -4,10 +4,11 @@
 //! clock, and its randomness comes from the seed in the configuration. Equal input therefore gives equal output.
 
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::tcp::tuple::Tuple;
+use crate::ip::egress::Egress;
+use crate::wire::icmp::IcmpError;
+use crate::wire::tuple::Tuple;
 use linerate_bypass::inspect::{ConnInfo, Gauges};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
 
@@ -79,18 +80,6 @@ impl<P> Segments<P> {
         self.packets.clear();
         self.metas.clear();
     }
-}
-
-/// Error that an ICMP message reports for a sent segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IcmpError {
-    /// The destination is unreachable.
-    Unreachable,
-    /// The packet exceeds the path MTU, which is `mtu` bytes (RFC 1191 §4, RFC 8201 §4).
-    TooBig {
-        /// MTU as in the message, not validated.
-        mtu: u16,
-    },
 }
 
 /// Events of connections, for delivery to the [`Service`](linerate_bypass::Service) in the order of the fields.
@@ -272,7 +261,3 @@ pub trait Engine<N: Nic>: Sized {
     /// Opens a connection to `remote`.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);
 }
-
-/// Duration of TIME-WAIT: twice a maximum segment lifetime of 30 s, as on common systems (RFC 9293 §3.4.2 leaves the
-/// choice).
-pub(crate) const TIME_WAIT: Duration = Duration::from_secs(60);

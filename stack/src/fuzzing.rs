@@ -1,9 +1,9 @@
 //! Internals for fuzz targets. Not for applications.
 
-use crate::native::segment::options::{Options, SynOptions, Timestamp};
-use crate::tcp::tuple::Tuple;
+use crate::wire::tcp::options::{Options, SynOptions, Timestamp};
+use crate::wire::tuple::Tuple;
 
-pub use crate::native::inspect::Numbers;
+pub use crate::tcp::native::inspect::Numbers;
 
 /// TCP options in plain types.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,12 +34,12 @@ pub fn parse_options(bytes: &[u8]) -> ParsedOptions {
 
 /// Returns the TSval that header prediction accepts from these options, on a connection whose TS.Recent is `ts_recent`.
 pub fn predicted_timestamp(bytes: &[u8], ts_recent: u32) -> Option<u32> {
-    crate::native::inspect::predicted_timestamp(bytes, ts_recent)
+    crate::tcp::native::inspect::predicted_timestamp(bytes, ts_recent)
 }
 
 /// Returns the hash bits of `tuple` in the native engine's flow table, for a worker with the seed `seed`.
 pub fn flow_tag(seed: u128, tuple: &Tuple) -> u32 {
-    crate::native::inspect::flow_tag(seed, tuple)
+    crate::tcp::native::inspect::flow_tag(seed, tuple)
 }
 
 /// Writes SYN options as the native engine does.

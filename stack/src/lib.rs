@@ -4,50 +4,40 @@
 //! [`Transport`].
 #![forbid(unsafe_code)]
 
-mod addresses;
-mod arp_ndp;
-mod checksum;
 mod config;
-pub mod congestion;
-mod demux;
-mod drop_stats;
-mod egress;
 mod engine;
-mod ethernet;
-mod fast_paths;
 #[doc(hidden)]
 pub mod fuzzing;
-mod host_network;
-mod ip_cidr;
-mod ipv6;
-mod native;
+mod ip;
 mod rng;
 mod slow_path;
 #[cfg(feature = "smoltcp-engine")]
 mod smoltcp_engine;
 mod tcp;
-mod udp;
+mod wire;
 mod worker;
 
-pub use arp_ndp::receive::NeighborInfo;
-pub use config::{Config, Idle, Keepalive};
-pub use demux::steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
-pub use demux::vlan::{InvalidVlan, VlanId};
-pub use drop_stats::{DropCause, DropStats};
-pub use egress::Egress;
-pub use engine::{Engine, Event, EventBatch, IcmpError, SegmentMeta, Segments};
 #[cfg(feature = "fast-path-switches")]
 #[doc(hidden)]
-pub use fast_paths::{FastPath, FastPaths};
-pub use host_network::{HostControl, HostNetwork, Route};
-pub use ip_cidr::{InvalidCidr, IpCidr};
-pub use ipv6::dad::DuplicateAddress;
+pub use config::fast_paths::{FastPath, FastPaths};
+pub use config::host_network::{HostNetwork, Route};
+pub use config::{Config, Idle, Keepalive};
+pub use engine::{Engine, Event, EventBatch, SegmentMeta, Segments};
+pub use ip::arp_ndp::NeighborInfo;
+pub use ip::egress::Egress;
+pub use ip::v6::dad::DuplicateAddress;
 pub use linerate_bypass::{Service, Transport};
-pub use native::NativeEngine;
 pub use slow_path::DhcpLease;
 #[cfg(feature = "smoltcp-engine")]
 pub use smoltcp_engine::SmoltcpEngine;
-pub use tcp::tuple::{HashKey, Tuple};
-pub use tcp::wheel::Wheel;
+pub use tcp::clock::wheel::Wheel;
+pub use tcp::{NativeEngine, congestion};
+pub use wire::drop_stats::{DropCause, DropStats};
+pub use wire::icmp::IcmpError;
+pub use wire::ip_cidr::{InvalidCidr, IpCidr};
+pub use wire::steering::{RSS_KEY, TABLE_ENTRIES, owner, toeplitz};
+pub use wire::tuple::{HashKey, Tuple};
+pub use wire::vlan::{InvalidVlan, VlanId};
 pub use worker::Worker;
+pub use worker::host_control::HostControl;
 pub use worker::inter_worker::Mailboxes;

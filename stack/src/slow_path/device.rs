@@ -1,9 +1,9 @@
 //! Worker's port as a smoltcp device: at most one received packet, and transmission through [`Egress`].
 
-use crate::checksum;
-use crate::drop_stats::DropCause;
-use crate::egress::Egress;
-use crate::ethernet::ETHERNET_HEADER;
+use crate::ip::egress::Egress;
+use crate::wire::checksum;
+use crate::wire::drop_stats::DropCause;
+use crate::wire::ethernet::ETHERNET_HEADER;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium};

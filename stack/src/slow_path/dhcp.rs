@@ -1,10 +1,10 @@
 //! DHCP client of the first worker, by smoltcp's socket. Routers and routes are read from the message that the socket
 //! accepted, because the socket reads a router only if there is one, and no routes.
 
-use crate::addresses::is_host_v4;
-use crate::host_network::Route;
-use crate::ip_cidr::IpCidr;
+use crate::config::host_network::Route;
+use crate::ip::addresses::is_host_v4;
 use crate::slow_path::Lease;
+use crate::wire::ip_cidr::IpCidr;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::dhcpv4::{Event, Socket};
 use smoltcp::wire::{DhcpPacket, EthernetFrame, Ipv4Packet, UdpPacket};

@@ -8,15 +8,15 @@
 pub(crate) mod device;
 mod dhcp;
 
-use crate::addresses::Addresses;
-use crate::arp_ndp::arp_announce::AddressAnnouncer;
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::ipv6::dad::DuplicateAddress;
-use crate::ipv6::{Ipv6Changes, Ipv6Control};
+use crate::ip::addresses::Addresses;
+use crate::ip::arp_announce::AddressAnnouncer;
+use crate::ip::egress::Egress;
+use crate::ip::udp::UdpFastPath;
+use crate::ip::v6::dad::DuplicateAddress;
+use crate::ip::v6::{Ipv6Changes, Ipv6Control};
 use crate::rng;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
-use crate::udp::UdpFastPath;
 use dhcp::DhcpClient;
 pub use dhcp::DhcpLease;
 use linerate_bypass::time::Instant;

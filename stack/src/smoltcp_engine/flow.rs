@@ -3,7 +3,7 @@
 use super::reset_reply::{Control, Reply};
 use crate::engine::{Event, EventBatch};
 use crate::slow_path::device::Sent;
-use crate::tcp::tuple::Tuple;
+use crate::wire::tuple::Tuple;
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin};

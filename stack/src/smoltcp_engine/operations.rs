@@ -2,8 +2,8 @@
 
 use super::SmoltcpEngine;
 use super::flow::{Flow, Phase};
-use crate::egress::Egress;
 use crate::engine::Event;
+use crate::ip::egress::Egress;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Transmission of the smoltcp engine, and scheduling of its flows.
 
 use super::SmoltcpEngine;
-use crate::egress::Egress;
+use crate::ip::egress::Egress;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use linerate_bypass::Nic;
 use linerate_bypass::time::{Duration, Instant};

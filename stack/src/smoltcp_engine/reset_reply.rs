@@ -1,8 +1,8 @@
 //! Segments without a connection: resets, and acknowledgements in TIME-WAIT.
 
-use crate::drop_stats::DropCause;
-use crate::egress::Egress;
-use crate::tcp::tuple::Tuple;
+use crate::ip::egress::Egress;
+use crate::wire::drop_stats::DropCause;
+use crate::wire::tuple::Tuple;
 use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
 use smoltcp::phy::ChecksumCapabilities;

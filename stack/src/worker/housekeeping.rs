@@ -3,7 +3,7 @@
 use super::Worker;
 use super::transport::Core;
 use crate::engine::Engine;
-use crate::ipv6::Ipv6Changes;
+use crate::ip::v6::Ipv6Changes;
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::Duration;
 use linerate_bypass::{Nic, Service};

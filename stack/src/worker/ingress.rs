@@ -1,22 +1,23 @@
 //! Receive path of a worker: from frames to the engine, the slow path, or the owning worker.
 
-use crate::arp_ndp::Message;
-use crate::arp_ndp::neighbors::PendingResolutions;
-use crate::arp_ndp::receive::{self, ArpNdpEvent, NeighborInfo};
 use crate::config::Config;
-use crate::demux::demux_fast::FastDemux;
-use crate::demux::steering::{Steering, toeplitz};
-use crate::demux::vlan::{self, VlanId};
-use crate::demux::{FrameKind, Host, Tcp, UdpDatagram};
-use crate::drop_stats::DropCause;
-use crate::egress::Egress;
+use crate::config::fast_paths::{FastPath, FastPaths};
 use crate::engine::{Engine, SegmentMeta, Segments};
-use crate::ethernet::ETHERNET_HEADER;
-use crate::fast_paths::{FastPath, FastPaths};
-use crate::ipv6::RouterInfo;
+use crate::ip::arp_ndp::{self, ArpNdpEvent, NeighborInfo};
+use crate::ip::egress::Egress;
+use crate::ip::neighbors::PendingResolutions;
+use crate::ip::router_info::RouterInfo;
 use crate::rng;
 use crate::slow_path::{Lease, SlowPath};
-use crate::tcp::tuple::Tuple;
+use crate::wire::arp_ndp::Message;
+use crate::wire::drop_stats::DropCause;
+use crate::wire::ethernet::ETHERNET_HEADER;
+use crate::wire::steering::{Steering, toeplitz};
+use crate::wire::tuple::Tuple;
+use crate::wire::udp::UdpDatagram;
+use crate::wire::vlan::{self, VlanId};
+use crate::worker::demux::fast::FastDemux;
+use crate::worker::demux::{FrameKind, Host, Tcp};
 use crate::worker::inter_worker::WorkerMsg;
 use linerate_bypass::mailbox::Sender;
 use linerate_bypass::time::Instant;
@@ -71,7 +72,7 @@ pub(crate) struct Ingress<P> {
 impl<P: Packet> Ingress<P> {
     pub fn new(worker: usize, others: Vec<Sender<WorkerMsg<P>>>, config: &Config) -> Self {
         let (scratch, burst, datagrams) = (Vec::new(), Segments::new(), VecDeque::new());
-        let steering = Steering::new(others.len(), config);
+        let steering = Steering::new(others.len(), &config.listen_by_worker);
         // The hash of a port is trusted only if it decides alone.
         let port_hash = if steering.has_ports() { PortHash::Ignored } else { PortHash::Unverified(HASHES_CHECKED) };
         Ingress {
@@ -366,7 +367,7 @@ impl<P: Packet> Ingress<P> {
             &scratch
         };
         let event = match kind {
-            FrameKind::Arp => receive::parse_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
+            FrameKind::Arp => arp_ndp::parse_arp(data, egress.addresses(), egress.mac()).unwrap_or_else(|cause| {
                 egress.count_drop(cause);
                 ArpNdpEvent::Dropped
             }),
@@ -378,7 +379,7 @@ impl<P: Packet> Ingress<P> {
                 slow.duplicate = slow.duplicate.or(duplicate);
                 match router {
                     Some(router) => ArpNdpEvent::Neighbor(router),
-                    None => receive::parse_ndp(data, |ip| egress.addresses().is_local(ip), egress.mac()),
+                    None => arp_ndp::parse_ndp(data, |ip| egress.addresses().is_local(ip), egress.mac()),
                 }
             }
             FrameKind::MldQuery => {

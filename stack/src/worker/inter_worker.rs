@@ -1,8 +1,8 @@
 //! Mailboxes between the workers of one port, and from other threads to them.
 
-use crate::arp_ndp::receive::NeighborInfo;
-use crate::host_network::HostNetwork;
-use crate::ipv6::RouterInfo;
+use crate::config::host_network::HostNetwork;
+use crate::ip::arp_ndp::NeighborInfo;
+use crate::ip::router_info::RouterInfo;
 use crate::slow_path::Lease;
 use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
 use linerate_bypass::{AppMsg, AppSender};

@@ -1,5 +1,7 @@
 //! Worker: one queue pair, one engine and one service, run to completion.
 
+mod demux;
+pub(crate) mod host_control;
 mod ingress;
 pub(crate) mod inter_worker;
 
@@ -7,14 +9,15 @@ mod housekeeping;
 mod transport;
 
 use crate::config::{Config, Idle};
-use crate::egress::Egress;
 use crate::engine::{Engine, Event, EventBatch};
-use crate::ethernet::ETHERNET_HEADER;
-use crate::ipv6::Ipv6Control;
-use crate::ipv6::dad::{Dad, DuplicateAddress};
-use crate::native::NativeEngine;
+use crate::ip::addresses::Addresses;
+use crate::ip::egress::Egress;
+use crate::ip::v6::Ipv6Control;
+use crate::ip::v6::dad::{Dad, DuplicateAddress};
 use crate::rng;
 use crate::slow_path::SlowPath;
+use crate::tcp::NativeEngine;
+use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::worker::ingress::Ingress;
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
 use linerate_bypass::inspect::{ConnInfo, Gauges, Inspect, Shortages, Snapshot};
@@ -84,7 +87,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let port_mtu = usize::from(capabilities.mtu).min(capabilities.data_room - ETHERNET_HEADER);
         let mtu = config.mtu.map_or(port_mtu, |mtu| port_mtu.min(mtu.into()));
         let mac = config.mac.or(config.host_mac()).unwrap_or_else(|| nic.mac());
-        let first = config.initial_addresses(mac);
+        let first = Addresses::initial(config, mac);
         // The host's kernel has verified its addresses.
         let probes = if config.host.is_some() { 0 } else { config.dad_transmits };
         let dad = Dad::new(&first, probes);

@@ -1,14 +1,14 @@
 //! [`Transport`] of the worker's service, and the selection of local addresses.
 
-use crate::addresses::Addresses;
 use crate::config::Config;
-use crate::drop_stats::DropCause;
-use crate::egress::Egress;
 use crate::engine::Engine;
-use crate::ip_cidr::IpCidr;
-use crate::ipv6::RouterInfo;
+use crate::ip::addresses::Addresses;
+use crate::ip::egress::Egress;
+use crate::ip::router_info::RouterInfo;
+use crate::ip::udp::SendResult;
 use crate::slow_path::{DhcpLease, Lease, SlowPath};
-use crate::udp::SendResult;
+use crate::wire::drop_stats::DropCause;
+use crate::wire::ip_cidr::IpCidr;
 use hashbrown::{HashMap, HashSet};
 use linerate_bypass::inspect::ConnState;
 use linerate_bypass::time::{Duration, Instant};

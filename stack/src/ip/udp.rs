@@ -1,0 +1,335 @@
+//! UDP fast path (RFC 768): unfragmented datagrams to bound ports, and to resolved neighbours.
+//!
+//! A received payload stays in its packet. A sent payload is copied behind its headers if it is short, and otherwise
+//! chained to them. The slow path handles fragments, multicast and unresolved neighbours.
+
+use crate::config::Config;
+use crate::ip::egress::Egress;
+use crate::wire::checksum;
+use crate::wire::ethernet::ETHERNET_HEADER;
+use crate::wire::udp::{PROTOCOL as UDP, UDP_HEADER, UdpDatagram};
+use linerate_bypass::time::Instant;
+use linerate_bypass::{BufferPool, Capabilities, Datagram, L4, Nic, Packet, TxOffload};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+/// Hop limit (RFC 1700), as for TCP.
+const HOP_LIMIT: u8 = 64;
+
+/// Longest payload that is copied instead of chained: a second packet costs both ends more than the copy.
+const MAX_COPIED: usize = 256;
+
+/// Entries of the table of positions, a power of two.
+const PORTS: usize = 64;
+
+/// Datagrams between two checks of the pool level.
+const POOL_CHECK_INTERVAL: u32 = 64;
+
+/// Returns a pool for copies of received data that a service keeps: buffers of a segment of an Ethernet link.
+pub(crate) fn copy_pool() -> BufferPool {
+    BufferPool::new(2048, 256, 1 << 14)
+}
+
+/// Bound UDP addresses of one worker, and the state of received packets that its services hold.
+pub(crate) struct UdpFastPath {
+    /// Bound addresses, sorted by port.
+    listen: Vec<SocketAddr>,
+    /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
+    by_port: [u32; PORTS],
+    /// Number of packets in use at which received payload is copied.
+    most: usize,
+    /// True if at least `most` packets were in use at the last check.
+    is_low: bool,
+    /// Datagrams until the next check of the pool level.
+    left: u32,
+    pub copies: BufferPool,
+}
+
+impl UdpFastPath {
+    pub fn new(config: &Config, port: &Capabilities) -> Self {
+        // As for TCP: received data may hold five sevenths.
+        let packets = config.max_packets.unwrap_or(usize::MAX).min(port.pool - port.pool / 8);
+        let mut listen: Vec<_> = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
+        listen.sort_by_key(SocketAddr::port);
+        let mut by_port = [0; PORTS];
+        for (bound, at) in listen.iter().zip(0..) {
+            by_port[usize::from(bound.port()) % PORTS] = at;
+        }
+        UdpFastPath { listen, by_port, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
+    }
+
+    /// Returns whether a service is bound to the local address `local`.
+    #[inline]
+    pub fn listens(&self, local: &SocketAddr) -> bool {
+        let at = self.by_port[usize::from(local.port()) % PORTS];
+        if self.listen.get(at as usize) == Some(local) {
+            return true;
+        }
+        let from = self.listen.partition_point(|bound| bound.port() < local.port());
+        let mut of_port = self.listen[from..].iter().take_while(|bound| bound.port() == local.port());
+        of_port
+            .any(|bound| bound.ip() == local.ip() || bound.ip().is_unspecified() && bound.is_ipv4() == local.is_ipv4())
+    }
+
+    /// Extracts the datagram from `frame`, as [`Host::classify`](crate::worker::demux::Host::classify) located it.
+    pub fn receive<N: Nic>(&mut self, frame: N::Packet, udp: &UdpDatagram, egress: &mut Egress<N>) -> Datagram {
+        if self.left == 0 {
+            self.left = POOL_CHECK_INTERVAL;
+            let pool = egress.capabilities().pool;
+            self.is_low = egress.nic().pool_left().is_some_and(|left| pool.saturating_sub(left) >= self.most);
+        }
+        self.left -= 1;
+        let UdpDatagram { local, remote, start, end } = *udp;
+        let payload = if self.is_low {
+            egress.count_copied(end - start);
+            self.copies.copy(&frame.data()[start..end])
+        } else {
+            frame.into_bytes(start..end)
+        };
+        Datagram { local, remote, payload }
+    }
+
+    /// Sends `datagram` if the fast path can.
+    pub fn send<N: Nic>(&self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> SendResult {
+        let Datagram { local, remote, payload } = datagram;
+        if payload.len() > MAX_COPIED
+            && egress.capabilities().multi_segment_tx
+            && let Ok(tail) = egress.attach(payload.clone())
+        {
+            let (mut packet, route) = match self.prepare(local, remote, payload.len(), egress, now) {
+                Ok(prepared) => prepared,
+                Err(result) => return result,
+            };
+            let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(payload) };
+            if route.write_headers(&mut packet, payload.len(), sum, egress).is_none() || packet.chain(tail).is_err() {
+                return SendResult::NotHandled;
+            }
+            egress.send_frame(packet);
+            return SendResult::Sent;
+        }
+        let copy = |out: &mut [u8]| out.copy_from_slice(payload);
+        let result = self.write(local, remote, payload.len(), copy, egress, now).unwrap_or(SendResult::NotHandled);
+        if result == SendResult::Sent {
+            egress.count_copied(payload.len());
+        }
+        result
+    }
+
+    /// Sends a datagram of `len` bytes that `write` writes. Returns `write` if the slow path must send it.
+    #[inline]
+    pub fn write<N: Nic, W: FnOnce(&mut [u8])>(
+        &self,
+        local: &SocketAddr,
+        remote: &SocketAddr,
+        len: usize,
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<SendResult, W> {
+        let (mut packet, route) = match self.prepare(local, remote, len, egress, now) {
+            Ok(prepared) => prepared,
+            Err(SendResult::NotHandled) => return Err(write),
+            Err(result) => return Ok(result),
+        };
+        let Some(out) = packet.append(len) else { return Err(write) };
+        write(out);
+        // Without offload, the sum of the payload is computed before the headers precede it.
+        let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(packet.data()) };
+        if route.write_headers(&mut packet, len, sum, egress).is_none() {
+            return Ok(SendResult::Full);
+        }
+        egress.send_frame(packet);
+        Ok(SendResult::Sent)
+    }
+
+    /// Allocates a packet for a datagram of `len` bytes and finds its route. Returns the reason if the fast path cannot
+    /// send it.
+    #[inline(always)]
+    fn prepare<'a, N: Nic>(
+        &self,
+        local: &'a SocketAddr,
+        remote: &'a SocketAddr,
+        len: usize,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<(N::Packet, Route<'a>), SendResult> {
+        let addresses = egress.addresses();
+        let (is_local, ip_header, to, mtu) = match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                let is_local = addresses.is_local_v4(local.ip().to_bits());
+                (is_local, IPV4, remote.ip().to_ipv6_mapped(), egress.mtu())
+            }
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
+                (addresses.is_local_v6(local.ip().to_bits()), IPV6, *remote.ip(), egress.mtu_v6())
+            }
+            _ => return Err(SendResult::NotHandled),
+        };
+        if !is_local || ip_header + UDP_HEADER + len > mtu || remote.port() == 0 || !self.listens(local) {
+            return Err(SendResult::NotHandled);
+        }
+        let link = *egress.link_header(to.to_bits(), now).ok_or(SendResult::NotHandled)?;
+        if egress.room() == 0 {
+            return Err(SendResult::Full);
+        }
+        let packet = egress.nic().allocate().ok_or(SendResult::Full)?;
+        Ok((packet, Route { local, remote, ip_header, link }))
+    }
+}
+
+/// Addresses of a datagram, and its Ethernet header.
+struct Route<'a> {
+    local: &'a SocketAddr,
+    remote: &'a SocketAddr,
+    /// Length of the IP header.
+    ip_header: usize,
+    link: [u8; ETHERNET_HEADER],
+}
+
+impl Route<'_> {
+    /// Prepends the headers of a datagram of `len` bytes to `packet` and requests offloads. `sum` is the sum of the
+    /// payload, if the port does not compute the checksum. Returns `None` if `packet` lacks headroom.
+    #[inline(always)]
+    fn write_headers<N: Nic>(&self, packet: &mut N::Packet, len: usize, sum: u16, egress: &Egress<N>) -> Option<()> {
+        let Route { local, remote, ip_header, link } = self;
+        let (offload, udp_len) = (egress.capabilities().tx_checksum, UDP_HEADER + len);
+        let pseudo = checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
+        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+        let check = if offload.udp {
+            pseudo
+        } else {
+            // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
+            match !checksum::fold(ports + udp_len as u64 + u64::from(pseudo) + u64::from(sum)) {
+                0 => 0xffff,
+                check => check,
+            }
+        };
+        let udp = (ports << 32 | (udp_len as u64) << 16 | u64::from(check)).to_be_bytes();
+        match (local, remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                let ip = ip_header_v4(*local.ip(), *remote.ip(), udp_len, !offload.ipv4);
+                write_all(packet, link, &ip, &udp)?;
+            }
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
+                write_all(packet, link, &ip_header_v6(*local.ip(), *remote.ip(), udp_len), &udp)?;
+            }
+            _ => return None,
+        }
+        let ipv4 = remote.is_ipv4();
+        if offload.udp || ipv4 && offload.ipv4 {
+            packet.set_tx_offload(TxOffload {
+                l2_len: ETHERNET_HEADER,
+                l3_len: *ip_header,
+                l4_len: UDP_HEADER,
+                ipv4,
+                ipv4_checksum: ipv4 && offload.ipv4,
+                l4_checksum: offload.udp.then_some(L4::Udp),
+                tso: None,
+            });
+        }
+        Some(())
+    }
+}
+
+/// Result of sending a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendResult {
+    /// The datagram is on the transmit queue.
+    Sent,
+    /// The transmit queue or the pool has no room.
+    Full,
+    /// The slow path must send it.
+    NotHandled,
+}
+
+/// Prepends headers to `packet`. Returns `None` if `packet` lacks headroom.
+#[inline(always)]
+fn write_all<P: Packet, const IP: usize>(
+    packet: &mut P,
+    link: &[u8; ETHERNET_HEADER],
+    ip: &[u8; IP],
+    udp: &[u8; UDP_HEADER],
+) -> Option<()> {
+    let (front, rest) = packet.prepend(ETHERNET_HEADER + IP + UDP_HEADER)?.split_first_chunk_mut()?;
+    *front = *link;
+    let (front, rest) = rest.split_first_chunk_mut()?;
+    *front = *ip;
+    *rest.first_chunk_mut()? = *udp;
+    Some(())
+}
+
+/// Returns the IPv4 header of a packet with `len` bytes of UDP (RFC 791 §3.1), with the checksum if `sum`.
+#[inline(always)]
+fn ip_header_v4(source: Ipv4Addr, destination: Ipv4Addr, len: usize, sum: bool) -> [u8; IPV4] {
+    const VERSION_AND_LENGTH: u32 = 0x4500_0000;
+    /// "Don't fragment" flag. RFC 6864 §4.1: an unfragmentable packet needs no identification.
+    const DONT_FRAGMENT: u32 = 0x4000;
+    const HOP_LIMIT_AND_PROTOCOL: u32 = (HOP_LIMIT as u32) << 24 | (UDP as u32) << 16;
+    let mut words = [
+        VERSION_AND_LENGTH | (IPV4 + len) as u32,
+        DONT_FRAGMENT,
+        HOP_LIMIT_AND_PROTOCOL,
+        source.to_bits(),
+        destination.to_bits(),
+    ];
+    if sum {
+        let sum = words.iter().map(|word| u64::from(*word)).sum();
+        words[2] |= u32::from(!checksum::fold(sum));
+    }
+    let mut out = [0; IPV4];
+    for (out, word) in out.chunks_exact_mut(4).zip(words) {
+        out.copy_from_slice(&word.to_be_bytes());
+    }
+    out
+}
+
+/// Returns the IPv6 header of a packet with `len` bytes of UDP (RFC 8200 §3).
+#[inline(always)]
+fn ip_header_v6(source: Ipv6Addr, destination: Ipv6Addr, len: usize) -> [u8; IPV6] {
+    const VERSION: u64 = 6 << 60;
+    let fixed = VERSION | (len as u64) << 16 | u64::from(UDP) << 8 | u64::from(HOP_LIMIT);
+    let mut out = [0; IPV6];
+    out[..8].copy_from_slice(&fixed.to_be_bytes());
+    out[8..24].copy_from_slice(&source.octets());
+    out[24..].copy_from_slice(&destination.octets());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_bypass::memory_nic::{Link, LinkConfig};
+    use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
+
+    #[test]
+    fn ip_headers_have_the_fields_of_an_unfragmentable_datagram() {
+        let (source, destination) = ([10, 0, 0, 2].into(), [10, 0, 0, 9].into());
+        let ip = Ipv4Packet::new_unchecked(ip_header_v4(source, destination, 108, true));
+        assert!(ip.verify_checksum());
+        assert_eq!((ip.version(), ip.header_len(), ip.total_len(), ip.hop_limit()), (4, 20, 128, HOP_LIMIT));
+        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.frag_offset()), (0, 0, 0, 0));
+        assert!(ip.dont_frag() && !ip.more_frags() && ip.next_header() == IpProtocol::Udp);
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
+
+        let (source, destination) = ("fd00::2".parse().unwrap(), "fd00::9".parse().unwrap());
+        let ip = Ipv6Packet::new_unchecked(ip_header_v6(source, destination, 108));
+        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0, 0));
+        assert_eq!((ip.payload_len(), ip.next_header(), ip.hop_limit()), (108, IpProtocol::Udp, HOP_LIMIT));
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
+    }
+
+    #[test]
+    fn bound_addresses_are_found_by_port_and_address() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        // Ports 7, 71 and 135 have the same low bits.
+        let bound = ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "0.0.0.0:135", "[::]:9", "10.0.0.2:0"].map(address);
+        let config = Config { listen_udp: bound.to_vec(), ..Config::default() };
+        let udp = UdpFastPath::new(&config, Link::pair(LinkConfig::default()).0.capabilities());
+        for local in ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "10.0.0.9:135", "[fd00::2]:9"] {
+            assert!(udp.listens(&address(local)), "{local}");
+        }
+        for local in ["10.0.0.3:7", "10.0.0.4:71", "[fd00::2]:135", "10.0.0.2:9", "10.0.0.2:0", "10.0.0.2:8"] {
+            assert!(!udp.listens(&address(local)), "{local}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Requests in request-response mode, promotion and demotion.
+
+use crate::config::fast_paths::FastPath;
+use crate::engine::SegmentMeta;
+use crate::ip::egress::Egress;
+use crate::tcp::NativeEngine;
+use crate::tcp::clock::tick::Tick;
+use crate::tcp::congestion::CongestionControl;
+use crate::tcp::connection::{Connection, Shared};
+use crate::tcp::fast_path::established::update_snd_window;
+use crate::tcp::recovery::{Path, RttEstimator};
+use crate::tcp::settings::Settings;
+use crate::tcp::tcb::rr_state::{LocalTurn, RrState, Turn};
+use crate::tcp::tcb::{Flags, Tcb};
+use crate::wire::tcp::field;
+use linerate_bypass::time::Instant;
+use linerate_bypass::{Nic, Packet};
+
+/// One RTT sample in this many is reported to the path estimator.
+const PATH_SAMPLE_INTERVAL: u32 = 16;
+
+/// Request segment.
+struct PeerSegment {
+    /// Lengths of the headers and of the payload.
+    header: usize,
+    len: u32,
+    /// Window field.
+    window: u16,
+    /// TSval; TS.Recent without timestamps.
+    timestamp: u32,
+}
+
+impl<P> LocalTurn<P> {
+    /// Creates the turn that answers `packet`.
+    #[inline(always)]
+    fn new(packet: P) -> Self {
+        LocalTurn { request: Some(packet), response: None, reserved: 0 }
+    }
+}
+
+impl<P: Packet> RrState<P> {
+    /// Parses `packet` if it is the next request of the connection of `tcb`, with a TCP header of `N` bytes: the next
+    /// data in order, which acknowledges everything sent.
+    #[inline(always)]
+    fn match_segment<const N: usize>(&self, tcb: &Tcb, meta: &SegmentMeta, packet: &P) -> Option<PeerSegment> {
+        // First, because much of the tuple is still in registers.
+        if tcb.tuple != meta.tuple {
+            return None;
+        }
+        let data = packet.data();
+        let (header, payload) = data.get(meta.tcp_offset..)?.split_first_chunk::<N>()?;
+        let len = payload.len() as u32;
+        let fixed = header.first_chunk::<20>()?;
+        let flags_and_window = field(fixed, 12);
+        // Header length and control bits: ACK, and optionally PSH (RFC 9293 §3.1).
+        if flags_and_window >> 16 & !0x0008 != (N as u32) << 10 | 0x0010
+            || field(fixed, 4) != tcb.rcv_nxt.0
+            || field(fixed, 8) != tcb.nxt.0
+            || len.wrapping_sub(1) >= tcb.rcv_window()
+            || packet.len() != data.len()
+            || matches!(self.turn, Turn::Local(_))
+        {
+            return None;
+        }
+        let mut timestamp = tcb.ts_recent;
+        if N == 32 {
+            timestamp = tcb.paws_ok(header.last_chunk()?)?;
+        }
+        Some(PeerSegment { header: meta.tcp_offset + N, len, window: flags_and_window as u16, timestamp })
+    }
+}
+
+/// Reports an RTT sample to the path estimator.
+#[inline(never)]
+fn report_rtt(rtt: &mut RttEstimator, path: &mut Path, settings: &Settings, sample: u64, now: Instant) {
+    path.measured_nanos(sample, now);
+    path.update_consults_path(rtt, &settings.limits);
+}
+
+impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
+    /// Processes a segment if the connection is in request-response mode and the segment is its next request. Otherwise
+    /// demotes the connection and returns the packet.
+    #[inline(always)]
+    pub(crate) fn rr_receive(&mut self, meta: &SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        if !self.tcb.in_rr_mode() {
+            return Some(packet);
+        }
+        if self.tcb.flags.has(Flags::TIMESTAMPS) {
+            self.rr_receive_as::<32>(meta, packet, now)
+        } else {
+            self.reborrow().rr_receive_without_timestamps(*meta, packet, now)
+        }
+    }
+
+    /// Processes a segment like [`rr_receive`](Self::rr_receive), without timestamps.
+    #[inline(never)]
+    fn rr_receive_without_timestamps(mut self, meta: SegmentMeta, packet: P, now: Instant) -> Option<P> {
+        self.rr_receive_as::<20>(&meta, packet, now)
+    }
+
+    /// Processes a segment like [`rr_receive`](Self::rr_receive), in request-response mode and with a TCP header of `N`
+    /// bytes.
+    #[inline(always)]
+    fn rr_receive_as<const N: usize>(&mut self, meta: &SegmentMeta, mut packet: P, now: Instant) -> Option<P> {
+        let tcb = &mut *self.tcb;
+        let Some(rr) = self.shared.rr.of_mut(tcb) else { return Some(packet) };
+        let segment = rr.match_segment::<N>(tcb, meta, &packet);
+        let Some(segment) = segment.filter(|segment| packet.adjust(segment.header)) else {
+            self.demote();
+            return Some(packet);
+        };
+        let PeerSegment { len, window, timestamp, .. } = segment;
+        // All previous data was acknowledged, so the segment continues the last acknowledgement sent (RFC 7323 §4.3).
+        tcb.ts_recent = timestamp;
+        if window != rr.window {
+            rr.window = window;
+            update_snd_window(tcb, &mut self.cold, window);
+        }
+        tcb.una = tcb.nxt;
+        tcb.retransmit_at = Tick::NONE;
+        tcb.rcv_nxt += len;
+        tcb.received = len;
+        rr.peer_turns = rr.peer_turns.wrapping_add(1);
+        let is_path_sample = rr.peer_turns % PATH_SAMPLE_INTERVAL == 0;
+        let sample = now.as_nanos().saturating_sub(rr.sent_at.as_nanos());
+        tcb.rtt.sample_nanos(sample, 0);
+        // The acknowledged response is released, and the request takes its place.
+        if let Turn::Peer(sent) = std::mem::replace(&mut rr.turn, Turn::Local(LocalTurn::new(packet))) {
+            drop(sent);
+        }
+        self.shared.rr.local_turns += 1;
+        self.shared.rr.readable.push(self.shared.id(self.slot, tcb));
+        if is_path_sample {
+            report_rtt(&mut tcb.rtt, &mut self.cold.path, &self.shared.settings, sample, now);
+        }
+        None
+    }
+
+    /// Promotes the connection to request-response mode if its last segment is the only data in flight and nothing else
+    /// is pending.
+    #[inline(never)]
+    pub(crate) fn promote(self, now: Instant) {
+        let tcb = self.tcb;
+        let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
+        if tcb.received > 0
+            || tcb.unsent > 0
+            || tcb.flags & (Flags::OPEN | Flags::WANTS_ROOM) != Flags::OPEN
+            || !self.shared.settings.fast_paths.has(FastPath::RequestResponse)
+            || self.shared.settings.pacing
+            || !tcb.rtt.has_sample()
+            || self.cold.path.backoff() > 0
+        {
+            return;
+        }
+        let Some(sent) = buffers.queue.take_lone() else { return };
+        self.shared.buffers.detach(tcb);
+        tcb.flags.clear(Flags::CONSUMED);
+        self.shared.rr.attach(tcb, sent, now);
+        self.shared.mbufs_held.queued -= 1;
+    }
+
+    /// Returns whether the timer expired early: the connection is in request-response mode, and no deadline has passed.
+    /// The timer is armed again.
+    #[inline]
+    pub(crate) fn rr_timer_is_early(&mut self, now: Instant) -> bool {
+        let (slot, tcb) = (self.slot, &mut *self.tcb);
+        // Service timers and linger deadlines need the general path.
+        let others = !self.shared.timers.service.is_empty() || !self.shared.timers.linger.is_empty();
+        if !tcb.in_rr_mode() || others || tcb.retransmit_at.is_due(Tick::of(now)) {
+            return false;
+        }
+        tcb.wheel_at = Tick::NONE;
+        self.shared.arm_for(slot, tcb, tcb.retransmit_at);
+        if let Some(timeout) = self.shared.settings.idle_timeout {
+            // A connection that becomes idle leaves request-response mode, which records the time.
+            self.shared.arm_for(slot, tcb, Tick::at_or_after(now + timeout));
+        }
+        true
+    }
+
+    /// Returns whether it is the local turn.
+    #[inline(always)]
+    fn is_local_turn(&self) -> bool {
+        self.shared.rr.of(self.tcb).is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))
+    }
+
+    /// Demotes the connection from request-response mode to the general path, which uses its queues.
+    #[inline(always)]
+    pub(crate) fn demote(&mut self) -> Connection<'_, P, C> {
+        if self.tcb.in_rr_mode() {
+            self.shared.demote(self.slot, self.tcb);
+            // Request-response mode does not record the time of its last turn.
+            self.cold.idle_since = self.shared.clock.timestamp_ms;
+        }
+        self.reborrow()
+    }
+}
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Ends the local turns: sends the responses written by services, or lets them wait for room in the transmit queue,
+    /// and demotes connections without a response.
+    #[inline]
+    pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        if self.shared.rr.local_turns > 0 {
+            self.rr_respond_or_demote(egress, now);
+        }
+        self.shared.rr.readable.clear();
+        self.shared.rr.readable_reported = false;
+    }
+
+    #[inline(never)]
+    fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+        let mut readable = std::mem::take(&mut self.shared.rr.readable);
+        for conn in readable.drain(..) {
+            let slot = conn.slot() as u32;
+            let Some(mut connection) = self.connection(slot) else { continue };
+            if connection.rr_respond::<true, N>(egress, now).is_some() || !connection.is_local_turn() {
+                continue;
+            }
+            if connection.rr_awaits_room(egress) {
+                self.shared.tx_backlog.push(slot);
+            } else {
+                connection.demote();
+            }
+        }
+        self.shared.rr.readable = readable;
+    }
+}
+
+impl<P: Packet> Shared<P> {
+    /// Demotes the connection in `slot` from request-response mode: its data moves to queues.
+    #[cold]
+    #[inline(never)]
+    fn demote(&mut self, slot: u32, tcb: &mut Tcb) {
+        let Some((turn, sent_at)) = self.rr.detach(tcb) else { return };
+        let buffers = self.buffers.attach(tcb);
+        // The connection was not idle.
+        buffers.needs_restart = false;
+        match turn {
+            Turn::Local(LocalTurn { request, response, reserved }) => {
+                // The request is the only unacknowledged data.
+                tcb.wl1 = tcb.rcv_acked;
+                let len = tcb.rcv_nxt - tcb.rcv_acked;
+                // A segment merged by LRO counts as two, which triggers an immediate ACK.
+                tcb.segs_unacked = 1 + u8::from(len > u32::from(tcb.mss));
+                let mut flags = Flags::TX_PENDING;
+                if let Some(packet) = request {
+                    buffers.received.push_back(packet);
+                }
+                match response {
+                    Some(packet) if tcb.unsent + reserved > 0 => {
+                        buffers.queue.push_packet(tcb.nxt, packet);
+                        buffers.reserved = reserved;
+                    }
+                    Some(_) => self.mbufs_held.unqueue(1),
+                    None => {}
+                }
+                // A request that was not reported becomes an event of the general path.
+                if self.rr.cancel_readable(slot) {
+                    flags |= Flags::READABLE | Flags::NOTIFY;
+                }
+                if tcb.mark_active(flags) {
+                    self.active.push(slot);
+                }
+            }
+            Turn::Peer(sent) => {
+                tcb.wl1 = tcb.rcv_nxt;
+                buffers.flight.resume_lone(sent.len() as u32, sent_at, tcb.cwnd);
+                buffers.queue.push_lone(tcb.una, sent);
+                self.mbufs_held.queued += 1;
+            }
+        }
+    }
+}
