@@ -8,13 +8,13 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use linerate_benches::client::echo::Acks;
 use linerate_benches::engine::{Bench, Echo, PairOptions};
-use linerate_bypass::mailbox::mailbox;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
-use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, L4, MacAddr, Nic, Packet, TxOffload};
 use linerate_kv::resp::{Limits, Parsed, Parser};
 use linerate_kv::store::{Config as StoreConfig, Expiry, LONG_THRESHOLD, Store};
 use linerate_load::services;
+use linerate_service::mailbox::mailbox;
+use linerate_service::time::Instant;
 use linerate_stack::{Config, HashKey, Mailboxes, NativeEngine, Tuple, Wheel, Worker};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{

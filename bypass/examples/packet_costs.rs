@@ -4,7 +4,8 @@
 //! profile attributes to the function, calls included, divided by 32 times the number of bursts.
 
 use linerate_bypass::memory_nic::{Link, LinkConfig};
-use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, TxOffload};
+use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
+use linerate_service::Bytes;
 use std::hint::black_box;
 
 /// Length of the headers of a TCP segment with timestamps.

@@ -7,9 +7,10 @@ use crate::config::Config;
 use crate::ip::egress::Egress;
 use crate::wire::icmp::IcmpError;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::inspect::{ConnInfo, Gauges};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic, Origin, Summary};
+use linerate_bypass::Nic;
+use linerate_service::inspect::{ConnInfo, Gauges};
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Summary};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connection and header position of a received TCP segment, as the demultiplexer found them.
@@ -82,7 +83,7 @@ impl<P> Segments<P> {
     }
 }
 
-/// Events of connections, for delivery to the [`Service`](linerate_bypass::Service) in the order of the fields.
+/// Events of connections, for delivery to the [`Service`](linerate_service::Service) in the order of the fields.
 /// Services rely on the complete and ordered delivery of the events of a connection.
 #[derive(Debug, Default)]
 pub struct EventBatch {
@@ -134,7 +135,7 @@ pub enum Event {
 
 /// TCP engine: the connections of one worker.
 ///
-/// The operations on connections correspond to [`Transport`](linerate_bypass::Transport).
+/// The operations on connections correspond to [`Transport`](linerate_service::Transport).
 pub trait Engine<N: Nic>: Sized {
     /// Creates the engine of worker number `worker` of `workers`.
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;

@@ -26,7 +26,7 @@ pub use engine::{Engine, Event, EventBatch, SegmentMeta, Segments};
 pub use ip::arp_ndp::NeighborInfo;
 pub use ip::egress::Egress;
 pub use ip::v6::dad::DuplicateAddress;
-pub use linerate_bypass::{Service, Transport};
+pub use linerate_service::{Service, Transport};
 pub use slow_path::DhcpLease;
 #[cfg(feature = "smoltcp-engine")]
 pub use smoltcp_engine::SmoltcpEngine;

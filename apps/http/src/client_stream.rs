@@ -3,7 +3,7 @@
 use crate::frames::{ENHANCE_YOUR_CALM, Frames};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use linerate_async::{ReadHalf, TcpStream, WriteHalf, now};
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;

@@ -9,7 +9,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use linerate_async::{HyperExecutor, HyperTimer, TcpStream, draining, now, sleep_until};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

@@ -3,7 +3,7 @@
 //! Frames that carry little cost the server more than the client: SETTINGS changes the window of each stream, and PING
 //! and SETTINGS are acknowledged. hyper does not limit most of them.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Length of the header of a frame (RFC 9113 section 4.1).
 const HEADER: usize = 9;
@@ -133,7 +133,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::time::Duration;
+    use linerate_service::time::Duration;
 
     const PING: u8 = 6;
     const WINDOW_UPDATE: u8 = 8;

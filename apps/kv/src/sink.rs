@@ -1,6 +1,6 @@
 //! Destination of replies.
 
-use linerate_bypass::Bytes;
+use linerate_service::Bytes;
 
 /// Destination of reply bytes, in order.
 pub trait Sink {

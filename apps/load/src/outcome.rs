@@ -1,7 +1,7 @@
 //! Measurements and errors of a worker's part of a load.
 
-use linerate_bypass::ConnectError;
-use linerate_bypass::time::Duration;
+use linerate_service::ConnectError;
+use linerate_service::time::Duration;
 use std::ops::AddAssign;
 
 /// Measurements of one worker.

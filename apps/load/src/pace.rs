@@ -3,7 +3,7 @@
 use crate::histogram_of_nanos;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use serde::Serialize;
 
 /// Distribution of the gaps between requests of an open loop.

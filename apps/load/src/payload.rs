@@ -1,8 +1,9 @@
 //! Payload that is sent repeatedly, in memory that the open port can send from without a copy.
 
 use linerate::Network;
+use linerate_bypass::Via;
 use linerate_bypass::arena::Arena;
-use linerate_bypass::{Bytes, Via};
+use linerate_service::Bytes;
 use std::sync::Mutex;
 
 /// Arena bytes for the payload of one worker.

@@ -509,7 +509,7 @@ mod tests {
             (&10.into(), &4.0.into(), &128.into())
         );
         assert_eq!((&closed["misses"], &closed["filled"], closed.get("open")), (&3.into(), &7.into(), None));
-        let from = linerate_bypass::time::Instant::ZERO;
+        let from = linerate_service::time::Instant::ZERO;
         let plan = OpenLoop { rate: 6.0, arrivals: Arrivals::Even };
         let paces = [1, 2].map(|part| {
             let mut pace = Pace::new(plan, from, part, 3, fastrand::Rng::with_seed(1));

@@ -1,8 +1,8 @@
 //! Transport for unit tests: connections are pairs of byte queues, and the test acts as the network.
 
 use crate::Plan;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{
     Bytes, CloseReason, ConnId, ConnectError, Datagram, OneSidedError, OneSidedOp, OneSidedResult, Origin, Service,
     Transport,
 };

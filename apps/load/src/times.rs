@@ -1,7 +1,7 @@
 //! Times of a load's requests, including requests without an answer.
 
 use hdrhistogram::Histogram;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::ops::AddAssign;
 
 /// Initial range of histograms: times up to a minute need no resizing.

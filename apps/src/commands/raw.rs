@@ -5,8 +5,7 @@ use crate::error::Error;
 use linerate::RunContext;
 use linerate::units::{format_duration, parse_duration, parse_duration_or_none};
 use linerate::{self as net, CorePlacement, FramePortConfig, FrameWorker};
-use linerate_bypass::time::Clock;
-use linerate_bypass::{Nic, Summary};
+use linerate_bypass::Nic;
 use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
 use linerate_load::{Counts, Errors, FlightPlan};
@@ -14,6 +13,8 @@ use linerate_process::SummaryReport;
 use linerate_process::WithContext;
 use linerate_process::output::{eprint_line, print_line};
 use linerate_process::signals;
+use linerate_service::Summary;
+use linerate_service::time::Clock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -7,11 +7,11 @@ mod connections_bench;
 mod info;
 
 use linerate::Error as NetError;
-use linerate_bypass::ConnectError;
 use linerate_bypass::arena::ArenaError;
 use linerate_process::output::print_line;
 use linerate_rdma::rdma_core::{Error as Absent, RdmaCore};
 use linerate_rdma::verbs::Error as VerbsError;
+use linerate_service::ConnectError;
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! Counters that the kernel keeps for RDMA ports, such as retransmissions and receiver-not-ready replies.
 
 use super::metrics::escaped;
-use linerate_bypass::Verbs;
-use linerate_bypass::inspect::Snapshot;
+use linerate_service::Verbs;
+use linerate_service::inspect::Snapshot;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! documentation.
 
 use super::wire::Value;
-use linerate_bypass::Verbs;
-use linerate_bypass::inspect::Snapshot;
+use linerate_service::Verbs;
+use linerate_service::inspect::Snapshot;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 

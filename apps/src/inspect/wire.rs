@@ -1,6 +1,6 @@
 //! Messages between processes: one JSON line each, with a version.
 
-use linerate_bypass::inspect::{ConnInfo, Snapshot};
+use linerate_service::inspect::{ConnInfo, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -27,8 +27,8 @@ pub use tuples::Endpoints;
 use crate::client::received::Header;
 use crate::client::segment::{Control, Outgoing};
 use linerate_bypass::memory_nic::{MemoryNic, MemoryPacket};
-use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic};
+use linerate_service::time::Instant;
 use std::ops::Range;
 
 /// Maximum payload of a segment at an MTU of 1500 bytes, without TCP options (RFC 9293 §3.7.1).

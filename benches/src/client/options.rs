@@ -1,7 +1,7 @@
 //! TCP options offered by the client, and its timestamps.
 
 use super::{MAX_SEGMENT, TIMESTAMPS};
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use smoltcp::wire::{TcpOption, TcpPacket};
 
 /// Window scale of the client (RFC 7323 §2.2): units of 2⁷ bytes, for windows of at most 8 MB, more than any message.

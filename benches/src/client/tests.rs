@@ -5,8 +5,8 @@ use super::messages::Messages;
 use super::options;
 use super::{Agreed, BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
-use linerate_bypass::time::Instant;
 use linerate_bypass::{MacAddr, Nic, Packet};
+use linerate_service::time::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpPacket, TcpSeqNumber,

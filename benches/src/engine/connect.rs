@@ -3,8 +3,9 @@
 use super::{Bench, Pair, PairConfig, PairOptions};
 use crate::client::connections::{Connections, Course};
 use crate::client::{Agreed, BenchError};
+use linerate_bypass::BURST;
 use linerate_bypass::memory_nic::MemoryNic;
-use linerate_bypass::{BURST, ConnId, Origin, Service, Transport};
+use linerate_service::{ConnId, Origin, Service, Transport};
 use linerate_stack::Engine;
 use std::convert::Infallible;
 use std::time::Duration;

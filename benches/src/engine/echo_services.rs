@@ -2,8 +2,8 @@
 
 use crate::client::MAX_SEGMENT;
 use linerate_async::{AsyncService, TcpListener, TcpStream, Woken, spawn};
-use linerate_bypass::{ConnId, Origin, Service, Transport, WorkerCtx};
 use linerate_load::services;
+use linerate_service::{ConnId, Origin, Service, Transport, WorkerCtx};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

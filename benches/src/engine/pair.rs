@@ -2,8 +2,9 @@
 
 use crate::client::{BenchError, ClientConfig, Endpoints, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{BURST, MacAddr, Nic, Service, Summary, WorkerCtx};
+use linerate_bypass::{BURST, MacAddr, Nic};
+use linerate_service::time::Instant;
+use linerate_service::{Service, Summary, WorkerCtx};
 #[cfg(feature = "fast-path-switches")]
 use linerate_stack::FastPaths;
 use linerate_stack::{Config, Engine, Mailboxes, Worker};

@@ -9,8 +9,8 @@ pub mod spec;
 
 use hdrhistogram::Histogram;
 use linerate_bypass::memory_nic::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, MemoryPacket};
-use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet};
+use linerate_service::time::Instant;
 use std::fmt;
 
 /// Bytes of a frame in addition to its IP packet: the Ethernet header and two VLAN tags.

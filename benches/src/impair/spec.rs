@@ -1,7 +1,7 @@
 //! Impairments in command-line syntax: `delay=10ms,loss=1%,rate=100mbit,queue=256k`.
 
 use linerate_bypass::memory_nic::{Impairments, Rate};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::fmt;
 use std::str::FromStr;
 

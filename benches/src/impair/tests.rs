@@ -1,6 +1,6 @@
 use super::*;
 use linerate_bypass::memory_nic::Rate;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Bridge between two memory ports, and the peers of both.
 struct Lab {

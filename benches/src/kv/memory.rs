@@ -1,12 +1,12 @@
 //! In-memory transport, and the requests of key-value clients over it.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, ReadCopies};
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -205,7 +205,7 @@ impl Transport for Memory {
 
     fn abort(&mut self, _: ConnId) {}
 
-    fn set_timer(&mut self, _: ConnId, _: Option<linerate_bypass::time::Duration>) {}
+    fn set_timer(&mut self, _: ConnId, _: Option<linerate_service::time::Duration>) {}
 
     fn connect(&mut self, _: SocketAddr, _: u64) {}
 

@@ -3,8 +3,8 @@
 use super::memory::{Beside, CONNECTIONS, Memory, get, hub, mget, set};
 use crate::client::BenchError;
 use crate::engine::Bench;
-use linerate_bypass::{AppSender, ConnId, Service, WorkerCtx};
 use linerate_kv::service::Kv;
+use linerate_service::{AppSender, ConnId, Service, WorkerCtx};
 use std::time::Duration;
 
 /// Workload of the service.

@@ -12,8 +12,8 @@ mod ud;
 pub use linerate_rdma::measuring::Recovery;
 
 use linerate_bypass::memory_nic::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic, Rate};
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{NativeEngine, SmoltcpEngine};
 use serde::Serialize;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 
 use super::{Counts, Endpoint, IP_END, Site, Transfer, TransferError, Transport, received, send};
 use linerate_bypass::memory_nic::MemoryNic;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::cmp::Ordering;
 
 /// Payload of a packet: the path MTU of RoCE on a link of 1500 bytes.

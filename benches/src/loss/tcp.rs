@@ -2,9 +2,9 @@
 
 use super::{Counts, Endpoint, IP_END, Site, Transfer, TransferError, Transport};
 use linerate_bypass::memory_nic::MemoryNic;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport as Net};
 use linerate_load::services::Discard;
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport as Net};
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,10 +1,10 @@
 //! Sessions of `--rdma-mode ud`.
 
 use super::{Counts, Endpoint, IP_END, Recovery, Site, Transfer, TransferError, Transport, received, send};
-use linerate_bypass::Bytes;
 use linerate_bypass::memory_nic::MemoryNic;
-use linerate_bypass::time::Instant;
 use linerate_rdma::measuring::{HEADER, SessionEnd};
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 
 /// Payload of a datagram: with the header of the session, the path MTU of RoCE on a link of 1500 bytes.
 const PAYLOAD: usize = 1024 - HEADER;

@@ -8,8 +8,9 @@ use crate::verbs::{self, Error, ExposedMr, Mr, Mw, Pd};
 use crate::waker::{IdleWait, waker};
 use crate::{Config, Parts, Rendezvous, WorkerChannels};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
-use linerate_bypass::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
-use linerate_bypass::{AppMsg, AppSender, Arena, Published, RemoteAddr, RemoteAddrCell, RemoteCounters};
+use linerate_bypass::{Arena, Published, RemoteCounters};
+use linerate_service::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
+use linerate_service::{AppMsg, AppSender, RemoteAddr, RemoteAddrCell};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -4,7 +4,7 @@ use crate::Config;
 use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition};
 use crate::verbs::{Cq, Error, Init, Mr, Pd, Qp, Rts};
 use linerate_bypass::Arena;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::io::ErrorKind;
 use std::sync::Arc;
 

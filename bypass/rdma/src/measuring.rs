@@ -3,8 +3,8 @@
 use crate::connection::wire::Malformed;
 use crate::session::{DatagramHeader, Session, WINDOW};
 use crate::verbs::Message;
-use linerate_bypass::Bytes;
-use linerate_bypass::time::Instant;
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 
 /// Bytes that precede the message in each datagram.
 pub const HEADER: usize = DatagramHeader::LEN;

@@ -3,8 +3,8 @@
 use crate::provider::Provider;
 use crate::verbs::{CompChannel, Error};
 use linerate_bypass::Waker;
-use linerate_bypass::mailbox::Wake;
-use linerate_bypass::time::Duration;
+use linerate_service::mailbox::Wake;
+use linerate_service::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};

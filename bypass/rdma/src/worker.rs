@@ -7,9 +7,9 @@ use crate::provider::{AhAttr, Provider};
 use crate::queues::Queues;
 use crate::verbs::{Ah, Errored, Mw, Qp};
 use crate::waker::IdleWait;
-use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{AppMsg, CloseReason, ConnectError, Drain, Origin, Service, ServiceHost, Stop, Summary};
+use linerate_service::mailbox::{Receiver, Sender};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{AppMsg, CloseReason, ConnectError, Drain, Origin, Service, ServiceHost, Stop, Summary};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::class::HEADER;
 use crate::sync::refcount::RefCount;
-use crate::{Bytes, Memory, OwnerVtable};
+use linerate_service::{Bytes, Memory, OwnerVtable};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

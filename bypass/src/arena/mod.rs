@@ -1,6 +1,6 @@
 //! Arena: bounded memory shared by devices and applications, allocated in blocks.
 //!
-//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](crate::Bytes), which a port sends in
+//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](linerate_service::Bytes), which a port sends in
 //! place. Block sizes are an eighth apart. Each size class has a lock-free list of free blocks for all threads. If a
 //! list is empty, more blocks of its size are carved from the remaining memory. Carved memory keeps its size class; if
 //! a class has no block, a block up to twice as large is allocated instead. A [`BuddyArena`] serves owners whose memory
@@ -31,11 +31,11 @@ pub use hugepages::NoHugepages;
 pub use region::Backing;
 pub(crate) use region::Region;
 
-use crate::Memory;
 use crate::sync::free_list::FreeList;
 use block::Header;
 use chunk::{CHUNK, Taken};
 use class::{CLASSES, HEADER, class_of, stride_of};
+use linerate_service::Memory;
 use std::fmt;
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Tests of the arena: blocks do not overlap, all blocks return, and the memory outlives the handles.
 
 use super::*;
-use crate::Bytes;
+use linerate_service::Bytes;
 use proptest::prelude::*;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;

@@ -1,7 +1,7 @@
 //! Record of the frames sent over a link.
 
 use super::link::End;
-use crate::time::Instant;
+use linerate_service::time::Instant;
 use std::io::{self, Write};
 
 /// Frame as it was sent, before impairments.

@@ -1,6 +1,6 @@
 //! Virtual clock of a simulation.
 
-use crate::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 //! Impairments of a link.
 
-use crate::time::Duration;
+use linerate_service::time::Duration;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

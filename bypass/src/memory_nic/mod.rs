@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig};
-//! use linerate_bypass::time::Duration;
+//! use linerate_service::time::Duration;
 //! use linerate_bypass::{Nic, Packet};
 //!
 //! let (mut a, mut b) = Link::pair(LinkConfig::default());

@@ -3,8 +3,8 @@
 //! The queue pair copies frames into a fixed number of records, which the [`Reader`] returns after use. Without a free
 //! record, a frame passes uncaptured and is counted. Neither end waits for the other, and capturing allocates nothing.
 
-use crate::mailbox::{Receiver, Sender, mailbox};
 use crate::{BURST, Packet};
+use linerate_service::mailbox::{Receiver, Sender, mailbox};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

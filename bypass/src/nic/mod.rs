@@ -7,7 +7,7 @@ mod via;
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG};
 pub use via::{InvalidVia, Via};
 
-use crate::Bytes;
+use linerate_service::Bytes;
 use std::fmt;
 
 /// Maximum number of frames per receive or transmit call.

@@ -1,6 +1,6 @@
 //! Packet in memory that a port can access.
 
-use crate::Bytes;
+use linerate_service::Bytes;
 use std::ops::Range;
 
 /// EtherType of a VLAN tag (IEEE 802.1Q §9.6).

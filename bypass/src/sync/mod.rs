@@ -4,14 +4,12 @@
 //! in its place. Those files import nothing else of the crate, so that the models check the code of the library.
 
 pub(crate) mod free_list;
-pub mod mailbox;
 pub(crate) mod refcount;
 pub mod shared_cache;
-pub(crate) mod sleep_flag;
 pub(crate) mod waker;
 
 pub(crate) mod atomic {
     #[cfg(feature = "dpdk")]
     pub(crate) use std::sync::atomic::AtomicU16;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }

@@ -1,6 +1,6 @@
 //! Eventfd that wakes a sleeping thread.
 
-use super::mailbox::Wake;
+use linerate_service::mailbox::Wake;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -3,8 +3,9 @@
 use super::frames::{bounce, bytes, eal, eal_in_hugepages, echo, frame, number, open, packet, small};
 use super::process::{self, is_orphan, socket, wait_for};
 use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
-use linerate_bypass::{BURST, Bytes, L4, Nic, Packet, RxChecksum, TxOffload};
+use linerate_bypass::{BURST, L4, Nic, Packet, RxChecksum, TxOffload};
 use linerate_harness::rerun::parts;
+use linerate_service::Bytes;
 
 use std::time::{Duration, Instant};
 

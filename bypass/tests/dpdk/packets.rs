@@ -1,9 +1,10 @@
 //! Tests of the packet contract on DPDK's mbufs.
 
 use super::frames::eal;
+use linerate_bypass::Packet;
 use linerate_bypass::dpdk::{Eal, Mbuf, Mempool, MempoolConfig};
-use linerate_bypass::{Bytes, Memory, Packet};
 use linerate_harness::rerun::alone;
+use linerate_service::{Bytes, Memory};
 
 const PACKETS: u32 = 255;
 

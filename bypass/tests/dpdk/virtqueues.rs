@@ -4,7 +4,8 @@ use super::frames::{bytes, eal, frame, number, open, packet, small};
 use super::links::between;
 use super::process::wait_for;
 use linerate_bypass::dpdk::{PortConfig, QueuePair};
-use linerate_bypass::{BURST, Bytes, Nic, Packet};
+use linerate_bypass::{BURST, Nic, Packet};
+use linerate_service::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -23,7 +23,7 @@ mod refcount;
 mod return_list;
 #[path = "../../src/sync/shared_cache.rs"]
 mod shared_cache;
-#[path = "../../src/sync/sleep_flag.rs"]
+#[path = "../../../stack/service/src/sync/sleep_flag.rs"]
 mod sleep_flag;
 
 mod caches;

@@ -4,7 +4,7 @@ use crate::context::{self, Turn};
 use crate::executor::Executor;
 use crate::short_reads::SHORT;
 use crate::waiter::Waiter;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Transport};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;

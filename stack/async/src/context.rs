@@ -5,7 +5,7 @@
 
 use crate::conn::Conn;
 use crate::executor::Executor;
-use linerate_bypass::{Bytes, ConnId, Transport};
+use linerate_service::{Bytes, ConnId, Transport};
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell, RefMut};
 

@@ -1,12 +1,12 @@
 //! Services written with async/await, on any transport.
 //!
-//! [`AsyncService`] is a [`Service`](linerate_bypass::Service) that runs tasks on its worker, within the events that
+//! [`AsyncService`] is a [`Service`](linerate_service::Service) that runs tasks on its worker, within the events that
 //! wake them. Tasks stay on their worker, so they need not be `Send`, and share values through `Rc` and `Cell`. A task
 //! must not block: all connections of the worker wait for it.
 //!
 //! ```
 //! use linerate_async::{AsyncService, TcpListener, spawn};
-//! use linerate_bypass::WorkerCtx;
+//! use linerate_service::WorkerCtx;
 //! use linerate_kernel::{Config, Worker, bind};
 //!
 //! async fn serve(address: std::net::SocketAddr) -> std::io::Result<()> {

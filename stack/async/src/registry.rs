@@ -5,7 +5,7 @@ use crate::context;
 use crate::tcp::{ListenerState, TcpStream};
 use crate::udp::SocketState;
 use crate::waiter::Waiter;
-use linerate_bypass::{ConnectError, Stop};
+use linerate_service::{ConnectError, Stop};
 use slotmap::{DefaultKey, SlotMap};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! Copies of short received slices.
 
-use linerate_bypass::{Buffer, BufferPool, Bytes};
+use linerate_bypass::{Buffer, BufferPool};
+use linerate_service::Bytes;
 use std::cell::{OnceCell, RefCell};
 
 /// Longest slice that is copied. The copy takes fewer instructions than taking the packet, and a task that keeps the

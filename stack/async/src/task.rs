@@ -2,7 +2,7 @@
 
 use crate::context;
 use crate::wake::TaskKey;
-use linerate_bypass::Stop;
+use linerate_service::Stop;
 use slotmap::DefaultKey;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

@@ -3,7 +3,7 @@
 use crate::context;
 use crate::executor;
 use crate::timers::TimerKey;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};

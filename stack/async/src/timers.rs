@@ -1,6 +1,6 @@
 //! Timers of tasks.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use slotmap::{SlotMap, new_key_type};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

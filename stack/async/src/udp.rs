@@ -2,7 +2,7 @@
 
 use crate::context;
 use crate::waiter::Waiter;
-use linerate_bypass::Datagram;
+use linerate_service::Datagram;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;

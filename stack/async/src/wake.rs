@@ -2,7 +2,7 @@
 
 use crate::context;
 use crossbeam_queue::SegQueue;
-use linerate_bypass::AppSender;
+use linerate_service::AppSender;
 use slotmap::new_key_type;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Tasks on a worker over kernel sockets: sleeping workers, other threads, draining.
 
 use linerate_async::{AsyncService, TcpListener, TcpStream, draining, sleep, spawn, timeout};
-use linerate_bypass::{Stop, Summary, WorkerCtx};
 use linerate_kernel::{Config, Worker, bind};
+use linerate_service::{Stop, Summary, WorkerCtx};
 use std::future::{Future, poll_fn};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};

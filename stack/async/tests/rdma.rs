@@ -1,10 +1,10 @@
 //! Tasks on workers over RDMA: simulated devices, with a sleeping worker at each end.
 
 use linerate_async::{AsyncService, TcpListener, TcpStream, Woken, sleep, spawn};
-use linerate_bypass::time::{Clock, Duration};
-use linerate_bypass::{Stop, WorkerCtx};
 use linerate_rdma::{Adapter, Config, Connect, Mode, Worker, WorkerParts};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+use linerate_service::time::{Clock, Duration};
+use linerate_service::{Stop, WorkerCtx};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;

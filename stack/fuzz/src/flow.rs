@@ -2,7 +2,7 @@
 
 use super::frames::{ACK, SYN, Sent, Tuple};
 use super::probe::written;
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 use linerate_stack::fuzzing::Numbers;
 use std::ops::Range;
 

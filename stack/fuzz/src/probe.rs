@@ -3,8 +3,8 @@
 use super::frames::Tuple;
 use super::setup::Setup;
 use arbitrary::Arbitrary;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_service::time::Duration;
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

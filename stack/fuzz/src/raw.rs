@@ -6,7 +6,7 @@ use super::frames::{ACK, FIN, Located, readdress};
 use super::probe::Op;
 use super::rig::{Delivery, Rig};
 use super::setup::Setup;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Maximum number of records.
 const MOST_RECORDS: usize = 48;

@@ -5,8 +5,9 @@ use super::frames::{self, ACK, Located, Output, SYN, Segment, Sent, Tuple};
 use super::probe::{Op, Probe, ServiceEvent};
 use super::setup::{Setup, USER_TIMEOUT};
 use linerate_bypass::memory_nic::{Link, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppSender, CloseReason, ConnId, L4, Nic, Packet, RxChecksum, TxOffload};
+use linerate_bypass::{L4, Nic, Packet, RxChecksum, TxOffload};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{AppSender, CloseReason, ConnId};
 use linerate_stack::{Engine, Mailboxes, Worker};
 use std::collections::BTreeMap;
 

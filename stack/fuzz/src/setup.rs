@@ -2,7 +2,7 @@
 
 use arbitrary::Arbitrary;
 use linerate_bypass::memory_nic::LinkConfig;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Keepalive};
 

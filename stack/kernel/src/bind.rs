@@ -3,8 +3,9 @@
 use crate::net::Descriptors;
 use crate::poller::{Poller, Token};
 use crate::{Config, Error, Protocol};
-use linerate_bypass::mailbox::{Receiver, mailbox, waking_mailbox};
-use linerate_bypass::{AppMsg, AppSender, ConnId, raise_open_files};
+use linerate_bypass::raise_open_files;
+use linerate_service::mailbox::{Receiver, mailbox, waking_mailbox};
+use linerate_service::{AppMsg, AppSender, ConnId};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;

@@ -33,7 +33,7 @@ pub struct Config {
     /// Maximum time that sent data may stay unacknowledged before the connection is aborted.
     pub user_timeout: Duration,
     /// Idle timeout: an established connection without reads and writes for this time is reset and ends as
-    /// [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). It may last up to a quarter longer. No limit if
+    /// [`IdleTimeout`](linerate_service::CloseReason::IdleTimeout). It may last up to a quarter longer. No limit if
     /// `None`.
     pub idle_timeout: Option<Duration>,
 }

@@ -1,7 +1,8 @@
 //! TCP connection: its socket, queues and state.
 
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Buffer, BytesQueue, Lifecycle, Receiving, Sending, Stage, Tracked, VECTOR};
+use linerate_bypass::Buffer;
+use linerate_service::time::Instant;
+use linerate_service::{BytesQueue, Lifecycle, Receiving, Sending, Stage, Tracked, VECTOR};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 

@@ -1,6 +1,6 @@
 //! Meaning of the kernel's error numbers for a connection.
 
-use linerate_bypass::{CloseReason, ConnectError};
+use linerate_service::{CloseReason, ConnectError};
 use rustix::io::Errno;
 use std::io;
 

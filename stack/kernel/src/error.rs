@@ -1,6 +1,6 @@
 //! Errors before a worker runs.
 
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@
 //! recycled blocks and are consumed, kept or sent from there without a copy.
 //!
 //! ```
-//! use linerate_bypass::{ConnId, Origin, Service, Transport};
+//! use linerate_service::{ConnId, Origin, Service, Transport};
 //! use linerate_kernel::{Config, Worker, bind};
 //!
 //! struct Echo;

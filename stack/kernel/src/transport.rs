@@ -1,8 +1,8 @@
 //! [`Transport`] over kernel sockets.
 
 use crate::net::Net;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, CloseReason, ConnId, Datagram, Transport};
 use std::net::SocketAddr;
 
 impl Transport for Net {

@@ -1,6 +1,7 @@
 //! UDP sockets of a worker.
 
-use linerate_bypass::{Buffer, BufferPool, Datagram};
+use linerate_bypass::{Buffer, BufferPool};
+use linerate_service::Datagram;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 

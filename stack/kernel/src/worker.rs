@@ -3,8 +3,8 @@
 use crate::bind::Sockets;
 use crate::net::Net;
 use crate::udp::Udp;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{Drain, Service, ServiceHost, Stop, Summary};
+use linerate_service::time::Duration;
+use linerate_service::{Drain, Service, ServiceHost, Stop, Summary};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 

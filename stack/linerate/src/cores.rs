@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use crate::topology::Topology;
-use linerate_bypass::{ConnId, Via};
+use linerate_bypass::Via;
+use linerate_service::ConnId;
 use std::str::FromStr;
 
 /// Cores that Linux's affinity masks can name.

@@ -79,10 +79,10 @@ pub use config::{
 pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;
 pub use linerate_bypass::arena::{Arena, ArenaError};
-pub use linerate_bypass::{
-    AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, InvalidMac, InvalidVia, MacAddr, OneSidedError,
-    OneSidedOp, OneSidedResult, Origin, Published, RemoteAddr, RemoteAddrCell, RemoteCounters, Service, Stop, Summary,
-    Transport, Verbs, Via, WorkerCtx, inspect, time,
+pub use linerate_bypass::{InvalidMac, InvalidVia, MacAddr, Published, RemoteCounters, Via};
+pub use linerate_service::{
+    AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, OneSidedError, OneSidedOp, OneSidedResult, Origin,
+    RemoteAddr, RemoteAddrCell, Service, Stop, Summary, Transport, Verbs, WorkerCtx, inspect, time,
 };
 pub use linerate_stack::congestion::Algorithm;
 pub use linerate_stack::{Idle, InvalidCidr, InvalidVlan, IpCidr, VlanId};

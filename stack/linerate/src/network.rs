@@ -9,7 +9,8 @@ use crate::run_context::RunContext;
 use crate::split;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaError};
-use linerate_bypass::{Published, RemoteAddrCell, RemoteCounters, Service, Stop, Summary, WorkerCtx};
+use linerate_bypass::{Published, RemoteCounters};
+use linerate_service::{RemoteAddrCell, Service, Stop, Summary, WorkerCtx};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -285,7 +286,7 @@ impl Drop for StopOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::{ConnId, Origin, Transport};
+    use linerate_service::{ConnId, Origin, Transport};
     use std::convert::Infallible;
     use std::rc::Rc;
 

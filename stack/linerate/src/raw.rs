@@ -4,7 +4,8 @@ use crate::capture::CaptureConfig;
 use crate::config::check_interface;
 use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
-use linerate_bypass::{Nic, Summary, Via};
+use linerate_bypass::{Nic, Via};
+use linerate_service::Summary;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 

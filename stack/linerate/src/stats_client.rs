@@ -1,7 +1,7 @@
 //! Client for queries to running workers (`linerate top`, `linerate conns`, `--metrics`) from other threads.
 
-use linerate_bypass::inspect::{ConnPage, SLOTS_PER_QUERY, Snapshot, StatsQuery};
-use linerate_bypass::{Service, WorkerCtx};
+use linerate_service::inspect::{ConnPage, SLOTS_PER_QUERY, Snapshot, StatsQuery};
+use linerate_service::{Service, WorkerCtx};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -110,8 +110,8 @@ impl StatsClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::mailbox::{self, mailbox};
-    use linerate_bypass::{AppMsg, AppSender, ConnId, Origin, Transport};
+    use linerate_service::mailbox::{self, mailbox};
+    use linerate_service::{AppMsg, AppSender, ConnId, Origin, Transport};
     use std::convert::Infallible;
 
     struct Silent;

@@ -1,6 +1,6 @@
 //! Connection state at the worker.
 
-use linerate_bypass::{Bytes, BytesQueue, ConnId, Transport};
+use linerate_service::{Bytes, BytesQueue, ConnId, Transport};
 
 /// Maximum slices of one connection that the service has not consumed, since each may hold a packet of the port. It
 /// exceeds the number that the service's thread keeps before it copies them.
@@ -145,8 +145,8 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::Datagram;
-    use linerate_bypass::time::{Duration, Instant};
+    use linerate_service::Datagram;
+    use linerate_service::time::{Duration, Instant};
     use std::net::SocketAddr;
 
     /// Transport with limited room, which may have no memory.

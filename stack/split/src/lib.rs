@@ -11,9 +11,9 @@
 //!
 //! The [`Relay`] is the service of the worker, on any transport: it passes received slices on unchanged, and sends the
 //! data of the service's thread. The [`Runner`] runs the service, which sees an ordinary
-//! [`Transport`](linerate_bypass::Transport). Batches travel through mailboxes and are recycled, so that nothing is
+//! [`Transport`](linerate_service::Transport). Batches travel through mailboxes and are recycled, so that nothing is
 //! allocated for them. Received and sent slices pass through uncopied; data written by
-//! [`reserve`](linerate_bypass::Transport::reserve) are in memory that the port can access, and are sent from there.
+//! [`reserve`](linerate_service::Transport::reserve) are in memory that the port can access, and are sent from there.
 //!
 //! Both directions are bounded for each connection. The relay takes at most [`Config::window`] bytes and some slices
 //! that the service has not consumed; beyond that the peer's window closes. A service can send at most `window` bytes
@@ -32,8 +32,9 @@ pub use queues::Commands;
 pub use relay::Relay;
 pub use runner::{Runner, RunnerSetup};
 
-use linerate_bypass::mailbox::{mailbox, waking_mailbox};
-use linerate_bypass::{AppSender, Arena};
+use linerate_bypass::Arena;
+use linerate_service::AppSender;
+use linerate_service::mailbox::{mailbox, waking_mailbox};
 use queues::{BATCHES, Shared};
 use std::sync::Arc;
 

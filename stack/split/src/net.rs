@@ -1,12 +1,12 @@
-//! [`Transport`](linerate_bypass::Transport) of a service on its own thread.
+//! [`Transport`](linerate_service::Transport) of a service on its own thread.
 
 use crate::Config;
 use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Shared};
 use crate::stream::Stream;
 use crate::table::Table;
-use linerate_bypass::mailbox::Receiver;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, Timers, Transport};
+use linerate_service::mailbox::Receiver;
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, Datagram, Timers, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -361,8 +361,8 @@ mod tests {
     use super::*;
     use crate::queues::BATCHES;
     use linerate_bypass::arena::{Arena, ArenaConfig};
-    use linerate_bypass::mailbox::mailbox;
-    use linerate_bypass::{AppMsg, AppSender};
+    use linerate_service::mailbox::mailbox;
+    use linerate_service::{AppMsg, AppSender};
 
     const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
 

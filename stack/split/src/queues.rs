@@ -1,6 +1,6 @@
 //! Queues between the worker's and the service's thread.
 
-use linerate_bypass::{AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin};
+use linerate_service::{AppSender, Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;

@@ -4,9 +4,9 @@ use crate::Config;
 use crate::flow::{Close, Flow};
 use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
 use crate::table::Table;
-use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{
+use linerate_service::mailbox::{Receiver, Sender};
+use linerate_service::time::Duration;
+use linerate_service::{
     Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Summary, Transport, WorkerCtx,
 };
 use std::sync::Arc;

@@ -5,9 +5,9 @@ use crate::net::Net;
 use crate::queues::{Commands, Event, Events, Shared};
 use crate::stream::{End, Stream};
 use crate::table::Table;
-use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{AppMsg, AppSender, CloseReason, ConnId, Service, WorkerCtx};
+use linerate_service::mailbox::{Receiver, Sender};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{AppMsg, AppSender, CloseReason, ConnId, Service, WorkerCtx};
 use std::sync::Arc;
 
 /// Batches and messages processed in one turn.

@@ -2,7 +2,7 @@
 
 use crate::queues::Command;
 use linerate_bypass::arena::ArenaMut;
-use linerate_bypass::{BytesQueue, ConnId, Timer};
+use linerate_service::{BytesQueue, ConnId, Timer};
 use std::net::SocketAddr;
 
 /// Consumption is reported to the worker once it reaches this part (1/*n*) of the window, or this number of slices.

@@ -1,6 +1,6 @@
 //! Connection table of the relay and of the service's thread.
 
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 use std::collections::HashMap;
 
 /// Values by connection.

@@ -8,9 +8,9 @@ mod order;
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME, Service, WorkerCtx};
 use linerate_kernel::{Config as KernelConfig, bind};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{CloseReason, LINGER_BYTES, LINGER_TIME, Service, WorkerCtx};
 use linerate_split::{Commands, Config, Relay, Runner, split};
 use linerate_stack::{Config as StackConfig, Mailboxes};
 use lingering::{Manner, REFUSAL, Refused, Refuser};

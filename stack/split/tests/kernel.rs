@@ -5,9 +5,9 @@
 mod services;
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::time::Clock;
-use linerate_bypass::{AppSender, Bytes, CloseReason, ConnId, Origin, Service, Stop, Summary, Transport, WorkerCtx};
 use linerate_kernel::{Config as KernelConfig, Worker, bind};
+use linerate_service::time::Clock;
+use linerate_service::{AppSender, Bytes, CloseReason, ConnId, Origin, Service, Stop, Summary, Transport, WorkerCtx};
 use linerate_split::{Commands, Config, split};
 use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use std::io::{ErrorKind, Read, Write};

@@ -11,7 +11,7 @@ use crate::config::host_network::HostNetwork;
 use crate::wire::ip_cidr::IpCidr;
 use crate::wire::vlan::VlanId;
 use linerate_bypass::MacAddr;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -108,21 +108,21 @@ pub struct Config {
     pub user_timeout: Duration,
     /// Time that a connection of the native engine may take to deliver queued data after its service has closed it. If
     /// the peer has not acknowledged all data by then, the connection is reset (RFC 9293 §3.10.5) and ends as
-    /// [`Aborted`](linerate_bypass::CloseReason::Aborted). Zero resets at once, regardless of queued data, as
+    /// [`Aborted`](linerate_service::CloseReason::Aborted). Zero resets at once, regardless of queued data, as
     /// `SO_LINGER` does. With `None`, only the [`user_timeout`](Self::user_timeout) applies (RFC 9293 §3.10.4).
     pub linger: Option<Duration>,
     /// FIN-WAIT-2 timeout of the native engine: time that a closed connection may wait for data or the peer's FIN after
     /// its own FIN has been acknowledged. A segment with data restarts it, and it does not expire while received data
     /// wait for the service. On expiry the connection is reset and ends as
-    /// [`TimedOut`](linerate_bypass::CloseReason::TimedOut). No limit if `None`.
+    /// [`TimedOut`](linerate_service::CloseReason::TimedOut). No limit if `None`.
     pub fin_timeout: Option<Duration>,
     /// Idle timeout of the native engine: an established connection that has sent, received or acknowledged no data for
-    /// this time is reset and ends as [`IdleTimeout`](linerate_bypass::CloseReason::IdleTimeout). Keepalive probes and
+    /// this time is reset and ends as [`IdleTimeout`](linerate_service::CloseReason::IdleTimeout). Keepalive probes and
     /// their replies do not count as data. A connection with unread or unacknowledged data may last up to a quarter
     /// longer. No limit if `None`.
     pub idle_timeout: Option<Duration>,
     /// Stall timeout of the native engine: a connection with data to send whose peer has acknowledged none for this
-    /// time is reset and ends as [`TimedOut`](linerate_bypass::CloseReason::TimedOut), even if the peer answers window
+    /// time is reset and ends as [`TimedOut`](linerate_service::CloseReason::TimedOut), even if the peer answers window
     /// probes. This bounds the time that a peer that does not read can hold memory (RFC 6429). It expires up to a
     /// second late. No limit if `None`.
     pub stall_timeout: Option<Duration>,

@@ -5,7 +5,8 @@ use crate::config::host_network::{HostNetwork, Route};
 use crate::ip::router_info::{self, RouterInfo};
 use crate::wire::ip_cidr::IpCidr;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::{ConnectError, MacAddr};
+use linerate_bypass::MacAddr;
+use linerate_service::ConnectError;
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -7,8 +7,8 @@ use crate::ip::egress::Egress;
 use crate::wire::arp_ndp::Message;
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ip_cidr::IpCidr;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
+use linerate_service::time::{Duration, Instant};
 use std::net::IpAddr;
 
 /// Announcements of an IPv4 address, and their interval (RFC 5227 §1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).

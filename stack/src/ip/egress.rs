@@ -7,9 +7,10 @@ use crate::wire::arp_ndp::{Message, group_address};
 use crate::wire::drop_stats::{DropCause, DropStats};
 use crate::wire::ethernet::{self, ETHERNET_HEADER};
 use crate::wire::vlan::VlanId;
-use linerate_bypass::mailbox::Sender;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet};
+use linerate_bypass::{BURST, Capabilities, MacAddr, Nic, Packet};
+use linerate_service::Bytes;
+use linerate_service::mailbox::Sender;
+use linerate_service::time::{Duration, Instant};
 use smoltcp::wire::EthernetProtocol;
 use std::net::{IpAddr, Ipv6Addr};
 

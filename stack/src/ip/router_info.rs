@@ -1,7 +1,7 @@
 //! Information from router advertisements, as passed to all workers.
 
 use crate::wire::ip_cidr::IpCidr;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::net::Ipv6Addr;
 
 /// Number of addresses formed. A link has one prefix, or a provider's and a local one (RFC 4193), and twice as many

@@ -8,8 +8,9 @@ use crate::ip::egress::Egress;
 use crate::wire::checksum;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::wire::udp::{PROTOCOL as UDP, UDP_HEADER, UdpDatagram};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{BufferPool, Capabilities, Datagram, L4, Nic, Packet, TxOffload};
+use linerate_bypass::{BufferPool, Capabilities, L4, Nic, Packet, TxOffload};
+use linerate_service::Datagram;
+use linerate_service::time::Instant;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const IPV4: usize = 20;

@@ -4,8 +4,9 @@ use super::SmoltcpEngine;
 use super::flow::{Flow, Phase};
 use crate::engine::Event;
 use crate::ip::egress::Egress;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Nic};
+use linerate_bypass::Nic;
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError};
 use std::net::SocketAddr;
 
 /// Bytes moved at a time between sockets.

@@ -4,7 +4,7 @@ use super::SmoltcpEngine;
 use crate::ip::egress::Egress;
 use crate::slow_path::device::{Device, from_smoltcp_time, to_smoltcp_time};
 use linerate_bypass::Nic;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use smoltcp::iface::PollResult;
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;

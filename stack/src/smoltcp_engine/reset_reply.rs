@@ -3,8 +3,8 @@
 use crate::ip::egress::Egress;
 use crate::wire::drop_stats::DropCause;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 

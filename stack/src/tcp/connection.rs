@@ -21,8 +21,9 @@ use crate::tcp::tcb::tx_backlog::TxBacklog;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tuple::HashKey;
 use hashbrown::HashMap;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnId, ConnIdSpace, Origin, Packet};
+use linerate_bypass::Packet;
+use linerate_service::time::Instant;
+use linerate_service::{CloseReason, ConnId, ConnIdSpace, Origin};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 

@@ -23,8 +23,8 @@ use crate::tcp::tcb::Tcb;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::conn_buffers::ConnBuffers;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 
 /// Packets that a connection may hold in each direction, however many others hold packets.

@@ -4,7 +4,7 @@ use crate::rng;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::{HashKey, Tuple};
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use siphasher::sip::{SipHasher13, SipHasher24};
 use std::fmt;
 use std::hash::Hasher;
@@ -178,7 +178,7 @@ impl AddressPair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::time::Duration;
+    use linerate_service::time::Duration;
     use std::collections::HashSet;
     use std::net::SocketAddr;
 

@@ -9,8 +9,9 @@ use crate::tcp::recovery::Limits;
 use crate::tcp::tcb::conn_buffers::CROWDED;
 use crate::wire::tcp::header::Offload;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{BURST, Capabilities, ConnId, Nic};
+use linerate_bypass::{BURST, Capabilities, Nic};
+use linerate_service::ConnId;
+use linerate_service::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 
 /// Time until the first retransmission of a SYN (RFC 6298 §2.1).

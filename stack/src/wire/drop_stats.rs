@@ -1,6 +1,6 @@
 //! Drop counters by cause.
 
-use linerate_bypass::Summary;
+use linerate_service::Summary;
 
 macro_rules! causes {
     ($($(#[$doc:meta])* $cause:ident = $name:literal,)*) => {

@@ -7,7 +7,7 @@ use crate::config::host_network::HostNetwork;
 use crate::ip::arp_ndp::NeighborInfo;
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
 use linerate_bypass::MacAddr;
-use linerate_bypass::mailbox::{Receiver, Sender, Wake, waking_mailbox};
+use linerate_service::mailbox::{Receiver, Sender, Wake, waking_mailbox};
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -4,9 +4,10 @@ use super::Worker;
 use super::transport::Core;
 use crate::engine::Engine;
 use crate::ip::v6::Ipv6Changes;
-use linerate_bypass::inspect::ConnState;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{Nic, Service};
+use linerate_bypass::Nic;
+use linerate_service::Service;
+use linerate_service::inspect::ConnState;
+use linerate_service::time::Duration;
 
 /// Interval between checks of the link state.
 const LINK_PERIOD: Duration = Duration::from_millis(100);

@@ -19,9 +19,10 @@ use crate::wire::vlan::{self, VlanId};
 use crate::worker::demux::fast::FastDemux;
 use crate::worker::demux::{FrameKind, Host, Tcp};
 use crate::worker::inter_worker::WorkerMsg;
-use linerate_bypass::mailbox::Sender;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Datagram, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::Datagram;
+use linerate_service::mailbox::Sender;
+use linerate_service::time::Instant;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 

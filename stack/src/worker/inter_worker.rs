@@ -4,8 +4,8 @@ use crate::config::host_network::HostNetwork;
 use crate::ip::arp_ndp::NeighborInfo;
 use crate::ip::router_info::RouterInfo;
 use crate::slow_path::Lease;
-use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
-use linerate_bypass::{AppMsg, AppSender};
+use linerate_service::mailbox::{Receiver, Sender, mailbox};
+use linerate_service::{AppMsg, AppSender};
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -20,10 +20,11 @@ use crate::tcp::NativeEngine;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::worker::ingress::Ingress;
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
-use linerate_bypass::inspect::{ConnInfo, Gauges, Inspect, Shortages, Snapshot};
-use linerate_bypass::mailbox::Receiver;
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{AppMsg, BURST, Drain, Nic, Service, Stop, Summary, WorkerCtx};
+use linerate_bypass::{BURST, Nic};
+use linerate_service::inspect::{ConnInfo, Gauges, Inspect, Shortages, Snapshot};
+use linerate_service::mailbox::Receiver;
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{AppMsg, Drain, Service, Stop, Summary, WorkerCtx};
 use transport::{Core, Silenced, addresses_of};
 
 /// Bursts received in one turn while each is full. Data that accumulated for a connection then reach its service

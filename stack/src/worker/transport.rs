@@ -10,11 +10,10 @@ use crate::slow_path::{DhcpLease, Lease, SlowPath};
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ip_cidr::IpCidr;
 use hashbrown::{HashMap, HashSet};
-use linerate_bypass::inspect::ConnState;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{
-    Bytes, ConnId, Datagram, LINGER_TIME, Linger, MacAddr, Nic, Transport, respond_in_steps, send_written,
-};
+use linerate_bypass::{MacAddr, Nic};
+use linerate_service::inspect::ConnState;
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, Transport, respond_in_steps, send_written};
 use std::net::SocketAddr;
 
 /// [`Transport`] of a service: the engine and the transmit path.

@@ -1,6 +1,6 @@
 //! Random choices from a seed.
 
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Random generator of a scenario.
 pub struct Dice(pub fastrand::Rng);

@@ -3,8 +3,8 @@
 use crate::content::Stream;
 use crate::scenario::Scenario;
 use linerate_bypass::memory_nic::End;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnectError};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnectError};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 
 use crate::dice::Dice;
 use linerate_bypass::memory_nic::End;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Data that an end sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

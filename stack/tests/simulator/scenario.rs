@@ -3,7 +3,7 @@
 use crate::dice::Dice;
 use crate::plan::{Bounds, Echo, Plan, Source};
 use linerate_bypass::memory_nic::{End, Impairments, LinkConfig, Rate, Reordering, Steering};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Keepalive, Tuple, owner, toeplitz};
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use crate::ledger::{Ledger, SeenEvent};
 use crate::scenario::EngineKind;
 use linerate_bypass::memory_nic::End;
-use linerate_bypass::{CloseReason, ConnectError};
+use linerate_service::{CloseReason, ConnectError};
 
 /// Checks the ends of every connection against each other. `complete` means that all are over. Returns the number of
 /// connections that finished at both ends.

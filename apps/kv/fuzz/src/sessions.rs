@@ -6,10 +6,10 @@
 
 use super::net::{Client, TestServer};
 use super::replies;
-use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
 use linerate_kv::store::{Evictable, EvictionPolicy};
 use linerate_kv::{memcached, resp};
+use linerate_service::time::Duration;
 
 /// Start of a part.
 pub const PART: u8 = 0xff;

@@ -7,7 +7,7 @@ use crate::commands::session::ClientInfo;
 use crate::counters::CounterNames;
 use crate::export::Layout;
 use crate::store::EvictionPolicy;
-use linerate_bypass::RemoteAddr;
+use linerate_service::RemoteAddr;
 
 /// Server around the worker that runs a command: settings, connections and counters.
 ///

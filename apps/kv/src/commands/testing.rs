@@ -12,7 +12,7 @@ use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::{Placement, Shards};
 use crate::store::{Config, KeyHasher, ShardStats, Store};
-use linerate_bypass::RemoteAddr;
+use linerate_service::RemoteAddr;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;

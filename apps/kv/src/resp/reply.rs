@@ -3,7 +3,7 @@
 use super::number;
 use crate::sink::Sink;
 use crate::store::Str;
-use linerate_bypass::Bytes;
+use linerate_service::Bytes;
 
 /// Version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,8 +4,8 @@ use crate::memcached;
 use crate::service::Kv;
 use crate::service::workers::messages::Message;
 use crate::store::Store;
-use linerate_bypass::Transport;
-use linerate_bypass::time::Duration;
+use linerate_service::Transport;
+use linerate_service::time::Duration;
 
 /// Longest sleep of an idle worker, and so the longest delay of an expiry.
 const REST: Duration = Duration::from_millis(10);

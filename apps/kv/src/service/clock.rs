@@ -4,7 +4,7 @@
 //! the monotonic clock. The wall clock may be stepped, so only absolute times of clients depend on it. They are
 //! converted when a command runs.
 
-use linerate_bypass::time::{self, Duration, Instant};
+use linerate_service::time::{self, Duration, Instant};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Interval between readings of the wall clock.

@@ -3,7 +3,7 @@
 use crate::commands::CommandType;
 use crate::service::Kv;
 use crate::store::KEYSPACES;
-use linerate_bypass::inspect::Figure;
+use linerate_service::inspect::Figure;
 
 impl Kv {
     pub(super) fn all_figures(&self) -> Vec<Figure> {

@@ -4,9 +4,9 @@
 //! another worker counts when its batch returns.
 
 use crate::service::Kv;
-use linerate_bypass::inspect::Figure;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::inspect::Figure;
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 
 /// One burst in this many is timed: reading the clock for each burst would cost more than a hundredth of a GET.
 pub(in crate::service) const SAMPLED: u64 = 16;

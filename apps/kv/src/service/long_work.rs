@@ -13,8 +13,8 @@
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest};
 use crate::service::workers::remote_batch::RemoteBatch;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{ConnId, Transport};
 use std::collections::VecDeque;
 
 /// Cost of the requests of a client per turn: 64 KB, or some hundred short requests.

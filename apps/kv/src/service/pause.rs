@@ -10,7 +10,7 @@ use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
 use crate::service::workers::hub::lock;
 use crate::service::workers::remote_batch::SentBefore;
-use linerate_bypass::Transport;
+use linerate_service::Transport;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -134,8 +134,8 @@ mod tests {
     use crate::resp::OwnedArgs;
     use crate::service::{Config, Hub};
     use linerate_bypass::arena::{Arena, ArenaConfig};
-    use linerate_bypass::mailbox::mailbox;
-    use linerate_bypass::{AppSender, Service, WorkerCtx};
+    use linerate_service::mailbox::mailbox;
+    use linerate_service::{AppSender, Service, WorkerCtx};
 
     fn request(micros: u64) -> SlowRequest {
         SlowRequest { id: 0, time: 0, micros, args: vec![b"keys".to_vec()], peer: String::new(), name: Vec::new() }

@@ -11,7 +11,8 @@ use crate::service::fast_path::GROUP;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
 use crate::sink::Sink;
-use linerate_bypass::{BufferPool, Bytes, Datagram, Transport};
+use linerate_bypass::BufferPool;
+use linerate_service::{Bytes, Datagram, Transport};
 use std::net::SocketAddr;
 
 /// Limit of datagrams whose requests run on other workers or wait for shards.

@@ -12,8 +12,8 @@ use crate::store::index::lookahead::LocationHint;
 use crate::store::memory::item::{Form, Item};
 use crate::store::reclaim::eviction::{EvictionPolicy, end_of_step};
 use crate::store::{Key, Store};
-use linerate_bypass::inspect::Figure;
 use linerate_bypass::{CacheEntry, CacheWriter, Published, SharedCache, prefetch};
+use linerate_service::inspect::Figure;
 use std::io;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Clients: a service that opens connections.
 
 use crate::model::Model;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;

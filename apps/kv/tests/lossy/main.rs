@@ -9,12 +9,12 @@ mod clients;
 mod model;
 
 use clients::Clients;
-use linerate_bypass::Service;
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_bypass::memory_nic::{End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Reordering};
-use linerate_bypass::time::{Duration, Instant};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config as KvConfig, Hub, Kv, ReadCopies};
+use linerate_service::Service;
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Mailboxes, Worker};
 
 /// Limit of turns at one time of the clock.

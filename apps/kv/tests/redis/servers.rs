@@ -51,11 +51,11 @@ impl Server for TestServer {
         None
     }
 
-    fn export(&self) -> Option<(linerate_bypass::RemoteAddr, linerate_kv::export::Layout)> {
+    fn export(&self) -> Option<(linerate_service::RemoteAddr, linerate_kv::export::Layout)> {
         None
     }
 
-    fn counters(&self) -> Option<(&linerate_kv::counters::CounterNames, linerate_bypass::RemoteAddr)> {
+    fn counters(&self) -> Option<(&linerate_kv::counters::CounterNames, linerate_service::RemoteAddr)> {
         None
     }
 

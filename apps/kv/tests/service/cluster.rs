@@ -2,8 +2,8 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
 use linerate_kv::cluster::{ClusterMap, Node, OwnNodes, key_slot};
+use linerate_service::time::Duration;
 
 const PORT: u16 = 7000;
 const WORKERS: usize = 3;

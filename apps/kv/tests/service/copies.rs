@@ -2,8 +2,8 @@
 
 use crate::net::{Client, TestServer};
 use crate::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
 use linerate_kv::store::{Evictable, EvictionPolicy};
+use linerate_service::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sends `bytes` to worker 0 and returns the reply of its next turn. The other worker has no turn in between.

@@ -1,8 +1,8 @@
 //! memcached over UDP.
 
 use crate::net::TestServer;
-use linerate_bypass::Datagram;
 use linerate_kv::memcached::udp::{DATAGRAM, Frame, HEADER, MAX_DATAGRAMS, MAX_REPLY};
+use linerate_service::Datagram;
 use proptest::prelude::*;
 
 const FROM: u16 = 5000;
@@ -43,7 +43,7 @@ fn call(server: &mut TestServer, worker: usize, requests: &[u8]) -> String {
 
 fn stat(server: &mut TestServer, name: &str) -> u64 {
     // Counters are published periodically.
-    server.pass(linerate_bypass::time::Duration::from_millis(2));
+    server.pass(linerate_service::time::Duration::from_millis(2));
     let client = server.connect_to_memcached(0);
     let stats = server.call(client, b"stats\r\n");
     server.lose(client);

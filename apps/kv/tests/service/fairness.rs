@@ -2,8 +2,8 @@
 
 use crate::net::{Client, TestServer};
 use crate::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
+use linerate_service::time::Duration;
 
 /// Number of keys in the tests: several steps of work.
 const KEYS: usize = 40_000;

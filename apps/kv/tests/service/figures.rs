@@ -2,7 +2,7 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, request, servers};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Returns the value `name` in the reply to `INFO` or `stats`.
 #[track_caller]

@@ -2,8 +2,8 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
 use linerate_kv::commands::Settings;
+use linerate_service::time::Duration;
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::sync::Once;

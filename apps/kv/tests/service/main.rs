@@ -15,7 +15,7 @@ mod routing;
 mod settings;
 mod silence;
 
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use net::{Client, TestServer};
 
 /// Encodes a request.

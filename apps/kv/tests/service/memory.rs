@@ -2,8 +2,8 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
 use linerate_kv::cluster::ClusterMap;
+use linerate_service::time::Duration;
 
 /// Limit of all clients.
 const LIMIT: u64 = 4 << 20;

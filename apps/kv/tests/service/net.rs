@@ -1,12 +1,14 @@
 //! Workers of the service on an in-memory transport, driven turn by turn.
 
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::mailbox::{Receiver, mailbox};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv, Message, ReadCopies};
+use linerate_service::mailbox::{Receiver, mailbox};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{
+    AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;

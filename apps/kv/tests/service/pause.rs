@@ -2,7 +2,7 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, servers};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Sends `requests`, none of which is answered yet.
 #[track_caller]

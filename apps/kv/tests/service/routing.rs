@@ -189,7 +189,7 @@ fn split_command_counts_once_and_its_keys_as_lookups() {
         server.call(client, &line(&format!("{MGET} none")));
         server.call(client, &line("exists key1 key2 key3 key4"));
         assert_eq!(requests(&server) - before, 2, "{workers}");
-        server.pass(linerate_bypass::time::Duration::from_millis(10));
+        server.pass(linerate_service::time::Duration::from_millis(10));
         let info = server.call(client, &line("info stats"));
         assert!(info.contains("keyspace_hits:10\r\nkeyspace_misses:1\r\n"), "{workers}: {info}");
     }

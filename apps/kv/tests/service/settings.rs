@@ -2,7 +2,7 @@
 
 use super::net::{Client, TestServer};
 use super::{expect_reply, line, lines, request};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 #[track_caller]
 fn parameter(server: &mut TestServer, client: Client, name: &str) -> String {

@@ -15,8 +15,8 @@ pub use rounds::{Progress, Rounds, Stage};
 pub use traffic::{Corrupt, Traffic};
 
 use crate::Outcome;
-use linerate_bypass::Service;
-use linerate_bypass::time::Duration;
+use linerate_service::Service;
+use linerate_service::time::Duration;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 

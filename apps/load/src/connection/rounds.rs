@@ -1,6 +1,6 @@
 //! Rounds: messages on many connections at once, with a barrier between rounds.
 
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};

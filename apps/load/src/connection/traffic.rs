@@ -1,7 +1,7 @@
 //! Interface between the phases of a load and its traffic.
 
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, OneSidedResult, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, OneSidedResult, Transport};
 
 /// Traffic of a load on its connections.
 pub trait Traffic: Send + 'static {

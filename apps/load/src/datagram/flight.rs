@@ -2,7 +2,7 @@
 
 use super::probe::Stamp;
 use crate::{OpenLoop, Pace, Plan, Times};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Timeout after which a request counts as lost and its slot is free.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Requests of a load over a lossy transport, and validation of answers.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Offset of the run identifier, followed by the fields that differ between requests.
 const RUN: usize = 0;

@@ -3,8 +3,8 @@
 use super::flight::{Counts, Flight, FlightPlan, RETRY_DELAY, SEND_BATCH};
 use super::probe::{Probe, ProbeCheck};
 use crate::Pace;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::time::Duration;
+use linerate_service::{ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -6,8 +6,8 @@ pub use response::InvalidResponse;
 
 use crate::{Corrupt, OpenLoop, Pace, Times, Traffic};
 use fastrand::Rng;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 use response::{KnownHead, ResponseReader};
 use std::collections::VecDeque;
 use std::net::SocketAddr;

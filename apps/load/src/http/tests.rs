@@ -1,7 +1,7 @@
 use super::*;
 use crate::services::Discard;
 use crate::testing::FakeTransport;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: 10.0.0.2:80\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n";
@@ -28,10 +28,10 @@ impl Bench {
 
     fn receive(&mut self, bytes: &[u8]) -> Result<(), Corrupt> {
         struct Put;
-        impl linerate_bypass::Service for Put {
+        impl linerate_service::Service for Put {
             type Conn = ();
             type Message = std::convert::Infallible;
-            fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_bypass::Origin) {}
+            fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_service::Origin) {}
         }
         self.net.arrive(&mut Put, self.conn, bytes);
         self.load.receive(&mut self.net, self.conn, &mut self.stream, true)

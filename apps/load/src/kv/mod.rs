@@ -17,8 +17,8 @@ pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan
 use crate::{Corrupt, Pace, Times, Traffic};
 use fastrand::Rng;
 use keyspace::{Filling, Issued, key};
-use linerate_bypass::time::{Clock, Instant};
-use linerate_bypass::{Bytes, ConnId, OneSidedResult, Transport};
+use linerate_service::time::{Clock, Instant};
+use linerate_service::{Bytes, ConnId, OneSidedResult, Transport};
 use one_sided::{GetOutcome, KnownPlaces, Reader};
 use protocol::{Op, Request, RequestResult, shown};
 use std::sync::{Arc, LazyLock};

@@ -4,8 +4,8 @@ use super::keyspace::Scatter;
 use super::*;
 use crate::testing::{FakeTransport, a_second};
 use crate::{Arrivals, Barrier, Errors, Load, OpenLoop, Outcome, WorkerLoad};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, Service};
+use linerate_service::time::Duration;
+use linerate_service::{CloseReason, Service};
 use std::collections::HashMap;
 
 const TICK: Duration = Duration::from_millis(1);

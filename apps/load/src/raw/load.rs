@@ -2,8 +2,8 @@
 
 use super::ETHERNET;
 use crate::{Flight, FlightPlan, Probe, ProbeCheck};
-use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, MacAddr, Nic, Packet};
+use linerate_service::time::Instant;
 
 /// EtherType for local experiments (IEEE 802, clause 9.2.4).
 const ETHERTYPE: [u8; 2] = 0x88b5_u16.to_be_bytes();
@@ -116,7 +116,7 @@ mod tests {
     use crate::raw::Reflector;
     use crate::{Counts, FIRST_ANSWER_TIMEOUT};
     use linerate_bypass::memory_nic::{End, Impairments, Link, LinkConfig, MemoryNic};
-    use linerate_bypass::time::Duration;
+    use linerate_service::time::Duration;
 
     const PLAN: FlightPlan = FlightPlan {
         size: 64,

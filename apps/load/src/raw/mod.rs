@@ -11,7 +11,8 @@ pub use reflect::Reflector;
 
 use linerate::ETHERNET;
 
-use linerate_bypass::{QueueStats, Summary};
+use linerate_bypass::QueueStats;
+use linerate_service::Summary;
 
 /// Returns the counters of a queue pair as a summary.
 pub fn summary_of(stats: QueueStats) -> Summary {

@@ -1,7 +1,7 @@
 //! Simulated processing time of a service.
 
-use linerate_bypass::inspect::Figure;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
+use linerate_service::inspect::Figure;
+use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
 
 /// Wrapper that keeps the processor busy for a time before each readable event of a service: a computation per request,

@@ -1,7 +1,7 @@
 //! Character generator (RFC 864): sends lines of printing characters for as long as the peer reads them.
 
 use crate::payload::copy_to_arena;
-use linerate_bypass::{Bytes, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, ConnId, Origin, Service, Transport};
 use std::convert::Infallible;
 
 /// Printing ASCII characters, the space included.

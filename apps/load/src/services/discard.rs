@@ -1,6 +1,6 @@
 //! Discard (RFC 863): received data is discarded.
 
-use linerate_bypass::{ConnId, Origin, Service, Transport};
+use linerate_service::{ConnId, Origin, Service, Transport};
 use std::convert::Infallible;
 
 /// Discard service for measurements of bulk receiving. It never sends.

@@ -1,6 +1,6 @@
 //! Echo (RFC 862) over TCP and UDP.
 
-use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 
 /// Echo service. Back-pressure propagates: the window of a peer that does not read its echo closes.
@@ -39,7 +39,7 @@ impl Service for Echo {
 mod tests {
     use super::*;
     use crate::testing::FakeTransport;
-    use linerate_bypass::Bytes;
+    use linerate_service::Bytes;
 
     #[test]
     fn data_is_echoed_and_then_closed() {

@@ -2,8 +2,8 @@
 
 use super::pattern::Position;
 use crate::{Corrupt, Traffic};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 
 /// Direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +84,8 @@ mod tests {
     use super::*;
     use crate::testing::{FakeTransport, a_second};
     use crate::{Barrier, Load, Plan, WorkerLoad};
-    use linerate_bypass::Service;
-    use linerate_bypass::time::Duration;
+    use linerate_service::Service;
+    use linerate_service::time::Duration;
     use std::sync::Arc;
 
     fn load(direction: Direction, warm_up: Duration) -> (Load<Bulk>, Arc<Barrier>, FakeTransport<usize>, ConnId) {

@@ -3,8 +3,8 @@
 use super::pattern::{LONG, Position};
 use crate::{Corrupt, OpenLoop, Pace, Times, Traffic};
 use fastrand::Rng;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 use std::collections::VecDeque;
 
 /// Requests of `size` bytes, with up to `depth` outstanding on each connection. Every returned byte is checked.
@@ -244,7 +244,7 @@ mod tests {
     use crate::Arrivals;
     use crate::services::Discard;
     use crate::testing::FakeTransport;
-    use linerate_bypass::time::Duration;
+    use linerate_service::time::Duration;
 
     struct Bench {
         load: EchoLoad,
@@ -280,10 +280,10 @@ mod tests {
 
         fn arrive(&mut self, bytes: &[u8]) {
             struct Put;
-            impl linerate_bypass::Service for Put {
+            impl linerate_service::Service for Put {
                 type Conn = ();
                 type Message = std::convert::Infallible;
-                fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_bypass::Origin) {}
+                fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: linerate_service::Origin) {}
             }
             self.net.arrive(&mut Put, self.conn, bytes);
         }

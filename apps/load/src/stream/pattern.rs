@@ -1,7 +1,7 @@
 //! Payload that is cheap to generate and to check: an endless pseudo-random stream from a table.
 
 use crate::payload::copy_to_arena;
-use linerate_bypass::{Bytes, ConnId, Transport};
+use linerate_service::{Bytes, ConnId, Transport};
 
 /// Period of the stream: a prime, so that bytes lost or repeated in units of segments, requests or powers of two are
 /// detected, and small enough for a core's cache.

@@ -6,13 +6,14 @@ use crate::error::Error;
 use linerate::ThreadingMode;
 use linerate::units::{format_size, parse_size};
 use linerate::{CorePlacement, Network};
-use linerate_bypass::{RemoteAddr, Service, Via};
+use linerate_bypass::Via;
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
     MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, Times, counter_name,
 };
 use linerate_process::signals;
+use linerate_service::{RemoteAddr, Service};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -11,13 +11,14 @@ use linerate::units::{
     parse_size_or_none,
 };
 use linerate::{Listen, NetConfig, Network};
-use linerate_bypass::{RemoteAddrCell, Service, Via};
+use linerate_bypass::Via;
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict, ReadCopies};
 use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
+use linerate_service::{RemoteAddrCell, Service};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;

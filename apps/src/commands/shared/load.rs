@@ -7,13 +7,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate::RunContext;
 use linerate::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
 use linerate::{CorePlacement, NetConfig, Network};
-use linerate_bypass::{ConnectError, Via};
+use linerate_bypass::Via;
 use linerate_load::report::{BulkReport, Report};
 use linerate_load::{
     Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Times, Traffic, WorkerLoad, allocate_payload,
 };
 use linerate_process::SummaryReport;
 use linerate_process::signals;
+use linerate_service::ConnectError;
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 use super::*;
-use linerate_bypass::inspect::{Figure, Gauges, Link, Shortages};
+use linerate_service::inspect::{Figure, Gauges, Link, Shortages};
 use std::collections::HashSet;
 
 fn snapshot(worker: usize) -> Snapshot {

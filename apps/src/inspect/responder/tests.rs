@@ -1,9 +1,9 @@
 use super::super::server::{self, ClientServer, Endpoint, Listener, MAX_CLIENTS, REQUEST_TIMEOUT};
 use super::*;
-use linerate_bypass::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
-use linerate_bypass::mailbox::mailbox;
-use linerate_bypass::{AppMsg, AppSender, ConnId, WorkerCtx};
 use linerate_load::services::Echo;
+use linerate_service::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
+use linerate_service::mailbox::mailbox;
+use linerate_service::{AppMsg, AppSender, ConnId, WorkerCtx};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -181,7 +181,7 @@ fn connections_are_paged() {
             assert_eq!(connection["slot"], seen);
             seen += 1;
         }
-        assert!(page["connections"].as_array().unwrap().len() <= linerate_bypass::inspect::SLOTS_PER_QUERY);
+        assert!(page["connections"].as_array().unwrap().len() <= linerate_service::inspect::SLOTS_PER_QUERY);
         match page["next"].as_u64() {
             Some(next) => from = next,
             None => break,

@@ -25,7 +25,7 @@ pub fn required(result: Result<(), Error>, why: &str) -> Result<(), Error> {
     })
 }
 
-/// Returns the test of the lock-free protocols of `bypass`, with every order of their threads and stores.
+/// Returns the test of the lock-free protocols of `bypass` and `service`, with every order of their threads and stores.
 pub fn loom() -> Command {
     let mut command = cargo("test -p linerate-bypass --no-default-features --test loom");
     command.env("CARGO_TARGET_DIR", target().join("loom")).env("RUSTFLAGS", "--cfg loom");
@@ -43,9 +43,9 @@ pub fn miri(_: &Machine) -> Result<(), Error> {
         required(add, "Miri is a component of the nightly compiler, which rustup could not install")?;
     }
     let mut command = cargo(
-        "+nightly miri test -p linerate-bypass --no-default-features --lib -- arena:: bytes:: memory_nic::nic \
-         memory_nic::packet memory_nic::ring one_sided::published:: service::conn_slab:: service::linger:: \
-         service::stop:: sync::",
+        "+nightly miri test -p linerate-service -p linerate-bypass --no-default-features --lib -- arena:: \
+         buffer_pool:: bytes:: host::conn_slab:: host::linger:: memory_nic::nic memory_nic::packet memory_nic::ring \
+         one_sided::published:: stop:: sync::",
     );
     command.env("CARGO_TARGET_DIR", target().join("miri"));
     command.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-isolation-error=hide");
@@ -68,8 +68,8 @@ pub fn address_sanitizer(machine: &Machine) -> Result<(), Error> {
     let dpdk = if machine.dpdk() { "--features linerate-bypass/dpdk" } else { "" };
     let rdma = if machine.rdma() { "--features linerate-rdma/native" } else { "" };
     let mut command = cargo(&format!(
-        "test --target {host} -p linerate-bypass -p linerate-rdma -p linerate-rdma-sim {dpdk} {rdma} --no-fail-fast \
-         --lib --test dpdk"
+        "test --target {host} -p linerate-service -p linerate-bypass -p linerate-rdma -p linerate-rdma-sim {dpdk} {rdma} \
+         --no-fail-fast --lib --test dpdk"
     ));
     let flags = format!("-Zsanitizer=address {}", std::env::var("RUSTFLAGS").unwrap_or_default());
     command.env("CARGO_TARGET_DIR", target().join("asan")).env("RUSTC_BOOTSTRAP", "1");

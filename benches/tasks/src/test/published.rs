@@ -8,9 +8,10 @@ use crate::process;
 use std::process::Command;
 
 /// Published crates, each after those on which it depends.
-const PUBLISHED: [&str; 10] = [
+const PUBLISHED: [&str; 11] = [
     "linerate-dpdk-sys",
     "linerate-hugepages",
+    "linerate-service",
     "linerate-bypass",
     "linerate-kernel",
     "linerate-rdma-provider",

@@ -3,8 +3,8 @@
 use crate::provider::{AhAttr, Handle, Provider};
 use crate::session::Session;
 use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
-use linerate_bypass::Timer;
-use linerate_bypass::inspect::TcpInfo;
+use linerate_service::Timer;
+use linerate_service::inspect::TcpInfo;
 
 /// Transport of one connection.
 pub(crate) enum ConnTransport<C: Provider> {

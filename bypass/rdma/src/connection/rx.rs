@@ -1,7 +1,7 @@
 //! Receive queue of a connection: received messages in their buffers, and slices read from the peer's memory.
 
 use crate::connection::wire::Offer;
-use linerate_bypass::Bytes;
+use linerate_service::Bytes;
 use std::collections::VecDeque;
 
 /// Received bytes of one connection, in order.

@@ -2,8 +2,9 @@
 
 use crate::connection::wire::HEADER;
 use crate::verbs::Message;
+use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaMut;
-use linerate_bypass::{Arena, Bytes};
+use linerate_service::Bytes;
 use std::collections::VecDeque;
 
 /// Shorter slices are copied, because a separate piece of a message is more expensive.

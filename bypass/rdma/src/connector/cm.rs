@@ -7,8 +7,8 @@ use crate::connection::wire::EndParams;
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, Provider};
 use crate::verbs::{CmId, Error, Init, Mr, Qp, Rts};
 use crate::{Config, ConnectorEvent};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnectError, Origin};
+use linerate_service::time::Instant;
+use linerate_service::{CloseReason, ConnectError, Origin};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 

@@ -8,7 +8,7 @@ use super::Connector;
 use crate::ConnectorEvent;
 use crate::provider::{Handle, Provider};
 use crate::verbs::{Errored, Qp};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Maximum wait for the last-WQE-reached event. Soft-RoCE generates it since Linux 6.5 only; it keeps completions of
 /// destroyed queue pairs.

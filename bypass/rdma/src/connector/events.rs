@@ -3,8 +3,8 @@
 use super::{Connector, Made};
 use crate::ConnectorEvent;
 use crate::provider::{AsyncEvent, PortState, Provider};
-use linerate_bypass::CloseReason;
-use linerate_bypass::time::Instant;
+use linerate_service::CloseReason;
+use linerate_service::time::Instant;
 
 impl<C: Provider> Connector<C> {
     /// Notifies workers of lost connections.

@@ -24,9 +24,10 @@ use crate::verbs::{
 use crate::waker::wait_readable;
 use crate::{Config, ConnCore, ConnectorEvent, ConnectorRequest};
 use cm::Pending;
-use linerate_bypass::mailbox::{Receiver, Sender};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{Arena, ConnectError, Origin, Waker};
+use linerate_bypass::{Arena, Waker};
+use linerate_service::mailbox::{Receiver, Sender};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{ConnectError, Origin};
 use pool::Pool;
 use sessions::AhCache;
 pub use sessions::UdQpHandle;
@@ -434,7 +435,7 @@ mod tests {
     use super::*;
     use crate::tests::rig::Setup;
     use crate::tests::setup::connecting::rig;
-    use linerate_bypass::CloseReason;
+    use linerate_service::CloseReason;
 
     #[test]
     fn events_of_a_recycled_number_keep_their_order() {

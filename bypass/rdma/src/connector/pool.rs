@@ -5,7 +5,7 @@ use super::{Connector, ListenerKind};
 use crate::ConnectorEvent;
 use crate::provider::Provider;
 use crate::verbs::{CqHandle, Drained, Error, Errored, Init, New, Qp, Rts};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 

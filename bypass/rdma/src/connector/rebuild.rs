@@ -5,8 +5,8 @@ use super::{Connector, ListenerKind, UdQpHandle};
 use crate::ConnectorEvent;
 use crate::provider::{Handle, Provider};
 use crate::queues::Queues;
-use linerate_bypass::ConnectError;
-use linerate_bypass::time::Instant;
+use linerate_service::ConnectError;
+use linerate_service::time::Instant;
 
 impl<C: Provider> Connector<C> {
     /// Replaces the queues of the worker whose completion queue or shared receive queue `queue` has failed. All
@@ -39,7 +39,7 @@ impl<C: Provider> Connector<C> {
             }
             Err(error) => {
                 tracing::error!("{device}: worker {worker} accepts no further connections: {error}");
-                self.lose(linerate_bypass::CloseReason::Reset, |made| made.worker == worker);
+                self.lose(linerate_service::CloseReason::Reset, |made| made.worker == worker);
                 if self.workers.iter().all(|worker| worker.cqs.is_empty()) {
                     self.device_failed("no completion queue is left");
                 }

@@ -6,7 +6,7 @@ use crate::Config;
 use crate::provider::{AhAttr, DeviceLimits, Handle, Provider};
 use crate::verbs::{Ah, CqHandle, Error, Mr, Pd, QpConfig, UdQp};
 use linerate_bypass::Arena;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::collections::HashMap;
 
 /// Maximum cached address handles.

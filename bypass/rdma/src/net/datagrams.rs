@@ -5,7 +5,7 @@ use crate::connection::conn_transport::ConnTransport;
 use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
 use crate::verbs::{Ah, Completion, Error, Message, UdMessage};
-use linerate_bypass::{CloseReason, ConnId, HostedNet, Stage};
+use linerate_service::{CloseReason, ConnId, HostedNet, Stage};
 
 /// Drop causes in the summary.
 const SENSELESS: &str = "datagram: senseless";
@@ -116,7 +116,7 @@ impl<C: Provider> Net<C> {
         self.set_dirty(id);
     }
 
-    fn next_message(&mut self, id: ConnId) -> Option<linerate_bypass::Bytes> {
+    fn next_message(&mut self, id: ConnId) -> Option<linerate_service::Bytes> {
         match &mut self.table.slots.get_mut(id)?.link.transport {
             ConnTransport::Ud(peer) => peer.session.take(),
             ConnTransport::Rc(_) => None,

@@ -4,7 +4,7 @@ use super::{Early, Net};
 use crate::connection::ConnCore;
 use crate::provider::Provider;
 use crate::verbs::{Completion, Errored, Qp};
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Queue pair being drained.
 pub(super) struct Draining<C: Provider> {

@@ -3,7 +3,7 @@
 use super::Net;
 use crate::connection::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
 use crate::provider::Provider;
-use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Receiving, Sending, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Receiving, Sending, Transport};
 
 impl<C: Provider> Net<C> {
     /// Closes a connection and discards its input from now on. The connection's timer, which the service no longer

@@ -1,7 +1,7 @@
 //! Connections of a worker: the state that services act on, and the source of their events.
 //!
 //! Nothing here calls the service. Events are recorded in the [`ConnTable`], and the worker's
-//! [`ServiceHost`](linerate_bypass::ServiceHost) delivers them.
+//! [`ServiceHost`](linerate_service::ServiceHost) delivers them.
 
 mod datagrams;
 mod draining;
@@ -21,11 +21,10 @@ use crate::provider::{AhAttr, Provider, WcStatus};
 use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
-use linerate_bypass::inspect::ConnInfo;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{
-    Arena, CloseReason, ConnId, ConnTable, HostedNet, OneSidedResult, Origin, Stage, Summary, Timers,
-};
+use linerate_bypass::Arena;
+use linerate_service::inspect::ConnInfo;
+use linerate_service::time::Instant;
+use linerate_service::{CloseReason, ConnId, ConnTable, HostedNet, OneSidedResult, Origin, Stage, Summary, Timers};
 use polling::Polling;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
-use linerate_bypass::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
+use linerate_service::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
 
 /// Maximum bytes of one READ.
 const READ: usize = 64 << 10;

@@ -5,7 +5,7 @@ use super::sending::KEPT;
 use crate::connection::Reader;
 use crate::provider::Provider;
 use crate::verbs::Atomic;
-use linerate_bypass::{ConnId, OneSidedError, OneSidedOp, OneSidedResult, Stage};
+use linerate_service::{ConnId, OneSidedError, OneSidedOp, OneSidedResult, Stage};
 
 /// Operand size of atomic operations in bytes.
 const ATOMIC_LEN: usize = 8;

@@ -7,7 +7,7 @@ use crate::connection::tx::Made;
 use crate::connection::wire::{Kind, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
-use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
+use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
 use std::io::ErrorKind;
 
 /// Reserved requests of a send queue: two for an offer, one for a credit message.

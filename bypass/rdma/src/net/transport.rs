@@ -1,9 +1,9 @@
-//! Implementation of [`Transport`](linerate_bypass::Transport), through which services use their connections.
+//! Implementation of [`Transport`](linerate_service::Transport), through which services use their connections.
 
 use crate::net::Net;
 use crate::provider::Provider;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, Datagram, HostedNet, OneSidedError, OneSidedOp, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, CloseReason, ConnId, Datagram, HostedNet, OneSidedError, OneSidedOp, Transport};
 use std::net::SocketAddr;
 
 impl<C: Provider> Transport for Net<C> {

@@ -16,9 +16,9 @@ pub(crate) use header::DatagramHeader;
 use crate::connection::wire::Malformed;
 use crate::verbs::Message;
 use congestion::Congestion;
-use linerate_bypass::Bytes;
-use linerate_bypass::inspect::TcpInfo;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::Bytes;
+use linerate_service::inspect::TcpInfo;
+use linerate_service::time::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// Maximum unacknowledged messages of an end, and maximum out-of-order messages kept: the number that a header can

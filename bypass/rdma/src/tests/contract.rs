@@ -5,7 +5,8 @@ mod service;
 
 use super::rig::{Peer, Rig, Setup};
 use crate::{Config, Mode};
-use linerate_bypass::{Arena, Service};
+use linerate_bypass::Arena;
+use linerate_service::Service;
 use service::Contract;
 use std::fmt::Debug;
 

@@ -5,8 +5,9 @@ use super::setup::connecting::ADDRESS;
 use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
 use crate::{Adapter, Config, Connect, Mode, OpenError};
-use linerate_bypass::{CloseReason, OneSidedOp, OneSidedResult, Published, RemoteCounters};
+use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_service::{CloseReason, OneSidedOp, OneSidedResult};
 use std::sync::Arc;
 
 fn device(change: impl FnOnce(&mut DeviceConfig)) -> (Fabric, Arc<SimDevice>) {

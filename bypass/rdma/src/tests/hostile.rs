@@ -4,8 +4,8 @@ use super::rig::{Peer, Rig, Setup, message};
 use crate::connection::wire::{HEADER, Header, Kind, OFFERS, Offer};
 use crate::provider::Provider;
 use crate::verbs::{Cq, Qp, Rts};
-use linerate_bypass::CloseReason;
 use linerate_rdma_sim::SimDevice;
+use linerate_service::CloseReason;
 
 type Pair = Qp<SimDevice, Rts>;
 

@@ -4,8 +4,9 @@ use super::rig::{Peer, Rig, Setup};
 use crate::provider::{Access, AtomicCap, Provider};
 use crate::verbs::{Counters, ExposedMr};
 use crate::{Adapter, Config, OpenError, Unsupported};
-use linerate_bypass::{self as bypass, CloseReason, OneSidedError, OneSidedOp, OneSidedResult, Published, RemoteAddr};
+use linerate_bypass::{self as bypass, Published};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_service::{CloseReason, OneSidedError, OneSidedOp, OneSidedResult, RemoteAddr};
 use std::sync::Arc;
 
 /// Concurrent connections.

@@ -17,10 +17,11 @@ use crate::{
     WorkerChannels, WorkerHandle,
 };
 use linerate_bypass::arena::ArenaConfig;
-use linerate_bypass::mailbox::{Receiver, Sender, mailbox};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppMsg, Arena, CloseReason, Origin, Service, Timer, Waker};
+use linerate_bypass::{Arena, Waker};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_service::mailbox::{Receiver, Sender, mailbox};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{AppMsg, CloseReason, Origin, Service, Timer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 

@@ -7,9 +7,10 @@ use crate::provider::{AhAttr, Provider};
 use crate::session::DatagramHeader;
 use crate::verbs::{Ah, Cq, Mr, Pd, QpConfig, UdQp};
 use crate::{Config, Connect, Mode};
+use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_bypass::{Arena, CloseReason, ConnectError, Origin};
 use linerate_rdma_sim::{DatagramFaults, Live};
+use linerate_service::{CloseReason, ConnectError, Origin};
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -2,10 +2,10 @@
 
 use super::rig::{Peer, Rig, Setup};
 use crate::{Adapter, Config, Connect, Worker, WorkerParts};
-use linerate_bypass::inspect::{ConnState, StatsQuery};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{AppSender, CloseReason, ConnId, Origin, Service, Transport};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Mode, SimDevice};
+use linerate_service::inspect::{ConnState, StatsQuery};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{AppSender, CloseReason, ConnId, Origin, Service, Transport};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

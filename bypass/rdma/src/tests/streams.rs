@@ -2,7 +2,7 @@
 
 use super::rig::{Peer, Rig, Setup, WINDOWS};
 use crate::Config;
-use linerate_bypass::{CloseReason, Summary};
+use linerate_service::{CloseReason, Summary};
 
 /// Echoes `parts`, then closes both ends and checks that nothing is left. Returns the sender's statistics.
 fn echo(setup: &Setup, parts: &[(usize, bool)]) -> Summary {

@@ -3,7 +3,8 @@
 use super::sink::Sink;
 use super::{Error, destroyed};
 use crate::provider::{Access, Handle, Keys, Provider, Sge};
-use linerate_bypass::{Arena, Bytes};
+use linerate_bypass::Arena;
+use linerate_service::Bytes;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -5,8 +5,8 @@ use super::pd::Registration;
 use super::sink::SinkBlock;
 use super::{Error, Mr, Mw};
 use crate::provider::{Access, Handle, Operation, Provider, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
-use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
+use linerate_service::Bytes;
 use std::collections::VecDeque;
 
 /// Maximum number of pieces of a message.

@@ -3,8 +3,8 @@
 use super::cq::WrIdSpace;
 use super::{Completion, Error, Mr, destroyed};
 use crate::provider::{Handle, Provider, RecvWr, Sge, SrqInitAttr, WcStatus};
-use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
+use linerate_service::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Receive buffers posted by one call.

@@ -5,7 +5,7 @@ use super::return_list::ReturnList;
 use super::tree::UNITS;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::refcount::RefCount;
-use crate::{Bytes, Memory, OwnerVtable};
+use linerate_service::{Bytes, Memory, OwnerVtable};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

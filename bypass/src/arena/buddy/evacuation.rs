@@ -2,7 +2,7 @@
 
 use super::tree::UNIT;
 use super::{BuddyArena, PAGE, PAGE_ORDER, PAGES};
-use crate::Bytes;
+use linerate_service::Bytes;
 
 impl BuddyArena {
     /// Starts to evacuate a sparse page: withholds its free blocks, and appends the labels of its used blocks to

@@ -10,13 +10,13 @@ mod tree;
 pub use block::BuddyMut;
 pub use evacuation::Evacuation;
 
-use crate::Bytes;
 use crate::arena::Arena;
 use crate::arena::chunk::{CHUNK, Chunk};
 use crate::prefetch::prefetch_range;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::refcount::RefCount;
 use block::{DEVICE, Entries, Entry, Home, PROCESS};
+use linerate_service::Bytes;
 use return_list::ReturnList;
 use std::fmt;
 use std::ptr::NonNull;

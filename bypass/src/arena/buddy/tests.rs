@@ -1,8 +1,8 @@
 //! Tests of the buddy arena: blocks do not overlap, all blocks return, and memory moves between sizes.
 
 use super::*;
-use crate::Bytes;
 use crate::arena::ArenaConfig;
+use linerate_service::Bytes;
 use proptest::prelude::*;
 use std::sync::mpsc::channel;
 

@@ -1,8 +1,8 @@
 //! Arena in EAL's memory, which every open port can access.
 
-use crate::Memory;
 use crate::arena::{Arena, ArenaError, NoHugepages, hugepages};
 use dpdk_sys as sys;
+use linerate_service::Memory;
 use std::ptr::NonNull;
 
 /// Reason why EAL could not provide memory for an arena.

@@ -5,8 +5,8 @@
 //! are therefore never cloned by DPDK: [`duplicate`] attaches a clone of the `Bytes` to another mbuf.
 
 use super::segment::Segment;
-use crate::{Bytes, Memory};
 use dpdk_sys as sys;
+use linerate_service::{Bytes, Memory};
 use std::ffi::c_void;
 
 #[repr(C)]

@@ -5,7 +5,7 @@
 //! payload was [retained](crate::Packet::retain): a dynamic field of the mbuf then contains the end of the exclusive
 //! bytes, counted from the start of the buffer, and a dynamic flag states that the field is valid.
 //!
-//! While the flag is set, no [`Bytes`](crate::Bytes) and no other packet covers a byte in front of that end:
+//! While the flag is set, no [`Bytes`](linerate_service::Bytes) and no other packet covers a byte in front of that end:
 //! - `retain` alone sets the flag, on a segment with its bytes in its own buffer and without any other reference. At
 //!   that time there are no `Bytes` and no clones, and the new `Bytes` start at the end.
 //! - Later references to the buffer come from these `Bytes` (clones and slices, which never extend to the front), from
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 static FLAG: AtomicU64 = AtomicU64::new(0);
 /// Offset of the end field in an mbuf.
 static END_FIELD: AtomicU32 = AtomicU32::new(0);
-/// Offset of the [`Bytes`](crate::Bytes) handle count in an mbuf.
+/// Offset of the [`Bytes`](linerate_service::Bytes) handle count in an mbuf.
 static HANDLES: AtomicU32 = AtomicU32::new(0);
 
 /// Registers the flag and the fields, after EAL has started and before packets exist. Returns `false` if DPDK has none
@@ -71,7 +71,7 @@ pub(crate) fn set_end(segment: Segment, end: Option<usize>) {
     }
 }
 
-/// Returns the offset of the [`Bytes`](crate::Bytes) handle count in an mbuf.
+/// Returns the offset of the [`Bytes`](linerate_service::Bytes) handle count in an mbuf.
 #[inline]
 pub(crate) fn handles_offset() -> u32 {
     HANDLES.load(Ordering::Relaxed)

@@ -3,11 +3,11 @@
 use super::Mbuf;
 use super::extbuf::PRIVATE_SIZE;
 use super::segment::Segment;
-use crate::Bytes;
 use crate::dpdk::Eal;
 use crate::dpdk::eal::log;
 use crate::prefetch::CACHE_LINE;
 use dpdk_sys as sys;
+use linerate_service::Bytes;
 use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

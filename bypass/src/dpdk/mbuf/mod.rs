@@ -8,8 +8,9 @@ pub(super) mod segment;
 
 use self::segment::{OFFLOADS, Segment};
 use crate::nic::packet::{ADDRESSES, TAG, with_tag};
-use crate::{Bytes, L4, Memory, OwnerVtable, Packet, RxChecksum, RxInfo, TxOffload};
+use crate::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
+use linerate_service::{Bytes, Memory, OwnerVtable};
 use std::ops::Range;
 use std::ptr::NonNull;
 

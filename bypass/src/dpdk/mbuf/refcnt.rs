@@ -1,10 +1,10 @@
-//! Reference counts of a segment, by DPDK and by its [`Bytes`](crate::Bytes), without locked instructions while one
+//! Reference counts of a segment, by DPDK and by its [`Bytes`](linerate_service::Bytes), without locked instructions while one
 //! thread holds all references.
 
 use crate::sync::atomic::{AtomicU16, Ordering};
 
 /// Count from which on a segment is never freed. The fields have 16 bits, and safe code can clone
-/// [`Bytes`](crate::Bytes) without limit. Leaking a packet buffer is better than losing count.
+/// [`Bytes`](linerate_service::Bytes) without limit. Leaking a packet buffer is better than losing count.
 pub(crate) const SATURATED: u16 = 0x4000;
 /// Value of a saturated handle count. Its distance from [`SATURATED`] exceeds the number of threads that may release.
 const STUCK: u16 = 0x6000;
@@ -14,7 +14,7 @@ const MASKED: u16 = 0x8000;
 /// Both counts of a segment.
 ///
 /// `refcnt` is DPDK's reference count: one for each packet over the segment, and one for all handles together. DPDK and
-/// this code change it atomically while it is more than 1. `handles` is the number of [`Bytes`](crate::Bytes), so that
+/// this code change it atomically while it is more than 1. `handles` is the number of [`Bytes`](linerate_service::Bytes), so that
 /// only the first and the last handle change DPDK's count.
 ///
 /// A function that returns whether the segment is to be freed has released the caller's reference. If it returns

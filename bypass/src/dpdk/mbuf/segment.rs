@@ -57,7 +57,7 @@ impl Segment {
         unsafe { AtomicU16::from_ptr(self.field(sys::LR_MBUF_REFCNT)) }
     }
 
-    /// Returns the count of [`Bytes`](crate::Bytes) handles.
+    /// Returns the count of [`Bytes`](linerate_service::Bytes) handles.
     #[inline]
     fn handles(&self) -> &AtomicU16 {
         // SAFETY: a dynamic field, registered before packets existed, that lives as long as the mbuf and that only this

@@ -1,6 +1,6 @@
 //! State of a port that its owner may read from any thread.
 
-use crate::service::Stop;
+use linerate_service::Stop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 

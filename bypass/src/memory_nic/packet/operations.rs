@@ -3,7 +3,8 @@
 use super::{MAX_SEGMENTS, MemoryPacket, Rest};
 use crate::memory_nic::pool::Slot;
 use crate::nic::packet::{ADDRESSES, TAG, VLAN_TAG, with_tag};
-use crate::{Bytes, Memory, OwnerVtable, Packet, RxInfo, TxOffload};
+use crate::{Packet, RxInfo, TxOffload};
+use linerate_service::{Bytes, Memory, OwnerVtable};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;

@@ -1,8 +1,9 @@
 //! Tests of impairments: effect, probability and reproducibility.
 
 use crate::memory_nic::{DropIf, End, ImpairmentStats, Impairments, Link, LinkConfig, MemoryNic, Rate, Reordering};
-use crate::time::{Duration, Instant};
-use crate::{BURST, Bytes, Nic, Packet};
+use crate::{BURST, Nic, Packet};
+use linerate_service::Bytes;
+use linerate_service::time::{Duration, Instant};
 use proptest::prelude::*;
 
 /// Link whose first end sends numbered frames to the second.

@@ -2,7 +2,7 @@
 
 use crate::conn::Conn;
 use crate::context;
-use linerate_bypass::{Bytes, CloseReason, ConnId};
+use linerate_service::{Bytes, CloseReason, ConnId};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use std::task::{Context, Poll, ready};
 ///
 /// [`shutdown`](Self::shutdown) ends sending only (half-close). Dropping the stream closes the connection: the peer
 /// receives all bytes written so far and the end of the stream, and further input is discarded within the bounds of
-/// [`lingering_close`](linerate_bypass::Transport::lingering_close). [`reset`](Self::reset), and a panic of the task
+/// [`lingering_close`](linerate_service::Transport::lingering_close). [`reset`](Self::reset), and a panic of the task
 /// that holds the stream, reset the connection.
 #[derive(Debug)]
 #[must_use = "dropping a stream closes the connection"]
@@ -91,7 +91,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// The connection could not be established. The source of the error is a
-    /// [`ConnectError`](linerate_bypass::ConnectError).
+    /// [`ConnectError`](linerate_service::ConnectError).
     pub async fn connect(remote: SocketAddr) -> io::Result<TcpStream> {
         let (token, connecting) = context::executor(|executor| executor.registry.begin_connect());
         context::net(|net| net.connect(remote, token));

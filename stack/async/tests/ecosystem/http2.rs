@@ -7,7 +7,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use linerate_async::{HyperExecutor, HyperTimer, TcpStream, sleep, spawn};
 use linerate_bypass::memory_nic::{Impairments, LinkConfig};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -2,9 +2,9 @@
 
 use crate::network::{Network, connect, echo, serve};
 use linerate_async::{sleep, timeout};
-use linerate_bypass::Bytes;
 use linerate_bypass::memory_nic::LinkConfig;
-use linerate_bypass::time::Duration;
+use linerate_service::Bytes;
+use linerate_service::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 

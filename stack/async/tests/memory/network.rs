@@ -2,7 +2,7 @@
 
 use linerate_async::{AsyncService, TcpListener, TcpStream, spawn};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Mailboxes, Worker};
 use std::cell::RefCell;
 use std::future::Future;

@@ -2,8 +2,8 @@
 
 use crate::network::{connect, read_to_end, run_ideal, server_addr};
 use linerate_async::{TcpListener, TcpStream, UdpSocket, sleep, spawn};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{Bytes, Datagram};
+use linerate_service::time::Duration;
+use linerate_service::{Bytes, Datagram};
 use std::io;
 use std::net::SocketAddr;
 

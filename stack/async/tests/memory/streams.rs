@@ -2,9 +2,9 @@
 
 use crate::network::{Network, connect, echo, pattern, read_exact, read_to_end, run, run_ideal, serve};
 use linerate_async::{ConnError, ConnErrorReason, TcpStream, sleep, spawn, timeout, yield_now};
-use linerate_bypass::Bytes;
 use linerate_bypass::memory_nic::{Impairments, LinkConfig};
-use linerate_bypass::time::Duration;
+use linerate_service::Bytes;
+use linerate_service::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;

@@ -2,7 +2,7 @@
 
 use crate::network::{connect, echo, pattern, read_exact, read_to_end, run_ideal, serve};
 use linerate_async::{JoinError, TcpStream, now, sleep, sleep_until, spawn, timeout, yield_now};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;

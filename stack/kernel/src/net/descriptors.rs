@@ -1,7 +1,7 @@
 //! File descriptors of accepted connections.
 
-use linerate_bypass::inspect::Summary;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::inspect::Summary;
+use linerate_service::time::{Duration, Instant};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 

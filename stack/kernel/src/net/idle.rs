@@ -3,8 +3,8 @@
 //! Reads and writes record the time. Each search covers a part of the connections, so that no turn visits all of them.
 
 use super::Net;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, Stage};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, Stage};
 
 /// Number of parts that cover all connections.
 const PARTS: usize = 16;

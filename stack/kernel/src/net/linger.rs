@@ -3,7 +3,8 @@
 use super::Net;
 use super::receive::{LEAST_READ, READ_BUDGET};
 use crate::errno;
-use linerate_bypass::{CloseReason, ConnId, HostedNet, Receiving, Stage, Transport, tcp_info};
+use linerate_bypass::tcp_info;
+use linerate_service::{CloseReason, ConnId, HostedNet, Receiving, Stage, Transport};
 use std::io::{ErrorKind, Read};
 
 impl Net {

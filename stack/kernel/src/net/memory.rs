@@ -4,8 +4,9 @@
 //! dropped. As long as services consume their data, all of it passes through the same few cache lines.
 
 use super::Net;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Buffer, BufferPool, ConnId};
+use linerate_bypass::{Buffer, BufferPool};
+use linerate_service::ConnId;
+use linerate_service::time::{Duration, Instant};
 
 /// Block size: several fit in a second-level cache.
 pub(super) const BLOCK: usize = 64 << 10;

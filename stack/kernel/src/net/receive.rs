@@ -3,7 +3,7 @@
 use super::Net;
 use crate::connection::Received;
 use crate::errno;
-use linerate_bypass::{ConnId, HostedNet, Receiving, Stage, Tracked};
+use linerate_service::{ConnId, HostedNet, Receiving, Stage, Tracked};
 
 /// Minimum room of a block worth reading into.
 pub(super) const LEAST_READ: usize = 16 << 10;

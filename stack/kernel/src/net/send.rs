@@ -2,7 +2,7 @@
 
 use super::Net;
 use crate::errno;
-use linerate_bypass::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
+use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
 
 /// Minimum size of the buffer that [`Net::reserve_space`] returns, unless less was requested.
 const LEAST_RESERVED: usize = 4 << 10;

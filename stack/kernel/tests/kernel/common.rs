@@ -1,7 +1,7 @@
 //! Workers on their own threads, and clients for them.
 
-use linerate_bypass::{Service, Stop, Summary};
 use linerate_kernel::{Config, Sockets, Worker, bind};
+use linerate_service::{Service, Stop, Summary};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use crate::common::{DEADLINE, Running, client, listening};
 use crate::services::Echo;
-use linerate_bypass::CloseReason;
 use linerate_kernel::Config;
+use linerate_service::CloseReason;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use crate::common::{DEADLINE, Running, listening, local, turn_until, worker};
 use crate::services::{Echo, pattern};
-use linerate_bypass::{CloseReason, Summary};
 use linerate_kernel::{Config, bind};
+use linerate_service::{CloseReason, Summary};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::common::{listening, turn_until, worker};
 use crate::services::Echo;
-use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;

@@ -2,9 +2,9 @@
 
 use crate::common::{DEADLINE, Running, client, listening, local, turn_until, worker};
 use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
-use linerate_bypass::{CloseReason, ConnectError};
 use linerate_harness::address::unused_address;
 use linerate_kernel::{Config, Worker, bind};
+use linerate_service::{CloseReason, ConnectError};
 use std::io::{Read, Write};
 use std::net::{Shutdown, UdpSocket};
 

@@ -2,9 +2,9 @@
 
 use crate::common::{DEADLINE, Running, listening};
 use crate::services::Echo;
-use linerate_bypass::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
-use linerate_bypass::{AppSender, ConnId};
 use linerate_kernel::{Config, bind};
+use linerate_service::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
+use linerate_service::{AppSender, ConnId};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::channel;

@@ -2,8 +2,8 @@
 
 use crate::common::{DEADLINE, listening, local, turn_until, worker};
 use crate::services::Echo;
-use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
 use linerate_kernel::{Config, Error, Worker, bind};
+use linerate_service::{CloseReason, ConnId, Origin, Service, Transport};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -205,7 +205,7 @@ impl Service for Gardener {
         self.stopped = true;
     }
 
-    fn poll(&mut self, _: &mut impl Transport) -> Option<linerate_bypass::time::Duration> {
+    fn poll(&mut self, _: &mut impl Transport) -> Option<linerate_service::time::Duration> {
         self.turns += 1;
         (!self.stopped).then_some(Duration::from_millis(2))
     }

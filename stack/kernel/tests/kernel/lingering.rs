@@ -4,8 +4,8 @@
 mod service;
 
 use crate::common::{DEADLINE, listening, worker};
-use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME};
 use linerate_kernel::{Config, Worker};
+use linerate_service::{CloseReason, LINGER_BYTES, LINGER_TIME};
 use service::{Manner, REFUSAL, Refused, Refuser};
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 
 use crate::common::{Running, listening, local, turn_until, worker};
 use crate::services::Echo;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
 use linerate_harness::address::unused_address;
 use linerate_kernel::Config;
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Stop, Transport};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Service for Client {
     }
 }
 
-fn run(config: &Config, client: Client) -> (Client, linerate_bypass::Summary) {
+fn run(config: &Config, client: Client) -> (Client, linerate_service::Summary) {
     let mut worker = worker(config, client);
     turn_until(&mut worker, "finished", |worker| worker.service().finished());
     // Returns at once: there is no work left.

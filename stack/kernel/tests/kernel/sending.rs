@@ -1,7 +1,7 @@
 //! Mixed ways to send.
 
 use crate::common::{DEADLINE, Running, listening, turn_until, worker};
-use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 

@@ -1,6 +1,6 @@
 //! Service that sends a known stream on each new connection as fast as the peer reads it, and then closes.
 
-use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, Origin, Service, Transport};
 
 /// Returns byte `n` of the stream.
 pub fn pattern(n: u64) -> u8 {

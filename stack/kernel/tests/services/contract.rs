@@ -1,7 +1,7 @@
 //! Service that checks the order of events that [`Service`] defines, on any transport. It is used at both ends.
 
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnId, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! Replies from another thread.
 
-use linerate_bypass::{AppSender, Bytes, ConnId, Origin, Service, Transport};
+use linerate_service::{AppSender, Bytes, ConnId, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 

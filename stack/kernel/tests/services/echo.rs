@@ -1,6 +1,6 @@
 //! Service that echoes all data, and closes once the peer has closed and all data are sent.
 
-use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, Origin, Service, Transport};
 
 /// Echo service with statistics.
 #[derive(Default)]

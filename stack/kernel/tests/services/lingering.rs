@@ -1,6 +1,6 @@
 //! Service that refuses every request with a lingering close, and clients for it.
 
-use linerate_bypass::{CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, Origin, Service, Transport};
 use std::net::SocketAddr;
 
 /// Reply to every request.

@@ -1,4 +1,4 @@
-//! Small transport-independent services that together use the whole [`Transport`](linerate_bypass::Transport)
+//! Small transport-independent services that together use the whole [`Transport`](linerate_service::Transport)
 //! interface. The tests of each transport run them. `contract.rs` and `lingering.rs` are included separately.
 
 mod chargen;

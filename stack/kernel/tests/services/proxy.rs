@@ -1,6 +1,6 @@
 //! Proxy that opens a connection for each incoming one, and splices the two without a copy.
 
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
 //! Service that sends every datagram back to its source.
 
-use linerate_bypass::{ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{ConnId, Datagram, Origin, Service, Transport};
 
 #[derive(Default)]
 pub struct UdpEcho {

@@ -1,8 +1,9 @@
 //! A DPDK port opened from the command line, for workers of the stack or for raw frames.
 
 use crate::error::Error;
+use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Port, PortConfig};
-use linerate_bypass::{Summary, Via};
+use linerate_service::Summary;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Host that a test controls.
 
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;

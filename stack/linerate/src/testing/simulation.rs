@@ -3,8 +3,8 @@
 use super::Impairments;
 use super::peer::{Peer, PeerConn};
 use linerate_bypass::memory_nic::{End, Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnectError, Datagram, Service, WorkerCtx};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnectError, Datagram, Service, WorkerCtx};
 use linerate_stack::{Config, Mailboxes, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -248,7 +248,7 @@ impl<S: Service> Simulation<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::{ConnId, Origin, Transport};
+    use linerate_service::{ConnId, Origin, Transport};
 
     /// Counter of turns.
     #[derive(Default)]

@@ -21,7 +21,7 @@ mod resolving;
 
 use hashbrown::HashMap;
 use linerate_bypass::MacAddr;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use rate_limit::RateLimit;
 pub(crate) use resolving::PendingResolutions;
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Token bucket for messages that any station on the link can send.
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Messages per second.
 const RATE: u64 = 1024;

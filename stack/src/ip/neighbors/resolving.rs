@@ -6,7 +6,7 @@
 use super::Key;
 use super::rate_limit::RateLimit;
 use hashbrown::HashMap;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::net::IpAddr;
 
 /// Maximum neighbours.

@@ -4,8 +4,8 @@ use crate::ip::addresses::Addresses;
 use crate::ip::arp_ndp::{ArpNdpEvent, parse_ndp};
 use crate::ip::egress::Egress;
 use crate::wire::arp_ndp::Message;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
+use linerate_service::time::{Duration, Instant};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Interval between probes, and wait after the last (RFC 4861 §10: RETRANS_TIMER).

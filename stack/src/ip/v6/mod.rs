@@ -17,7 +17,7 @@ use crate::rng;
 use crate::wire::arp_ndp::solicited_node;
 use crate::wire::drop_stats::DropCause;
 use linerate_bypass::Nic;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use mld::MldListener;
 use router_advert::Advertisement;
 use slaac::Slaac;

@@ -3,7 +3,7 @@
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use linerate_bypass::MacAddr;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 use std::net::Ipv6Addr;
 

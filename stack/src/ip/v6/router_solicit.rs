@@ -1,7 +1,7 @@
 //! Schedule of router solicitations: RFC 4861 §6.3.7, then with exponential backoff while there is no router (RFC
 //! 7559).
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Maximum delay of the first solicitation (RFC 4861 §10: MAX_RTR_SOLICITATION_DELAY).
 pub(super) const DELAY: Duration = Duration::from_secs(1);

@@ -4,7 +4,8 @@ use crate::ip::egress::Egress;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::buffers::queue::Queue;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::{Bytes, Memory, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::{Bytes, Memory};
 
 /// Maximum pieces in one frame: enough for 64 KB in segments of an ordinary link.
 const MAX_PIECES: usize = 48;

@@ -1,6 +1,6 @@
 //! Rate limit of challenge ACKs (RFC 5961 §7): one per connection in half a second.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Unit of recorded times in nanoseconds, as a power of two: 134 ms.
 const SHIFT: u32 = 27;

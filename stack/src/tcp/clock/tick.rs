@@ -1,7 +1,7 @@
 //! Time in ticks of the timer wheel, in the 32 bits that a control block has room for.
 
 use crate::tcp::clock::wheel::TICK_SHIFT;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Time in ticks of 65.5 µs, which wraps after 78 hours, or no time. Comparison requires a distance of less than 39
 /// hours; the deadlines of a connection are closer.

@@ -1,6 +1,6 @@
 //! Timestamp clock (RFC 7323 §5.4).
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Tick of the timestamp clock in nanoseconds: the finest that RFC 7323 §5.4 permits.
 pub(crate) const TIMESTAMP_TICK: u64 = 1_000_000;

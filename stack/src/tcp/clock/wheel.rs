@@ -4,7 +4,7 @@
 //! network timers are moved much more often than they fire, and mostly to a later time. Such a move only stores the new
 //! deadline; the wheel moves the entry when its old slot expires.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Nanoseconds per tick, as a power of two: 65.5 µs. A timer fires up to one tick late, never early.
 pub(crate) const TICK_SHIFT: u32 = 16;
@@ -191,7 +191,7 @@ impl Wheel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::time::Duration;
+    use linerate_service::time::Duration;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

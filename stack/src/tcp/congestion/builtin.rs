@@ -2,7 +2,7 @@
 
 use super::{CongestionControl, CongestionSignal, Cubic, Dctcp, Delivery, NewReno};
 use crate::config::{Algorithm, Config};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Algorithm that [`Config::congestion`] selects.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@
 //! # Custom algorithm
 //!
 //! ```
-//! use linerate_bypass::time::{Duration, Instant};
+//! use linerate_service::time::{Duration, Instant};
 //! use linerate_stack::Config;
 //! use linerate_stack::congestion::{CongestionSignal, CongestionControl, Delivery};
 //!
@@ -63,7 +63,7 @@ mod testing;
 mod window;
 
 use crate::config::Config;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 pub use crate::config::{Algorithm, UnknownAlgorithm};
 pub use builtin::Builtin;

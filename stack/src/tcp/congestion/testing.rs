@@ -2,7 +2,7 @@
 
 use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::config::Config;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 pub(super) const MSS: u32 = 1000;
 

@@ -1,7 +1,7 @@
 //! State shared by all algorithms: window, threshold, and their values before the last reduction.
 
 use super::{Delivery, after};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use std::num::NonZeroU32;
 
 /// Largest window in bytes: 1 GB, the limit of window scaling (RFC 7323 §2.3).

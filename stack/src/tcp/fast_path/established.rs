@@ -25,8 +25,9 @@ use crate::wire::tcp::field;
 use crate::wire::tcp::header::{Control, Ecn, Offload, TxHeader, complete_checksum};
 use crate::wire::tcp::options::Timestamp;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 
 /// Header length and control bits of a plain ACK, as in bytes 12 and 13 of the TCP header (RFC 9293 §3.1): without
 /// options, and with a timestamp.

@@ -14,8 +14,8 @@ use crate::wire::tcp::field;
 use crate::wire::tcp::header::Control;
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 /// Flags that a plain FIN does not express or has to wait for.
 const FIN_SLOW_FLAGS: Flags =

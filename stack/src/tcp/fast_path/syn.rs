@@ -17,8 +17,8 @@ use crate::wire::tcp::header::Control;
 use crate::wire::tcp::options::{Options, SynOptions};
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 /// TCP header length of such a SYN.
 const SYN_HEADER_LEN: usize = 20 + SynOptions::MAX_LEN;

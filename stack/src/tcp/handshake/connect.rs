@@ -14,8 +14,9 @@ use crate::wire::tcp::header::Control;
 use crate::wire::tcp::options::{Options, Timestamp};
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnectError, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::ConnectError;
+use linerate_service::time::Instant;
 use std::net::SocketAddr;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {

@@ -5,7 +5,7 @@ use crate::tcp::secrets::Secrets;
 use crate::wire::tcp::options::MAX_WINDOW_SCALE;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Length of a period. A cookie is valid in the period of its creation and the next one: for 64 to 128 s.
 const PERIOD: Duration = Duration::from_secs(64);

@@ -15,8 +15,8 @@ use crate::wire::tcp::options::Options;
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 
 /// Period after the last SYN cookie in which acknowledgements of cookies are accepted: the lifetime of a cookie.
 const COOKIE_LIFETIME: Duration = Duration::from_secs(128);

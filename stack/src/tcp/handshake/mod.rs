@@ -18,7 +18,7 @@ use crate::wire::tcp::options::Options;
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tuple::Tuple;
 use linerate_bypass::Packet;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Returns the segment size of a peer that sends no MSS option (RFC 9293 §3.7.1).
 const fn default_mss(ipv4: bool) -> u16 {

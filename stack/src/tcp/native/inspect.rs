@@ -8,7 +8,8 @@ use crate::tcp::tables::flow_table;
 use crate::tcp::tcb::conn_buffers::ConnBuffers;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tuple::Tuple;
-use linerate_bypass::{ConnId, Packet};
+use linerate_bypass::Packet;
+use linerate_service::ConnId;
 use std::collections::HashSet;
 
 /// Sequence numbers of an open connection (RFC 9293 §3.3.1).

@@ -33,9 +33,10 @@ use crate::wire::tcp::options;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
 use hashbrown::HashMap;
-use linerate_bypass::inspect::{ConnInfo, Gauges};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BURST, Bytes, ConnId, ConnIdSpace, Nic, Summary};
+use linerate_bypass::{BURST, Nic};
+use linerate_service::inspect::{ConnInfo, Gauges};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, ConnIdSpace, Summary};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 

@@ -8,8 +8,9 @@ use crate::tcp::fair_share::MIN_SHARE;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::conn_buffers::CROWDED;
 use crate::tcp::tcb::{Flags, State, Tcb};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, ConnId, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, ConnId};
 
 /// Maximum payload that is copied to the last piece of a crowded send queue.
 const SHORT: usize = 256;

@@ -5,7 +5,7 @@ use crate::tcp::congestion::CongestionControl;
 use crate::tcp::recovery::Phase;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use linerate_bypass::Packet;
-use linerate_bypass::inspect::{ConnInfo, ConnState, TcpInfo};
+use linerate_service::inspect::{ConnInfo, ConnState, TcpInfo};
 
 impl From<State> for ConnState {
     fn from(state: State) -> ConnState {

@@ -6,7 +6,7 @@ use crate::tcp::connection::Connection;
 use crate::tcp::tables::time_wait::TimeWaitEntry;
 use crate::tcp::tcb::{Flags, State};
 use linerate_bypass::Packet;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Updates the state after the local FIN was acknowledged.

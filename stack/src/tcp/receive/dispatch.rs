@@ -7,8 +7,8 @@ use crate::tcp::congestion::CongestionControl;
 use crate::tcp::tcb::{Flags, State};
 use crate::wire::tcp::header::Control;
 use crate::wire::tcp::received::TcpHeader;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{BURST, Nic, Packet, prefetch_whole};
+use linerate_service::time::Instant;
 
 /// Offset of the control bits in the TCP header (RFC 9293 §3.1).
 const FLAGS: usize = 13;

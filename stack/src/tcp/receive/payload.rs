@@ -9,7 +9,7 @@ use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
 use linerate_bypass::Packet;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 /// Maximum payload that is merged with other packets in a [crowded](CROWDED) queue, if the average payload in the queue
 /// is no longer. Short packets among long ones, such as the ends of messages, are not worth a copy.

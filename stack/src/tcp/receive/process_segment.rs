@@ -14,8 +14,8 @@ use crate::wire::tcp::header::Control;
 use crate::wire::tcp::options::{MAX_SACK_BLOCKS, Options, SackBlock, Timestamp};
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 /// Age in milliseconds beyond which TS.Recent is not used by PAWS (RFC 7323 §5.5): 24 days.
 const TS_RECENT_AGE: u32 = 24 * 86_400 * 1000;

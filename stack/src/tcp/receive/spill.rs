@@ -11,8 +11,8 @@ use crate::tcp::congestion::CongestionControl;
 use crate::tcp::connection::Connection;
 use crate::tcp::tcb::Flags;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Returns whether the heap has room for `bytes` more.

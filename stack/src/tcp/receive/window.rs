@@ -6,8 +6,8 @@ use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::connection::{Connection, Shared};
 use crate::tcp::tcb::Flags;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{BURST, Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 
 /// RTT used for tuning before the first sample.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Processing of acknowledgements by a flight.
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 use super::flight::{Flight, Phase};
 use super::path::Path;

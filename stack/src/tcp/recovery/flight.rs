@@ -1,6 +1,6 @@
 //! Retransmission state of the data that a connection has in flight.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::Seq;
 use super::probe::Probe;

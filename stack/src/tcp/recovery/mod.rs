@@ -35,7 +35,7 @@ mod undo;
 #[cfg(test)]
 mod tests;
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::tcp::congestion::{CongestionControl, CongestionSignal, Delivery};

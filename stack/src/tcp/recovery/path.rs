@@ -1,6 +1,6 @@
 //! Path properties that persist while nothing is in flight.
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 use super::Limits;
 #[cfg(test)]

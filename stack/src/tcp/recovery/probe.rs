@@ -1,6 +1,6 @@
 //! Tail loss probes (RFC 8985 §7).
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::Seq;
 use super::path::{self, Path};

@@ -1,6 +1,6 @@
 //! RACK: loss detection by the delivery of segments sent later (RFC 8985 §6).
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::Seq;
 use super::path::Path;

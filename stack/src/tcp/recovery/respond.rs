@@ -1,6 +1,6 @@
 //! Congestion response: begin and end of recoveries and reductions, once per window.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::flight::{Flight, Phase};
 use super::path::Path;

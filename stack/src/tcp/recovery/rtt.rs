@@ -1,6 +1,6 @@
 //! RTT estimator and retransmission timeout (RFC 6298).
 
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 /// Clock granularity of retransmission timers, "G" of RFC 6298 §2: one tick of the timer wheel.
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << 16);

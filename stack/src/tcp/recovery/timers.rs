@@ -1,6 +1,6 @@
 //! Timer of a flight: reordering, probe or retransmission (RFC 8985 §8).
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::flight::{Flight, Phase};
 use super::path::{self, Path};

@@ -12,8 +12,8 @@ use crate::wire::tcp::options::{SynOptions, TIMESTAMP_LEN, Timestamp};
 use crate::wire::tcp::received::TcpHeader;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 /// Fields of a SYN or SYN-ACK to send.
 pub(crate) struct Syn {

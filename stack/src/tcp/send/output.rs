@@ -15,8 +15,8 @@ use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::wire::tcp::header::{Control, Ecn, OptionBytes, TxHeader};
 use crate::wire::tcp::options::{self, MAX_SACK_BLOCKS, MAX_SACK_BLOCKS_WITH_TIMESTAMP, SackBlock, Timestamp};
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 
 /// Maximum payload of a TSO packet: with headers it stays below the limit of the IP length field.
 const MAX_TSO: usize = 65_535 - 120;

@@ -10,7 +10,7 @@ use crate::tcp::connection::Connection;
 use crate::tcp::tcb::Flags;
 use crate::tcp::tcb::conn_buffers::Pace;
 use linerate_bypass::Packet;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Minimum segments in a burst.
 const MIN_BURST_SEGMENTS: u32 = 4;

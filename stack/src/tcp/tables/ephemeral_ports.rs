@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::ip::addresses::Addresses;
 use crate::wire::steering::Steering;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 

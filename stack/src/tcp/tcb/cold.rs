@@ -5,8 +5,8 @@ use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::{Builtin, CongestionControl};
 use crate::tcp::recovery::Path;
 use crate::wire::tcp::seq::Seq;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{CloseReason, ConnectError};
+use linerate_service::time::Instant;
+use linerate_service::{CloseReason, ConnectError};
 
 /// Part of the connection state outside the [`Tcb`](crate::tcp::tcb::Tcb), in the same slot.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use crate::tcp::recovery::{Flight, FlightConfig};
 use crate::tcp::tcb::{Flags, NO_BUFFERS, Tcb};
 use crate::wire::tcp::seq::Seq;
 use linerate_bypass::Packet;
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 use std::collections::HashSet;
 
 /// Packets for which a spare queue keeps memory. A queue that has grown beyond this is shrunk.

@@ -11,7 +11,7 @@ use crate::wire::tcp::field;
 use crate::wire::tcp::options::{TIMESTAMP_HEAD, TIMESTAMP_LEN};
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
 /// Connection states of RFC 9293 §3.3.2. LISTEN has no control block. In TIME-WAIT a compact record answers segments,

@@ -4,8 +4,9 @@ use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::buffers::slots::Slots;
 use crate::tcp::tcb::{NO_BUFFERS, State, Tcb};
 use crate::wire::ethernet::ETHERNET_HEADER;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, ConnId, Packet};
+use linerate_bypass::Packet;
+use linerate_service::time::Instant;
+use linerate_service::{Bytes, ConnId};
 use std::num::NonZeroUsize;
 
 /// Bit of [`Tcb::buffers`] that marks the index of an [`RrState`].

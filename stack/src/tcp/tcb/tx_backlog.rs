@@ -8,8 +8,8 @@ use crate::ip::egress::Egress;
 use crate::tcp::NativeEngine;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::tcb::Flags;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 use std::collections::VecDeque;
 
 /// Connections that may fail to send although the transmit queue has room. The rest of the backlog is then skipped: no

@@ -11,7 +11,7 @@ use crate::tcp::connection::Connection;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::{Flags, State};
 use linerate_bypass::Packet;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Checks within one idle timeout of a connection with buffers, for which the time of the last activity is not
 /// recorded.

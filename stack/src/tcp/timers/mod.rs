@@ -13,7 +13,7 @@ use crate::tcp::settings::SYN_TIMEOUT;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::{Flags, State};
 use linerate_bypass::Packet;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     /// Processes the timers that are due at `now`.

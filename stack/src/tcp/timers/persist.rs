@@ -6,7 +6,7 @@ use crate::tcp::connection::Connection;
 use crate::tcp::tcb::Flags;
 use crate::tcp::tcb::cold::EndReason;
 use linerate_bypass::Packet;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Maximum interval of zero-window probes (RFC 9293 §3.8.6.1 leaves it to the implementation).
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Service under test: executes the commands of a script and records its events.
 
 use super::segment::Rel;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

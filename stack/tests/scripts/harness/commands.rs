@@ -4,7 +4,7 @@ use super::app::Command;
 use super::params::DELAYED_ACK;
 use super::script::Script;
 use super::segment::{Rel, ack, fin};
-use linerate_bypass::CloseReason;
+use linerate_service::CloseReason;
 
 impl Script {
     /// Executes `command` on the connection of the current port, in every arm.

@@ -7,8 +7,8 @@ use super::script::Script;
 use super::segment::{Rel, SEG, Seg, Want, data};
 use super::trace::{describe, describe_got};
 use super::wire::{ACK, FIN, RST, SYN};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnectError};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnectError};
 
 impl Script {
     /// Expects the worker to have sent `want` next. No time passes.

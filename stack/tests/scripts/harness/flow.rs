@@ -5,7 +5,7 @@ use super::app::stream;
 use super::params::{Peer, TIMESTAMP_HZ};
 use super::segment::{Rel, Seg, Want};
 use super::wire::{ACK, CE, CWR, Captured, ECE, FIN, Options, RST, RawSegment, SYN, URG};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::net::SocketAddr;
 
 /// Initial sequence number of the peer. Sequence numbers wrap after its first kilobyte.

@@ -28,5 +28,5 @@ pub use script::{CONTROL_RESERVE, Script};
 pub use segment::*;
 pub use wire::{ACK, CE, CWR, ECE, ECT0, ECT1, FIN, NOT_ECT, PSH, RST, SYN, URG};
 
-pub use linerate_bypass::time::Duration;
-pub use linerate_bypass::{CloseReason, ConnectError};
+pub use linerate_service::time::Duration;
+pub use linerate_service::{CloseReason, ConnectError};

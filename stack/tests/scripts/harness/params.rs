@@ -1,7 +1,7 @@
 //! Parameters that a specification leaves to the implementation, peers, and configuration settings.
 
 use super::segment::SEG;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use linerate_stack::Config;
 
 /// Engine under test.

@@ -4,7 +4,7 @@
 use super::flow::Got;
 use super::script::Script;
 use super::segment::{Rel, Seg, ack};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// Receiving peer.

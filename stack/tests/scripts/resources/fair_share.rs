@@ -1,8 +1,8 @@
 //! Fair shares of the port's packets: peers that do not read or that leave gaps do not starve other connections.
 
 use crate::harness::*;
-use linerate_bypass::CloseReason;
 use linerate_bypass::memory_nic::LinkConfig;
+use linerate_service::CloseReason;
 
 /// Packets of the port.
 const POOL: usize = 1024;

@@ -3,8 +3,8 @@
 use super::{Actor, Conn};
 use crate::content::LONGEST;
 use crate::plan::{Echo, Pace, Source};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, Transport};
 
 /// Time for which a relay connection waits for a partner before it echoes.
 const PARTNER_PATIENCE: Duration = Duration::from_millis(700);

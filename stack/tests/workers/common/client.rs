@@ -1,6 +1,6 @@
 //! Client that sends a known stream on each connection and checks the echo.
 
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -6,9 +6,9 @@ pub mod observer;
 pub mod recorder;
 pub mod services;
 
-use linerate_bypass::Service;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::Service;
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, Worker};
 
 /// Ethernet address of the host in [`server`].

@@ -1,6 +1,6 @@
 //! Echo service with several echo modes that records the addresses of received bytes.
 
-use linerate_bypass::{Bytes, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, ConnId, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
@@ -140,7 +140,7 @@ impl Service for Observer {
         self.answer(net, conn, state);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: Conn, _: linerate_bypass::CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: Conn, _: linerate_service::CloseReason) {
         self.closed += 1;
     }
 }

@@ -1,6 +1,7 @@
 //! Port that records the memory addresses of received and sent TCP payload.
 
-use linerate_bypass::{BURST, Bytes, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use linerate_bypass::{BURST, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use linerate_service::Bytes;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

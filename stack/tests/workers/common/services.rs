@@ -1,6 +1,6 @@
 //! Echo service.
 
-use linerate_bypass::{CloseReason, ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, Datagram, Origin, Service, Transport};
 use std::convert::Infallible;
 
 /// Service that echoes streams and datagrams.

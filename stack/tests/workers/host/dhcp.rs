@@ -3,8 +3,9 @@
 use crate::common::services::Echo;
 use crate::common::{Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::CloseReason;
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Engine};
 use smoltcp::wire::*;
 use std::net::Ipv4Addr;

@@ -3,8 +3,9 @@
 use crate::common::services::Echo;
 use crate::common::{HOST_MAC, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, MacAddr, Nic, Packet};
+use linerate_bypass::{MacAddr, Nic, Packet};
+use linerate_service::CloseReason;
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, HostControl, HostNetwork, Mailboxes, Route, Worker};
 use smoltcp::wire::*;
 use std::net::IpAddr;

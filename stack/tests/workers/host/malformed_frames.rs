@@ -2,7 +2,7 @@
 
 use crate::common::{HOST_MAC, frames, server};
 use crate::host::protocols::{Bench, mac_of};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use proptest::prelude::*;
 use smoltcp::wire::*;
 use std::net::{Ipv4Addr, SocketAddr};

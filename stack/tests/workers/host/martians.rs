@@ -4,9 +4,9 @@
 use crate::common::client::Client;
 use crate::common::{HOST_MAC, Host, frames, host, server};
 use crate::host::neighbor_flood::{Bench, FOUR, SIX, neighbor_request, ping};
-use linerate_bypass::ConnectError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::Instant;
+use linerate_service::ConnectError;
+use linerate_service::time::Instant;
 use linerate_stack::{Config, Engine};
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

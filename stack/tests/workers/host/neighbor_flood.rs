@@ -3,8 +3,8 @@
 use crate::common::services::Echo;
 use crate::common::{HOST_MAC, Host, Native, frames, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, Steering};
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Tuple, owner, toeplitz};
 use smoltcp::wire::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -2,8 +2,9 @@
 
 use crate::common::{HOST_MAC, Host, frames, host};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, Datagram, Nic, Origin, Packet, Service, Transport};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use linerate_stack::Config;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;

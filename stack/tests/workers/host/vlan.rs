@@ -5,7 +5,7 @@ use crate::common::services::Echo;
 use crate::common::{HOST_MAC, Net, SERVER, SERVER6, frames, host, server};
 use crate::host::protocols::Bench;
 use linerate_bypass::memory_nic::{LinkConfig, MemoryNic};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use linerate_stack::{Config, Engine, VlanId};
 use proptest::prelude::*;
 use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket, TcpRepr};

@@ -5,8 +5,8 @@ mod service;
 
 use crate::common::{Host, Native, Net, SERVER, host, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::time::Duration;
+use linerate_service::{ConnId, ConnectError, Origin, Service, Transport};
 use linerate_stack::{Config, Engine, SmoltcpEngine};
 use service::Contract;
 use std::convert::Infallible;

@@ -3,10 +3,10 @@
 use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Host, SERVER, host, server};
-use linerate_bypass::AppSender;
-use linerate_bypass::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
 use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::AppSender;
+use linerate_service::inspect::{ConnPage, ConnState, Snapshot, StatsQuery};
+use linerate_service::time::{Duration, Instant};
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
 use std::convert::Infallible;
 use std::sync::mpsc::channel;

@@ -5,8 +5,8 @@ mod service;
 
 use crate::common::{Net, SERVER};
 use linerate_bypass::memory_nic::{LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, LINGER_BYTES, LINGER_TIME};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, LINGER_BYTES, LINGER_TIME};
 use linerate_stack::Engine;
 use service::{Manner, REFUSAL, Refused, Refuser};
 

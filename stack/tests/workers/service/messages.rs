@@ -3,8 +3,8 @@
 use crate::common::client::{Client, Close};
 use crate::common::{Host, Net, SERVER, host, server};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{AppSender, CloseReason, ConnId, Origin, Service, Transport, WorkerCtx};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{AppSender, CloseReason, ConnId, Origin, Service, Transport, WorkerCtx};
 use linerate_stack::{Engine, Mailboxes, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use crate::common::client::Client;
 use crate::common::{Net, SERVER, host, server};
 use kinds::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
 use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use linerate_stack::{Config, Mailboxes, Worker};
 use std::net::SocketAddr;
 

@@ -3,8 +3,8 @@
 use crate::common::services::Echo;
 use crate::common::{Native, Net};
 use linerate_bypass::memory_nic::LinkConfig;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{ConnId, Origin, Service, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{ConnId, Origin, Service, Transport};
 use linerate_stack::SmoltcpEngine;
 use std::convert::Infallible;
 

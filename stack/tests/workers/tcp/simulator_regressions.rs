@@ -4,8 +4,8 @@ use crate::common::client::{Client, Close};
 use crate::common::services::Echo;
 use crate::common::{Net, SERVER, host, server};
 use linerate_bypass::memory_nic::{End, LinkConfig, MemoryNic};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::time::Duration;
+use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
 use linerate_stack::{Config, Engine, Keepalive};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use crate::common::client::Client;
 use crate::common::services::Echo;
 use crate::common::{Net, SERVER, SERVER6, host, server};
 use linerate_bypass::memory_nic::{End, Impairments, LinkConfig, MemoryNic, Rate, Reordering};
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 use linerate_stack::{Config, Engine};
 
 const MINUTE: Duration = Duration::from_secs(60);

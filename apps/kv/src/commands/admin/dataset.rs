@@ -4,7 +4,7 @@ use crate::commands::error::{CommandError, CommandResult, NO_COUNTERS, SYNTAX};
 use crate::commands::session::Paused;
 use crate::commands::{Context, DATABASES, Request};
 use crate::resp::Reply;
-use linerate_bypass::RemoteAddr;
+use linerate_service::RemoteAddr;
 
 /// Rejects a command that needs a subcommand.
 pub fn materialized(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> CommandResult {

@@ -9,7 +9,7 @@ use crate::commands::{Context, Request};
 use crate::resp::{Args, Protocol, Reply};
 use crate::sink::Sink;
 use crate::store::Str;
-use linerate_bypass::Bytes;
+use linerate_service::Bytes;
 use std::ops::Range;
 
 /// Limit of index slots examined per `SCAN` or per step of `KEYS`.

@@ -16,7 +16,7 @@ use crate::service::workers::shard_borrow::Job;
 use crate::shards::{Placement, ShardSet, Shards};
 use crate::sink::Sink;
 use crate::store::{Key, LONG_THRESHOLD, Long};
-use linerate_bypass::Transport;
+use linerate_service::Transport;
 
 /// Error for a value that does not fit into memory.
 const NO_ROOM: &[u8] = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";

@@ -5,7 +5,7 @@ use crate::service::Kv;
 use crate::service::conn::{Client, IncomingValue, ProtocolState};
 use crate::service::workers::shard_borrow::Job;
 use crate::store::{LONG_THRESHOLD, Long, LongWriter};
-use linerate_bypass::Transport;
+use linerate_service::Transport;
 
 /// Bytes added at once to an incomplete request.
 const PART: usize = 16 << 10;

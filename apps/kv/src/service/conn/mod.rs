@@ -13,7 +13,7 @@ use crate::service::conn::gather::Round;
 use crate::service::conn::output::{Output, Replies};
 use crate::service::workers::remote_batch::Requester;
 use crate::store::{Long, LongWriter};
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::{ConnId, Transport};
 use std::ops::Range;
 
 /// State of a client.

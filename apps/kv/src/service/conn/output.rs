@@ -2,7 +2,7 @@
 
 use crate::sink::Sink;
 use crate::store::LONG_THRESHOLD;
-use linerate_bypass::{Bytes, ConnId, Transport};
+use linerate_service::{Bytes, ConnId, Transport};
 use std::collections::VecDeque;
 
 /// Attached bytes shorter than this are copied: a separate packet segment costs more.

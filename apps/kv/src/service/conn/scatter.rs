@@ -7,7 +7,7 @@ use crate::service::Kv;
 use crate::service::conn::gather::{MAX_REQUESTS, Piece, Round};
 use crate::service::workers::routed::{Operation, Routed};
 use crate::store::{CopyEntry, LocationHint};
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 
 /// Limit of bytes of a request that is split.
 const MAX_BYTES: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use crate::commands::FastCommand;
 use crate::resp::Protocol;
 use crate::service::conn::Client;
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 
 /// Fast-path state of the connection in a slot.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use crate::service::Kv;
 use crate::service::conn::ProtocolState;
 use crate::service::fast_path::MAX_AHEAD;
 use crate::service::fast_path::fast_parse::Bulk;
-use linerate_bypass::ConnId;
+use linerate_service::ConnId;
 
 /// Length limit of a memcached line examined here.
 const LINE: usize = 300;

@@ -17,7 +17,8 @@ use crate::service::workers::routed::set;
 use crate::shards::shard_of;
 use crate::sink::Sink;
 use crate::store::{CopyEntry, LocationHint, Str};
-use linerate_bypass::{BURST, ConnId, Transport};
+use linerate_bypass::BURST;
+use linerate_service::{ConnId, Transport};
 use std::ops::Range;
 
 /// Limit of requests parsed ahead per client.

@@ -1,7 +1,7 @@
 //! Reads of copies of the strings of other shards, in place of requests to their workers.
 
 use crate::store::{CopyEntry, Key, LONG_THRESHOLD, ReadCopies};
-use linerate_bypass::inspect::Figure;
+use linerate_service::inspect::Figure;
 use std::sync::Arc;
 
 /// Bounds of the number of reads in a window.

@@ -14,7 +14,7 @@ use crate::service::workers::map_change::Cluster;
 use crate::shards::Placement;
 use crate::store::{self, KeyHasher, LONG_THRESHOLD, ReadCopies, ShardStats, Store};
 use linerate_bypass::arena::Arena;
-use linerate_bypass::{RemoteAddr, RemoteAddrCell};
+use linerate_service::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

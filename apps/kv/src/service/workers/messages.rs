@@ -4,8 +4,8 @@ use crate::commands::ClientInfo;
 use crate::service::Kv;
 use crate::service::workers::remote_batch::RemoteBatch;
 use crate::store::Store;
-use linerate_bypass::time::Duration;
-use linerate_bypass::{AppSender, ConnId, Transport};
+use linerate_service::time::Duration;
+use linerate_service::{AppSender, ConnId, Transport};
 use std::collections::VecDeque;
 
 /// Message to another worker.

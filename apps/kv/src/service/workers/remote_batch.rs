@@ -11,8 +11,8 @@ use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
 use crate::sink::Sink;
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{ConnId, Transport};
 use std::ops::Range;
 
 /// Approximate limit of request bytes per batch, and of each client in it.

@@ -14,7 +14,7 @@ use crate::service::workers::hub::{Hub, Tally};
 use crate::service::workers::map_change::Cluster;
 use crate::service::workers::messages::{Message, Outbox};
 use crate::store::{EvictionPolicy, LONG_THRESHOLD};
-use linerate_bypass::{ConnId, RemoteAddr, Transport};
+use linerate_service::{ConnId, RemoteAddr, Transport};
 use std::net::SocketAddr;
 use std::sync::Arc;
 

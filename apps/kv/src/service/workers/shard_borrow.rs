@@ -10,7 +10,7 @@ use crate::service::workers::messages::Message;
 use crate::service::workers::remote_batch::RemoteBatch;
 use crate::shards::{ShardSet, Shards};
 use crate::store::Store;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::{ConnId, Transport};
 use std::collections::VecDeque;
 
 /// Work that needs shards.

@@ -3,8 +3,8 @@
 use crate::sink::Sink;
 use crate::store::reclaim::memory_pressure::SLACK;
 use crate::store::{Error, Store};
-use linerate_bypass::Bytes;
 use linerate_bypass::arena::{BuddyArena, BuddyMut, Evacuation};
+use linerate_service::Bytes;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;

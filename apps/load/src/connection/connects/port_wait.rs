@@ -5,7 +5,7 @@
 //! load attempts one connection at a time and doubles the time between attempts, because a transport may search all
 //! ports in each attempt.
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Time before the first attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(1);

@@ -14,8 +14,8 @@
 
 use super::{Barrier, Corrupt, OPENING_AT_ONCE, OPENING_TICK, Plan, Traffic, WorkerLoad, share};
 use crate::{Errors, Outcome};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnectError, OneSidedResult, Origin, Service, Transport};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnId, ConnectError, OneSidedResult, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::sync::Arc;
 

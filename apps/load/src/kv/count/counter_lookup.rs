@@ -2,7 +2,7 @@
 
 use super::super::protocol::{NumbersReply, parse_numbers};
 use super::name;
-use linerate_bypass::{
+use linerate_service::{
     CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, RemoteAddr, Service,
     Transport,
 };

@@ -8,8 +8,8 @@ pub use counter_lookup::{CounterLookup, CounterLookupError};
 use super::keyspace::{KEY, Scatter, Zipf, key};
 use crate::{Corrupt, Times, Traffic};
 use fastrand::Rng;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, OneSidedOp, OneSidedResult, RemoteAddr, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, OneSidedOp, OneSidedResult, RemoteAddr, Transport};
 use std::ops::AddAssign;
 use std::sync::Arc;
 

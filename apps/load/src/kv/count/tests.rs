@@ -3,8 +3,8 @@
 use super::*;
 use crate::testing::{FakeTransport, a_second};
 use crate::{Barrier, Load, Outcome, WorkerLoad};
-use linerate_bypass::time::Duration;
-use linerate_bypass::{CloseReason, Service};
+use linerate_service::time::Duration;
+use linerate_service::{CloseReason, Service};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SECOND: Duration = Duration::from_secs(1);

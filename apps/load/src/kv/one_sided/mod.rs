@@ -6,9 +6,9 @@ pub use places::KnownPlaces;
 
 use super::keyspace::key;
 use super::protocol::{Expected, Malformed, NumbersReply, Query, Request, Wrong, check, parse_numbers};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
 use linerate_kv::export::{Candidate, Extent, Layout, Next, Search};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, OneSidedError, OneSidedOp, RemoteAddr, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::{AddAssign, Range};

@@ -1,7 +1,7 @@
 //! Places of records that clients have found, by key.
 
-use linerate_bypass::time::{Duration, Instant};
 use linerate_kv::export::Candidate;
+use linerate_service::time::{Duration, Instant};
 
 /// Maximum number of places of a worker.
 const MOST: u64 = 16_384;

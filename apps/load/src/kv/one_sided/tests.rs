@@ -3,8 +3,8 @@
 use super::*;
 use crate::testing::{FakeTransport, a_second};
 use crate::{Barrier, Keyspace, KvLoad, KvPlan, Load, WorkerLoad};
-use linerate_bypass::{OneSidedResult, Service};
 use linerate_kv::export::{Export, Writer};
+use linerate_service::{OneSidedResult, Service};
 
 const BASE: u64 = 4096;
 const KEYS: u64 = 20;

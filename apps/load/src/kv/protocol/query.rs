@@ -1,7 +1,7 @@
 //! Single query to a server.
 
 use super::numbers::Malformed;
-use linerate_bypass::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;

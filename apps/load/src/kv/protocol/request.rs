@@ -2,8 +2,8 @@
 
 use super::super::keyspace::{HEAD, Issued, KEY, Value, Values, key};
 use crate::stream::LONG;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 
 /// Protocol of the server.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

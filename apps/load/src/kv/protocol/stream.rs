@@ -4,8 +4,8 @@ use super::super::one_sided::PendingGets;
 use super::request_queue::RequestQueue;
 use super::{Reply, Request};
 use crate::{Keyspace, Pace};
-use linerate_bypass::time::Instant;
-use linerate_bypass::{ConnId, Transport};
+use linerate_service::time::Instant;
+use linerate_service::{ConnId, Transport};
 
 /// Connection of a [`KvLoad`](crate::KvLoad).
 pub struct Stream {

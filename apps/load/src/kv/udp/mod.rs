@@ -4,9 +4,10 @@ use super::protocol::{Op, Protocol, Reply, Request, Wrong, first_byte_sent, show
 use super::{KvLoad, name};
 use crate::datagram::{ANSWER_TIMEOUT, EXPIRY_INTERVAL, FIRST_ANSWER_TIMEOUT, RETRY_DELAY, SEND_BATCH};
 use crate::{Keyspace, Traffic};
-use linerate_bypass::time::{Duration, Instant};
-use linerate_bypass::{BufferPool, Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_bypass::BufferPool;
 use linerate_kv::memcached::udp::{Frame, HEADER};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

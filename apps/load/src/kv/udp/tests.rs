@@ -4,11 +4,11 @@ use super::*;
 use crate::testing::FakeTransport;
 use crate::{Arrivals, KvPlan, OpenLoop};
 use linerate_bypass::arena::{Arena, ArenaConfig};
-use linerate_bypass::mailbox::mailbox;
 use linerate_bypass::memory_nic::{Impairments, Link, LinkConfig, MemoryNic, Reordering};
-use linerate_bypass::{AppSender, WorkerCtx};
 use linerate_kv::commands::Settings;
 use linerate_kv::service::{Config, Hub, Kv};
+use linerate_service::mailbox::mailbox;
+use linerate_service::{AppSender, WorkerCtx};
 use linerate_stack::{Mailboxes, Worker};
 
 const MILLI: Duration = Duration::from_millis(1);

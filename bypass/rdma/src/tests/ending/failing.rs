@@ -4,8 +4,8 @@ use crate::provider::WcStatus;
 use crate::tests::rig::{End, Peer, Rig, Setup};
 use crate::tests::setup::connecting::{ADDRESS, rig};
 use crate::{Config, Connect};
-use linerate_bypass::CloseReason;
 use linerate_rdma_sim::{Call, DeviceConfig};
+use linerate_service::CloseReason;
 use std::time::Duration;
 
 /// Data to send, a part of it by rendezvous.
@@ -181,7 +181,7 @@ fn lost_connection_ends_although_the_queue_is_never_empty() {
     let turns = (0..entries).take_while(|_| {
         rig.fabric.flood(&device, 32);
         rig.now += rig.tick;
-        rig.ends[1].worker.turn(linerate_bypass::time::Instant::from_nanos(rig.now));
+        rig.ends[1].worker.turn(linerate_service::time::Instant::from_nanos(rig.now));
         rig.ends[1].worker.service().ended.is_empty()
     });
     let turns = turns.count() as u32;

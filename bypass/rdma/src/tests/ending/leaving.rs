@@ -3,9 +3,9 @@
 use crate::Config;
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::tests::setup::connecting::rig;
-use linerate_bypass::CloseReason;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_rdma_sim::DeviceConfig;
+use linerate_service::CloseReason;
+use linerate_service::time::{Duration, Instant};
 
 const SHARED: u32 = 12;
 const PARTS: [(usize, bool); 3] = [(300, false), (3000, true), (2000, false)];

@@ -6,7 +6,7 @@ mod service;
 use crate::tests::contract::Hosted;
 use crate::tests::rig::{Rig, Setup};
 use crate::{Config, Mode};
-use linerate_bypass::{CloseReason, ConnId, LINGER_BYTES, LINGER_TIME, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, LINGER_BYTES, LINGER_TIME, Origin, Service, Transport};
 use service::{Manner, REFUSAL, Refused, Refuser};
 
 /// Either end.

@@ -1,9 +1,9 @@
 //! Service of an end of the rig.
 
+use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_bypass::{
-    Arena, Bytes, CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, Service,
-    Transport,
+use linerate_service::{
+    Bytes, CloseReason, ConnId, ConnectError, OneSidedError, OneSidedOp, OneSidedResult, Origin, Service, Transport,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;

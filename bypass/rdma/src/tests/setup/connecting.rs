@@ -2,8 +2,8 @@
 
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connector};
-use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::SimDevice;
+use linerate_service::{CloseReason, ConnectError};
 use std::net::SocketAddr;
 
 /// Creates two ends, the first of which connects to the second.

@@ -4,9 +4,10 @@ use crate::provider::{AhAttr, GidKind, Mtu, Provider, Transition, WcStatus};
 use crate::tests::rig::{End, Peer, Rig, Setup, message};
 use crate::verbs::{Completion, Cq, Errored, Init, Mr, New, Pd, Qp, QpConfig, Rts};
 use crate::{Config, Connect};
+use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_bypass::{Arena, CloseReason};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+use linerate_service::CloseReason;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use crate::provider::PathOptions;
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connect, ExchangeError, Listeners, Mode};
-use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::DeviceConfig;
+use linerate_service::{CloseReason, ConnectError};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::verbs::ExposedMr;
 use crate::{Config, provider::Access};
-use linerate_bypass::{CloseReason, OneSidedOp, Published};
+use linerate_bypass::Published;
+use linerate_service::{CloseReason, OneSidedOp};
 use std::sync::Arc;
 
 /// Connections, of which two fit the first queue, two the second, and four the third.

@@ -3,8 +3,8 @@
 use crate::connector::{ExchangeError, Listeners, MAX_PENDING};
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connect};
-use linerate_bypass::{CloseReason, ConnectError};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig};
+use linerate_service::{CloseReason, ConnectError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

@@ -4,7 +4,7 @@ use super::Qp;
 use crate::provider::{Provider, WcOpcode, WcStatus};
 use crate::verbs::cq::NUMBERS;
 use crate::verbs::{Completion, Done};
-use linerate_bypass::Bytes;
+use linerate_service::Bytes;
 
 impl<C: Provider, S> Qp<C, S> {
     /// Returns true if a completion belongs to this queue pair, not to an earlier one with the same number.

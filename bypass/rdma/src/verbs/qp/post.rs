@@ -4,8 +4,8 @@ use super::{Core, PostsReceives, Qp, Rts};
 use crate::provider::{Operation, Provider, Sge};
 use crate::verbs::srq::LIST;
 use crate::verbs::{Atomic, BoundMw, Error, Message, Mw, PostRefused};
-use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
+use linerate_service::Bytes;
 
 impl<C: Provider> Qp<C, Rts> {
     /// Returns the number of requests that can be queued.

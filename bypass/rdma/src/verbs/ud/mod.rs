@@ -5,8 +5,8 @@ use super::sends::SendQueue;
 use super::srq::LIST;
 use super::{Ah, Completion, CqHandle, Error, Message, Mr, PostRefused, QpConfig, destroyed};
 use crate::provider::{GRH_LEN, Handle, Operation, Provider, QpCap, QpInitAttr, Sge, Transition, WcStatus};
-use linerate_bypass::Bytes;
 use linerate_bypass::arena::ArenaMut;
+use linerate_service::Bytes;
 use std::collections::VecDeque;
 use std::io;
 

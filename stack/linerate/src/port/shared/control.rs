@@ -18,7 +18,7 @@ const SLEEP: Duration = Duration::from_millis(100);
 /// Control plane of a shared interface, until dropped.
 pub struct ControlThread {
     stop: Arc<AtomicBool>,
-    wake: linerate_bypass::mailbox::Wake,
+    wake: linerate_service::mailbox::Wake,
     thread: Option<JoinHandle<()>>,
 }
 

@@ -10,8 +10,8 @@ use crate::ip::egress::Egress;
 use crate::wire::arp_ndp::{ALL_ROUTERS, group_address};
 use crate::wire::checksum;
 use crate::wire::ethernet::ETHERNET_HEADER;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic, Packet};
+use linerate_service::time::{Duration, Instant};
 use smoltcp::wire::EthernetProtocol;
 use std::net::Ipv6Addr;
 

@@ -12,8 +12,8 @@ use crate::ip::router_info::{ADDRESSES, PREFIXES, RouterInfo};
 use crate::ip::v6::dad::{DadProbes, DuplicateAddress, Step, find_conflict};
 use crate::wire::arp_ndp::Message;
 use crate::wire::ip_cidr::IpCidr;
-use linerate_bypass::time::{Duration, Instant};
 use linerate_bypass::{MacAddr, Nic};
+use linerate_service::time::{Duration, Instant};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Number of default routers known at a time. RFC 4861 §6.3.4 requires two. A link has one, or two for redundancy, and

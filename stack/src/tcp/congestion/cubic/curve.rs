@@ -1,6 +1,6 @@
 //! CUBIC's window curve and its Reno estimate, in integers: equal windows on every machine (RFC 9438 §4.2, §4.3).
 
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Duration in units of 2⁻²⁰ s, just below a microsecond: powers of it need only shifts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

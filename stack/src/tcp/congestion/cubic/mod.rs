@@ -7,7 +7,7 @@ use super::window::{MAX_WINDOW, Window};
 use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::config::Config;
 use curve::{Stamp, Ticks};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// CUBIC (RFC 9438): fast growth after a congestion, level around the window at which it occurred, then fast again.
 /// Growth is never slower than NewReno's.

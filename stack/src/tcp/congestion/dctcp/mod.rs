@@ -4,7 +4,7 @@ use super::new_reno::half;
 use super::window::{Round, Window};
 use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::config::Config;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Fixed-point one of the marked fraction.
 const ONE: u32 = 1 << 30;

@@ -2,7 +2,7 @@
 
 use super::Delivery;
 use super::window::Round;
-use linerate_bypass::time::Duration;
+use linerate_service::time::Duration;
 
 // Recommended values (RFC 9406 §4.3).
 const MIN_RTT_THRESHOLD: RoundTrip = RoundTrip::from_millis(4);

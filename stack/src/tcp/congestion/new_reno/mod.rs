@@ -4,7 +4,7 @@ use super::hystart::HyStart;
 use super::window::Window;
 use super::{CongestionControl, CongestionSignal, Delivery};
 use crate::config::Config;
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Standard congestion control (RFC 5681): one more segment per round trip, half the window per loss.
 #[derive(Debug, Clone, Copy)]

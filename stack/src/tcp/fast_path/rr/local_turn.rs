@@ -8,8 +8,9 @@ use crate::tcp::tcb::Tcb;
 use crate::tcp::tcb::rr_state::Turn;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::wire::tcp::header::Control;
-use linerate_bypass::time::Instant;
-use linerate_bypass::{Bytes, Nic, Packet};
+use linerate_bypass::{Nic, Packet};
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 
 impl Tcb {
     /// Returns whether a response of `len` bytes can be sent as one segment.

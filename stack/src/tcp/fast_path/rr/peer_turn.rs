@@ -13,8 +13,8 @@ use crate::tcp::settings::Settings;
 use crate::tcp::tcb::rr_state::{LocalTurn, RrState, Turn};
 use crate::tcp::tcb::{Flags, Tcb};
 use crate::wire::tcp::field;
-use linerate_bypass::time::Instant;
 use linerate_bypass::{Nic, Packet};
+use linerate_service::time::Instant;
 
 /// One RTT sample in this many is reported to the path estimator.
 const PATH_SAMPLE_INTERVAL: u32 = 16;

@@ -1,6 +1,6 @@
 //! Marking of lost and retransmitted data.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::record::{LOST, RETRANSMITTED, SACKED};
 use super::{Scoreboard, Seq};

@@ -31,7 +31,7 @@ mod selective;
 
 use std::collections::VecDeque;
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::Seq;
 use crate::tcp::buffers::queue::Queue;

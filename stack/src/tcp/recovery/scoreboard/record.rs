@@ -1,6 +1,6 @@
 //! Record of one transmission.
 
-use linerate_bypass::time::Instant;
+use linerate_service::time::Instant;
 
 use super::Seq;
 

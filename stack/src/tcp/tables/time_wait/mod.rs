@@ -6,7 +6,7 @@ use crate::tcp::tables::flow_table::FlowTable;
 use crate::wire::tcp::options::Timestamp;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::{Address, HashKey, Tuple};
-use linerate_bypass::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 
 /// Duration of TIME-WAIT: twice a maximum segment lifetime of 30 s, as on common systems (RFC 9293 §3.4.2 leaves the
 /// choice).

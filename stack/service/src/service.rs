@@ -1,71 +1,8 @@
-//! The API between applications and workers: [`Service`], [`Transport`], and the values that both use.
-//!
-//! An application implements [`Service`]: a set of event handlers for its connections. A worker implements
-//! [`Transport`]: the operations that a handler calls to receive and send. The worker is the TCP stack, kernel sockets
-//! or RDMA; the application is the same for all of them.
-//!
-//! Each worker is one thread with one `Service` value of its own. Handlers run on that thread, one at a time, to
-//! completion, so a service needs neither locks nor `Send`. Both traits are generic parameters, resolved at compile
-//! time: an event and an operation are direct calls.
-//!
-//! ```
-//! use linerate_bypass::{ConnId, Origin, Service, Transport};
-//!
-//! /// Sends back the bytes of each connection, and closes a connection that its peer has closed.
-//! struct Echo;
-//!
-//! impl Echo {
-//!     fn echo(&self, net: &mut impl Transport, conn: ConnId) {
-//!         // Bytes for which there is no space stay in the receive queue, until `writable`.
-//!         net.forward(conn, conn);
-//!     }
-//! }
-//!
-//! impl Service for Echo {
-//!     type Conn = ();
-//!     type Message = ();
-//!
-//!     fn opened(&mut self, _net: &mut impl Transport, _conn: ConnId, _origin: Origin) {}
-//!
-//!     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
-//!         self.echo(net, conn);
-//!     }
-//!
-//!     fn writable(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
-//!         self.echo(net, conn);
-//!     }
-//!
-//!     fn peer_closed(&mut self, net: &mut impl Transport, conn: ConnId, _state: &mut ()) {
-//!         net.close(conn);
-//!     }
-//! }
-//! ```
+//! Event handlers of an application.
 
-mod conn_id;
-mod conn_slab;
-mod conn_table;
-mod event;
-mod host;
-mod linger;
-mod message;
-mod stop;
-mod timers;
-mod transport;
-
-pub use conn_id::{ConnId, ConnIdSpace};
-pub use conn_slab::ConnSlab;
-pub use conn_table::{ConnTable, Lifecycle, Receiving, Sending, Stage, Tracked};
-pub use event::{CloseReason, ConnectError, Datagram, Origin};
-pub use host::{HostedNet, ServiceHost};
-pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
-pub use message::{AppMsg, AppSender, WorkerCtx};
-pub use stop::{Drain, Stop};
-pub use timers::{Timer, Timers};
-pub use transport::{Transport, respond_in_steps, send_written};
-
-use crate::OneSidedResult;
 use crate::inspect::Figure;
 use crate::time::Duration;
+use crate::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Transport};
 
 /// Event handlers of an application. A worker creates one value on its own thread and calls it on that thread only.
 ///
@@ -113,7 +50,7 @@ pub trait Service {
     /// State of one connection.
     type Conn;
 
-    /// Message from another thread to the service or to one of its connections, sent by an [`AppSender`].
+    /// Message from another thread to the service or to one of its connections, sent by an [`AppSender`](crate::AppSender).
     type Message: Send + 'static;
 
     /// Called once, when the worker starts, before all other events. Outgoing connections can be started here.
@@ -150,7 +87,7 @@ pub trait Service {
     /// Called when the timer of the connection expires ([`Transport::set_timer`]).
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
-    /// Called for a message to this connection ([`AppSender::send_to_conn`]).
+    /// Called for a message to this connection ([`AppSender::send_to_conn`](crate::AppSender::send_to_conn)).
     fn on_conn_message(
         &mut self,
         net: &mut impl Transport,
@@ -160,7 +97,7 @@ pub trait Service {
     ) {
     }
 
-    /// Called for a message to the service of this worker ([`AppSender::send_to_worker`]).
+    /// Called for a message to the service of this worker ([`AppSender::send_to_worker`](crate::AppSender::send_to_worker)).
     fn on_message(&mut self, net: &mut impl Transport, message: Self::Message) {}
 
     /// Called once per turn of the worker, for background work. The work should be short, because connections wait for

@@ -1,9 +1,10 @@
 //! Connection table of workers over kernel sockets or RDMA: the lifecycle of each connection, and the events that its
 //! service has not received yet.
 
-use super::{CloseReason, ConnId, ConnSlab, ConnectError, LINGER_TIME, Linger, Origin, Timer, Timers};
+use super::{ConnSlab, LINGER_TIME, Linger, Timer, Timers};
 use crate::inspect::ConnState;
 use crate::time::Instant;
+use crate::{CloseReason, ConnId, ConnectError, Origin};
 use std::collections::VecDeque;
 
 /// Progress of a connection.

@@ -1,8 +1,8 @@
 //! Pool of reusable heap buffers, shared in parts as [`Bytes`].
 
 use crate::sync::refcount::RefCount;
-use crate::{Bytes, Memory, OwnerVtable};
 use crossbeam_queue::ArrayQueue;
+use linerate_service::{Bytes, Memory, OwnerVtable};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;

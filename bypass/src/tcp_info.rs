@@ -1,6 +1,6 @@
 //! `TCP_INFO` of kernel sockets.
 
-use crate::inspect::TcpInfo;
+use linerate_service::inspect::TcpInfo;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;

@@ -4,8 +4,9 @@ mod operations;
 mod port;
 
 use super::pool::{Pool, PoolHandle, Slot};
-use crate::time::Instant;
-use crate::{Bytes, Packet};
+use crate::Packet;
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 use port::Port;
 use std::fmt;
 use std::mem::MaybeUninit;

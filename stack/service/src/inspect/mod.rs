@@ -5,10 +5,8 @@
 //! without a query has no additional cost. The work for one query is bounded, so it delays connections little.
 
 mod summary;
-mod tcp_info;
 
 pub use summary::{Summary, Verbs};
-pub use tcp_info::tcp_info;
 
 use crate::ConnId;
 use std::fmt;

@@ -1,10 +1,18 @@
 //! Delivery of events by workers over kernel sockets or RDMA, in the order that [`Service`] defines.
 
-use super::conn_table::{ConnTable, Receiving, Stage, Tracked};
-use super::{AppMsg, CloseReason, ConnId, Service, Transport};
-use crate::OneSidedResult;
+mod conn_slab;
+mod conn_table;
+mod linger;
+mod timers;
+
+pub use conn_slab::ConnSlab;
+pub use conn_table::{ConnTable, Lifecycle, Receiving, Sending, Stage, Tracked};
+pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
+pub use timers::{Timer, Timers};
+
 use crate::inspect::{self, ConnInfo, Gauges, Inspect, Snapshot, Summary};
 use crate::mailbox::Receiver;
+use crate::{AppMsg, CloseReason, ConnId, OneSidedResult, Service, Transport};
 
 /// Maximum messages delivered in one turn.
 const MESSAGES_PER_TURN: usize = 256;

@@ -1,9 +1,7 @@
 //! Owned, shared slices of bytes.
 
-mod buffer_pool;
 mod queue;
 
-pub use buffer_pool::{Buffer, BufferPool};
 pub use queue::{BytesQueue, VECTOR};
 
 use std::fmt;
@@ -44,7 +42,7 @@ pub struct OwnerVtable {
 /// thread: the memory returns to its pool from there.
 ///
 /// ```
-/// use linerate_bypass::Bytes;
+/// use linerate_service::Bytes;
 /// let mut line = Bytes::from(b"GET key\r\n".to_vec());
 /// let verb = line.split_to(3);
 /// line.advance(1);
@@ -114,7 +112,7 @@ impl Bytes {
 
     /// Returns the owner, if it is of the kind `table`.
     #[inline]
-    pub(crate) fn owner_of(&self, table: &'static OwnerVtable) -> Option<*const ()> {
+    pub fn owner_of(&self, table: &'static OwnerVtable) -> Option<*const ()> {
         std::ptr::eq(self.table, table).then_some(self.owner)
     }
 

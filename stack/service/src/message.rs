@@ -1,6 +1,6 @@
 //! Messages from other threads to workers.
 
-use super::conn_id::ConnId;
+use crate::ConnId;
 use crate::inspect::StatsQuery;
 use crate::mailbox::Sender;
 

@@ -3,7 +3,7 @@
 use super::impair::{Counters, Impairments, count};
 use super::packet::MemoryPacket;
 use crate::Packet;
-use crate::time::{Duration, Instant};
+use linerate_service::time::{Duration, Instant};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 

@@ -1,7 +1,7 @@
 //! Sockets of a running worker: transport of the service and source of events.
 //!
 //! Nothing here calls the service. Events are recorded in the [`ConnTable`], and the worker's
-//! [`ServiceHost`](linerate_bypass::ServiceHost) delivers them.
+//! [`ServiceHost`](linerate_service::ServiceHost) delivers them.
 
 mod descriptors;
 mod idle;
@@ -17,9 +17,10 @@ use crate::udp::Udp;
 use crate::{Config, errno};
 pub(crate) use descriptors::Descriptors;
 use idle::Idle;
-use linerate_bypass::inspect::{ConnInfo, Summary};
-use linerate_bypass::time::{Clock, Duration, Instant};
-use linerate_bypass::{CloseReason, ConnId, ConnTable, ConnectError, HostedNet, Origin, Stage, tcp_info};
+use linerate_bypass::tcp_info;
+use linerate_service::inspect::{ConnInfo, Summary};
+use linerate_service::time::{Clock, Duration, Instant};
+use linerate_service::{CloseReason, ConnId, ConnTable, ConnectError, HostedNet, Origin, Stage};
 use memory::Memory;
 use open::Listener;
 use send::Placing;

@@ -1,9 +1,7 @@
 //! Operations that a worker offers to its service.
 
-use super::conn_id::ConnId;
-use super::event::Datagram;
 use crate::time::{Duration, Instant};
-use crate::{Bytes, OneSidedError, OneSidedOp};
+use crate::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp};
 use std::net::SocketAddr;
 
 /// Operations of a worker on its connections, called from the handlers of a [`Service`](crate::Service).

@@ -7,8 +7,9 @@ use super::pool::{HEADROOM, PoolHandle};
 use super::ring::{Receiver, Sender};
 use super::wire::Wire;
 use super::{ImpairmentStats, impair::count};
-use crate::time::Instant;
-use crate::{BURST, Bytes, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, QueueStats};
+use crate::{BURST, Capabilities, ChecksumOffload, MacAddr, Nic, Packet, QueueStats};
+use linerate_service::Bytes;
+use linerate_service::time::Instant;
 use std::fmt;
 use std::ops::Range;
 
