@@ -25,7 +25,9 @@
 #[cfg(doctest)]
 mod compile_fail;
 mod eal;
+mod log;
 mod mbuf;
+mod mbuf_fields;
 mod port;
 
 pub use crate::xdp::{Endpoints, SharedInterface};

@@ -29,7 +29,6 @@ mod impair;
 mod link;
 mod nic;
 mod packet;
-mod pool;
 mod ring;
 mod wire;
 

@@ -1,13 +1,12 @@
 //! EAL (environment abstraction layer), started once per process with typed arguments.
 
-pub(super) mod log;
 pub(super) mod peer_memory;
 pub(super) mod region;
 pub(super) mod signals;
 
 use self::region::ReserveError;
 use crate::arena::{NoHugepages, hugepages};
-use crate::dpdk::mbuf::header_ownership;
+use crate::dpdk::{log, mbuf_fields};
 use crate::{Arena, Via};
 use dpdk_sys as sys;
 use std::ffi::{CStr, CString};
@@ -168,7 +167,7 @@ impl Eal {
         remove_empty_runtime_directory(config);
         started.map_err(EalError::Refused)?;
         log::take_over_xdp();
-        if !header_ownership::register() {
+        if !mbuf_fields::register() {
             return Err(EalError::Refused("there is no free dynamic field in an mbuf".to_owned()));
         }
         Ok(Eal { backing, ports_mb })

@@ -16,38 +16,12 @@
 //!   every operation that shares the new packet's segment sets or clears it.
 
 use super::segment::Segment;
-use dpdk_sys as sys;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Mask of the flag.
-static FLAG: AtomicU64 = AtomicU64::new(0);
-/// Offset of the end field in an mbuf.
-static END_FIELD: AtomicU32 = AtomicU32::new(0);
-/// Offset of the [`Bytes`](linerate_service::Bytes) handle count in an mbuf.
-static HANDLES: AtomicU32 = AtomicU32::new(0);
-
-/// Registers the flag and the fields, after EAL has started and before packets exist. Returns `false` if DPDK has none
-/// left.
-pub(crate) fn register() -> bool {
-    let (mut flag, mut end, mut handles) = (0, 0, 0);
-    // SAFETY: the pointers are valid for the three values.
-    let reserved = unsafe { sys::lr_reserve_own(&mut flag, &mut end, &mut handles) } == 0;
-    FLAG.store(flag, Ordering::Relaxed);
-    END_FIELD.store(end, Ordering::Relaxed);
-    HANDLES.store(handles, Ordering::Relaxed);
-    reserved
-}
-
-/// Returns the mask of the flag, which offload requests must preserve.
-#[inline]
-pub(crate) fn flag() -> u64 {
-    FLAG.load(Ordering::Relaxed)
-}
+use crate::dpdk::mbuf_fields::{end_offset, flag};
 
 /// Returns the end of the exclusive bytes, from the start of the buffer, if it is known.
 #[inline]
 pub(crate) fn end(segment: Segment) -> Option<usize> {
-    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(END_FIELD.load(Ordering::Relaxed))))
+    (segment.flags() & flag() != 0).then(|| usize::from(segment.get::<u16>(end_offset())))
 }
 
 /// Returns whether the first `n` bytes of the segment's data are exclusive to the packet.
@@ -64,15 +38,9 @@ pub(crate) fn set_end(segment: Segment, end: Option<usize>) {
     match end {
         Some(end) => {
             debug_assert!(end <= usize::from(u16::MAX));
-            segment.set(END_FIELD.load(Ordering::Relaxed), end as u16);
+            segment.set(end_offset(), end as u16);
             segment.set_flags(other_flags | flag);
         }
         None => segment.set_flags(other_flags),
     }
-}
-
-/// Returns the offset of the [`Bytes`](linerate_service::Bytes) handle count in an mbuf.
-#[inline]
-pub(crate) fn handles_offset() -> u32 {
-    HANDLES.load(Ordering::Relaxed)
 }

@@ -4,7 +4,7 @@ use super::Mbuf;
 use super::extbuf::PRIVATE_SIZE;
 use super::segment::Segment;
 use crate::dpdk::Eal;
-use crate::dpdk::eal::log;
+use crate::dpdk::log;
 use crate::prefetch::CACHE_LINE;
 use dpdk_sys as sys;
 use linerate_service::Bytes;

@@ -7,6 +7,7 @@ pub(super) mod refcnt;
 pub(super) mod segment;
 
 use self::segment::{OFFLOADS, Segment};
+use crate::dpdk::mbuf_fields;
 use crate::nic::packet::{ADDRESSES, TAG, with_tag};
 use crate::{L4, Packet, RxChecksum, RxInfo, TxOffload};
 use dpdk_sys as sys;
@@ -307,7 +308,7 @@ impl Packet for Mbuf {
             flags |= sys::LR_TX_TCP_SEG | sys::LR_TX_TCP_CKSUM;
             word |= u64::from(segment) << sys::LR_TX_TSO_SHIFT;
         }
-        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL | header_ownership::flag());
+        let kept = self.head.flags() & (sys::LR_MBUF_INDIRECT | sys::LR_MBUF_EXTERNAL | mbuf_fields::flag());
         self.head.set_flags(kept | flags);
         self.head.set_tx_offload(word);
     }

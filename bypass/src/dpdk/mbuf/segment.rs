@@ -2,6 +2,7 @@
 
 use super::header_ownership;
 use super::refcnt::{RefCounts, SATURATED};
+use crate::dpdk::mbuf_fields::handles_offset;
 use crate::sync::atomic::{AtomicU16, Ordering};
 use dpdk_sys as sys;
 use std::ptr::NonNull;
@@ -62,7 +63,7 @@ impl Segment {
     fn handles(&self) -> &AtomicU16 {
         // SAFETY: a dynamic field, registered before packets existed, that lives as long as the mbuf and that only this
         // crate accesses.
-        unsafe { AtomicU16::from_ptr(self.field(header_ownership::handles_offset())) }
+        unsafe { AtomicU16::from_ptr(self.field(handles_offset())) }
     }
 
     #[inline]

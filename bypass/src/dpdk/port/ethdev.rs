@@ -2,7 +2,7 @@
 
 use super::dev_args::DevArgs;
 use crate::MacAddr;
-use crate::dpdk::eal::log;
+use crate::dpdk::log;
 use crate::dpdk::mbuf::mempool::Mempool;
 use dpdk_sys as sys;
 use std::collections::BTreeSet;

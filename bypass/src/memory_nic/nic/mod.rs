@@ -2,8 +2,8 @@
 
 use super::capture::Frame;
 use super::link::{Direction, End, Link, LinkConfig};
+use super::packet::pool::{HEADROOM, PoolHandle};
 use super::packet::{MAX_LEN, MemoryPacket};
-use super::pool::{HEADROOM, PoolHandle};
 use super::ring::{Receiver, Sender};
 use super::wire::Wire;
 use super::{ImpairmentStats, impair::count};

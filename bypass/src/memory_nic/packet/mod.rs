@@ -1,12 +1,13 @@
 //! Packet of the in-memory NIC.
 
 mod operations;
+pub(super) mod pool;
 mod port;
 
-use super::pool::{Pool, PoolHandle, Slot};
 use crate::Packet;
 use linerate_service::Bytes;
 use linerate_service::time::Instant;
+use pool::{Pool, PoolHandle, Slot};
 use port::Port;
 use std::fmt;
 use std::mem::MaybeUninit;

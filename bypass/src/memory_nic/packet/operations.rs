@@ -1,7 +1,7 @@
 //! Implementation of the `Packet` trait.
 
 use super::{MAX_SEGMENTS, MemoryPacket, Rest};
-use crate::memory_nic::pool::Slot;
+use crate::memory_nic::packet::pool::Slot;
 use crate::nic::packet::{ADDRESSES, TAG, VLAN_TAG, with_tag};
 use crate::{Packet, RxInfo, TxOffload};
 use linerate_service::{Bytes, Memory, OwnerVtable};

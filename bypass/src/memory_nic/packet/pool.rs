@@ -1,6 +1,6 @@
 //! Bounded packet pool in one allocation.
 
-use super::packet::{Rest, View};
+use super::{Rest, View};
 use crate::sync::free_list::FreeList;
 use crate::sync::refcount::RefCount;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -18,18 +18,18 @@ pub const HEADROOM: usize = 128;
 ///
 /// The first cache line contains everything that a frame of one segment needs.
 #[repr(C, align(64))]
-pub(super) struct Slot {
-    pub(super) refs: RefCount,
+pub(in crate::memory_nic) struct Slot {
+    pub(in crate::memory_nic) refs: RefCount,
     index: u32,
-    pub(super) pool: NonNull<Pool>,
-    pub(super) view: UnsafeCell<View>,
-    pub(super) rest: UnsafeCell<Rest>,
+    pub(in crate::memory_nic) pool: NonNull<Pool>,
+    pub(in crate::memory_nic) view: UnsafeCell<View>,
+    pub(in crate::memory_nic) rest: UnsafeCell<Rest>,
 }
 
 const _: () = assert!(size_of::<Slot>() == 128 && std::mem::offset_of!(Slot, rest) == 64);
 
 /// State shared by the slots of a pool. It is leaked to the heap until its handle and all slots have been dropped.
-pub(super) struct Pool {
+pub(in crate::memory_nic) struct Pool {
     memory: NonNull<u8>,
     /// Address of the allocation, of which `memory` is the aligned part.
     allocation: NonNull<u8>,
@@ -45,7 +45,7 @@ pub(super) struct Pool {
 }
 
 /// Owner of a pool, which allocates packets.
-pub(super) struct PoolHandle(NonNull<Pool>);
+pub(in crate::memory_nic) struct PoolHandle(NonNull<Pool>);
 
 // SAFETY: everything in `Pool` that changes after `new` is atomic. The memory belongs to the slots, each of which has
 // one owner.
@@ -58,7 +58,7 @@ impl PoolHandle {
     ///
     /// # Panics
     /// If `capacity` is 0, or the number or length of the buffers exceeds 32 bits or the address space.
-    pub(super) fn new(capacity: usize, data_room: usize) -> Self {
+    pub(in crate::memory_nic) fn new(capacity: usize, data_room: usize) -> Self {
         assert!(capacity > 0, "a packet pool needs at least one packet");
         assert!(u32::try_from(capacity).is_ok_and(|n| n < u32::MAX), "a packet pool cannot have {capacity} packets");
         let stride = data_room
@@ -100,16 +100,16 @@ impl PoolHandle {
 
     /// Takes a free slot.
     #[inline]
-    pub(super) fn take(&self) -> Option<NonNull<Slot>> {
+    pub(in crate::memory_nic) fn take(&self) -> Option<NonNull<Slot>> {
         // SAFETY: the pool lives as long as its handle.
         unsafe { Pool::take(self.0) }
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    pub(in crate::memory_nic) fn capacity(&self) -> usize {
         self.pool().capacity
     }
 
-    pub(super) fn available(&self) -> usize {
+    pub(in crate::memory_nic) fn available(&self) -> usize {
         let pool = self.pool();
         // `in_use` is incremented before a slot is taken, and decremented after it is returned, so another thread may
         // see more users than slots.
@@ -134,7 +134,7 @@ impl Pool {
     /// # Safety
     /// The pool is alive: the caller holds its handle or one of its slots.
     #[inline]
-    pub(super) unsafe fn take(this: NonNull<Pool>) -> Option<NonNull<Slot>> {
+    pub(in crate::memory_nic) unsafe fn take(this: NonNull<Pool>) -> Option<NonNull<Slot>> {
         // SAFETY: alive, by the contract.
         let pool = unsafe { this.as_ref() };
         // Relaxed: the caller's reference keeps the pool alive.
@@ -193,7 +193,7 @@ impl Slot {
     /// # Safety
     /// `this` is a slot of a pool.
     #[inline]
-    pub(super) unsafe fn buffer(this: NonNull<Slot>) -> NonNull<u8> {
+    pub(in crate::memory_nic) unsafe fn buffer(this: NonNull<Slot>) -> NonNull<u8> {
         // SAFETY: the buffer follows the slot in the same allocation.
         unsafe { this.add(1).cast() }
     }
@@ -203,7 +203,7 @@ impl Slot {
     /// # Safety
     /// `this` is a taken slot of a pool.
     #[inline]
-    pub(super) unsafe fn buffer_end(this: NonNull<Slot>) -> NonNull<u8> {
+    pub(in crate::memory_nic) unsafe fn buffer_end(this: NonNull<Slot>) -> NonNull<u8> {
         // SAFETY: a taken slot is initialised and keeps its pool alive; the stride has room for the buffer.
         unsafe { Slot::buffer(this).add(HEADROOM + this.as_ref().pool.as_ref().data_room) }
     }
@@ -213,7 +213,7 @@ impl Slot {
     /// # Safety
     /// The caller gives up a reference. If it owns the view, it has dropped the view's contents.
     #[inline]
-    pub(super) unsafe fn release(this: NonNull<Slot>) {
+    pub(in crate::memory_nic) unsafe fn release(this: NonNull<Slot>) {
         // SAFETY: the caller's reference keeps the slot alive.
         let slot = unsafe { this.as_ref() };
         if slot.refs.release() {

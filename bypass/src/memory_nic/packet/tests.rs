@@ -1,7 +1,7 @@
 //! Tests of packets against a model of byte vectors and buffer references.
 
 use super::*;
-use crate::memory_nic::pool::HEADROOM;
+use crate::memory_nic::packet::pool::HEADROOM;
 use crate::memory_nic::{Link, LinkConfig, MemoryNic};
 use crate::{L4, Nic, RxInfo, TxOffload};
 use proptest::prelude::*;
