@@ -73,7 +73,7 @@ impl UdpFastPath {
             .any(|bound| bound.ip() == local.ip() || bound.ip().is_unspecified() && bound.is_ipv4() == local.is_ipv4())
     }
 
-    /// Extracts the datagram from `frame`, as [`Host::classify`](crate::worker::demux::Host::classify) located it.
+    /// Extracts the datagram from `frame`, as the demultiplexer located it.
     pub fn receive<N: Nic>(&mut self, frame: N::Packet, udp: &UdpDatagram, egress: &mut Egress<N>) -> Datagram {
         if self.left == 0 {
             self.left = POOL_CHECK_INTERVAL;

@@ -1,4 +1,4 @@
-//! State of connections in [request-response mode](crate::tcp::fast_path::rr).
+//! State of connections in request-response mode (`tcp/fast_path/rr`).
 
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::buffers::slots::Slots;
