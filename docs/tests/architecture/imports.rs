@@ -122,7 +122,7 @@ fn source_directories() -> Vec<PathBuf> {
 /// Returns the problems of `pairs`, which must be exactly those of `accepted`.
 fn compare(pairs: BTreeMap<(String, String, String), String>, accepted: &[(&str, &str, &str)]) -> String {
     let is_accepted = |(parent, from, to): &(String, String, String)| {
-        accepted.iter().any(|it| *it == (parent.as_str(), from.as_str(), to.as_str()))
+        accepted.contains(&(parent.as_str(), from.as_str(), to.as_str()))
     };
     let offending = pairs.iter().filter(|(pair, _)| !is_accepted(pair)).map(|(_, place)| place.clone());
     let gone = accepted.iter().filter(|(parent, from, to)| {
