@@ -29,17 +29,6 @@ impl Cores {
         measure_stable(|| self.distance(), measure)
     }
 
-    /// Returns the results of both `measures` and the distance of the cores, which is the same for both. Begins with
-    /// the measurement at index `first`, and repeats a measurement a few times if the cores move. Returns `None` if
-    /// they keep moving.
-    pub fn measure_both<T: Copy>(
-        &self,
-        first: usize,
-        measures: [&dyn Fn() -> Result<T, Error>; 2],
-    ) -> Result<Option<(f64, [T; 2])>, Error> {
-        measure_both(|| self.distance(), first, measures)
-    }
-
     /// Returns the current transfer time of a cache line in nanoseconds.
     pub fn distance(&self) -> Result<f64, Error> {
         let measured = transfer::nanoseconds(self.server, self.load);
@@ -64,33 +53,6 @@ fn measure_stable<T>(
     Ok(None)
 }
 
-fn measure_both<T: Copy>(
-    distance: impl Fn() -> Result<f64, Error>,
-    first: usize,
-    measures: [&dyn Fn() -> Result<T, Error>; 2],
-) -> Result<Option<(f64, [T; 2])>, Error> {
-    let mut latest = [None; 2];
-    let mut at = first;
-    let mut before = distance()?;
-    for _ in 0..2 * ATTEMPTS {
-        let measured = measures[at]()?;
-        let after = distance()?;
-        if is_comparable(before, after) {
-            latest[at] = Some((before.max(after), measured));
-            at = 1 - at;
-        } else {
-            eprintln!("the cores moved: a cache line takes {after:.0} ns, not {before:.0}");
-        }
-        if let [Some((one, first)), Some((other, second))] = latest
-            && is_comparable(one, other)
-        {
-            return Ok(Some((one.max(other), [first, second])));
-        }
-        before = after;
-    }
-    Ok(None)
-}
-
 /// Returns true if two transfer times indicate the same distance.
 pub fn is_comparable(one: f64, other: f64) -> bool {
     one.max(other) <= one.min(other) * COMPARABLE
@@ -107,11 +69,6 @@ pub fn group_by_distance(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
         }
     }
     group_by_distance
-}
-
-/// Returns the samples whose distance is in the group `alike`.
-pub fn at_distance<'a, T>(alike: &'a [f64], samples: &'a [(f64, T)]) -> impl Iterator<Item = &'a T> {
-    samples.iter().filter(|(distance, _)| alike.contains(distance)).map(|(_, sample)| sample)
 }
 
 /// Returns the median of `figures`, if there are any.
@@ -152,32 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_measured_at_one_distance() {
-        let measured = |first, distances: &[f64]| {
-            let (distances, order) = (RefCell::new(distances.iter().copied().cycle()), RefCell::new(String::new()));
-            let note = |name| {
-                order.borrow_mut().push(name);
-                Ok(name)
-            };
-            let measures: [&dyn Fn() -> Result<char, Error>; 2] = [&|| note('a'), &|| note('b')];
-            let found = measure_both(|| Ok(distances.borrow_mut().next().unwrap()), first, measures).unwrap();
-            (found, order.into_inner())
-        };
-        assert_eq!(measured(0, &[30.0, 31.0, 32.0]), (Some((32.0, ['a', 'b'])), "ab".to_owned()));
-        assert_eq!(measured(1, &[30.0, 31.0, 32.0]), (Some((32.0, ['a', 'b'])), "ba".to_owned()));
-        // The cores move during the first and during the second, which is repeated.
-        assert_eq!(measured(0, &[30.0, 160.0, 161.0, 162.0]), (Some((162.0, ['a', 'b'])), "aab".to_owned()));
-        assert_eq!(measured(0, &[30.0, 31.0, 160.0, 32.0, 33.0]), (Some((33.0, ['a', 'b'])), "abbb".to_owned()));
-        // They stay where they moved to: the first is repeated, too.
-        let moved = [30.0, 31.0, 160.0, 161.0, 162.0];
-        assert_eq!(measured(0, &moved), (Some((162.0, ['a', 'b'])), "abba".to_owned()));
-        assert_eq!(measured(0, &[30.0, 160.0]), (None, "aaaaaaaa".to_owned()));
-    }
-
-    #[test]
-    fn samples_are_selected_by_distance() {
-        let samples = [(30.0, 'a'), (160.0, 'b'), (31.0, 'c')];
-        assert_eq!(at_distance(&[30.0, 31.0], &samples).collect::<String>(), "ac");
+    fn median_is_the_upper_middle() {
         assert_eq!((median([3.0, 1.0, 2.0].into_iter()), median([].into_iter())), (Some(2.0), None));
     }
 }

@@ -1,21 +1,24 @@
 //! Shared parts of the benches. Each published figure comes from one of the programs in `src/bin`.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "not published")]
 
-pub mod af_xdp;
 pub mod client;
 pub mod distance;
-pub mod echo_pair;
 pub mod engine;
-pub mod external;
 pub mod figures;
-pub mod goodput;
-pub mod hostile;
 pub mod impair;
 pub mod kv;
 pub mod loss;
-pub mod paired;
 pub mod report;
 pub mod requirements;
-pub mod stolen;
+pub mod rounds;
 
 pub use linerate_compare::{priority, transfer};
+
+/// Returns the path of the `linerate` beside this program.
+///
+/// # Errors
+/// It does not exist.
+pub fn linerate() -> Result<std::path::PathBuf, linerate_harness::Error> {
+    linerate_harness::process::beside("linerate", "cargo build --release -p linerate-apps")
+}

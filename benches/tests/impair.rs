@@ -1,6 +1,5 @@
 //! Bridge between two kernels, each in a network namespace. Without root the tests are skipped.
 
-use linerate_benches::goodput::{Pair, Setting, measure};
 use linerate_benches::impair::path::{Path, PathConfig};
 use linerate_harness::namespace::Host;
 use std::io::{Read, Write};
@@ -73,8 +72,8 @@ fn round_trip_takes_the_delays_of_both_directions() {
 }
 
 #[test]
-fn stream_over_impaired_path_is_complete() {
-    let Some(_turn) = turn("stream_over_impaired_path_is_complete") else { return };
+fn stream_over_impaired_path_is_complete_at_its_rate() {
+    let Some(_turn) = turn("stream_over_impaired_path_is_complete_at_its_rate") else { return };
     let bad = "delay=1ms,jitter=1ms,loss=1%,duplication=1%,reordering=1%,rate=100mbit";
     let path = path(bad, bad);
     let listener = on(path.far(), |ip| TcpListener::bind(SocketAddr::new(ip, 7)).unwrap());
@@ -84,7 +83,7 @@ fn stream_over_impaired_path_is_complete() {
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = vec![0; 2_000_000];
     fastrand::Rng::with_seed(1).fill(&mut bytes);
-    let mut arrived = Vec::new();
+    let (mut arrived, began) = (Vec::new(), Instant::now());
     thread::scope(|scope| {
         scope.spawn(|| {
             sender.write_all(&bytes).unwrap();
@@ -95,27 +94,8 @@ fn stream_over_impaired_path_is_complete() {
     assert!(arrived == bytes, "{} of {} bytes arrived as they were", arrived.len(), bytes.len());
     let crossing = path.stop().unwrap();
     assert!(crossing.forth.lost > 0 && crossing.stray == 0, "{crossing:?}");
-}
-
-#[test]
-fn goodput_is_bounded_by_rate_and_cleanup_is_complete() {
-    let Some(_turn) = turn("goodput_is_bounded_by_rate_and_cleanup_is_complete") else { return };
-    let setting = Setting {
-        linerate: "/nonexistent".into(),
-        engine: None,
-        buffer: "4m".to_owned(),
-        linerate_core: 0,
-        congestion: "cubic".to_owned(),
-        v6: true,
-        duration: Duration::from_millis(500),
-    };
-    let config = config("delay=1ms,rate=20mbit,queue=64k", "delay=1ms");
-    let measured = measure(&setting, &config, Pair::LinuxToLinux).unwrap();
-    // Headers take 5 %, and the contents of the queue arrive at once.
-    let rate = measured.mbit_per_s();
-    assert!((15.0..21.0).contains(&rate), "{rate} Mbit/s");
-    let failed = measure(&setting, &config, Pair::LinerateToLinux).unwrap_err();
-    assert!(failed.to_string().contains("/nonexistent"), "{failed}");
+    // At the rate of the path the last bytes are sent after 160 ms.
+    assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
     let prefix = format!("linerate-{}-", std::process::id());
     let left = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();

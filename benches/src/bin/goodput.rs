@@ -2,39 +2,43 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::external::linerate;
-use linerate_benches::goodput::{Measured, Pair, Setting, measure};
-use linerate_benches::impair::path::{PathConfig, impair};
+use linerate_benches::impair::path::{Path, PathConfig, PathStats, impair};
+use linerate_benches::linerate;
 use linerate_benches::priority::raise_priority;
+use linerate_benches::report::finish;
+use linerate_benches::rounds::{self, Bound, Job, Plan, Report, Required, RoundsArgs, Row};
+use linerate_harness::namespace::Host;
+use linerate_harness::process::{PATIENCE, Process};
 use linerate_harness::{Error, interrupt};
-use serde::Serialize;
+use serde::Deserialize;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Required goodput of Linerate as sender, relative to the kernel's at the same loss.
 const REQUIRED: f64 = 0.95;
+/// Congestion control of the kernel, that of the native engine.
+const CONGESTION: &str = "cubic";
 /// Maximum lateness of the bridge in microseconds: beyond it the path differs from the requested one.
 const LATE: f64 = 200.0;
+/// Senders and receivers: name, and whether each is the kernel. The sender listens on the near host.
+const PAIRS: [(&str, bool, bool); 3] = [(LINUX, true, true), (SENDER, false, true), ("Linux to Linerate", true, false)];
+const LINUX: &str = "Linux to Linux";
+const SENDER: &str = "Linerate to Linux";
 
-/// Compare the goodput of Linerate with that of the kernel (CUBIC, SACK) over a path that loses frames
+/// Compare the goodput of Linerate with that of the kernel over a path that loses frames
 ///
 /// Two hosts, each a network namespace, are connected through `impair`, which must be beside this program, as must
 /// linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so that
-/// the path impairs their frames alike. Needs root, ethtool and ip.
+/// the path impairs their frames alike. The bridge has the server's core, and both ends the load's. Needs root, ethtool
+/// and ip.
 #[derive(Parser)]
 struct Args {
-    /// Number of rounds; the medians are compared
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-
-    /// Duration of a measurement in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
-    seconds: u32,
+    #[command(flatten)]
+    rounds: RoundsArgs,
 
     /// Percentages of lost frames
     #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0.1,1,5")]
-    loss: Vec<f64>,
+    loss: Vec<String>,
 
     /// Lose acknowledgements as well as data
     #[arg(long)]
@@ -44,216 +48,111 @@ struct Args {
     #[arg(long, value_name = "SPEC", default_value = "delay=10ms,rate=100mbit,queue=250000")]
     path: String,
 
-    /// Random seed of the first round
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-
-    /// Sender and receiver; the comparison needs the first two
-    #[arg(long, value_name = "PAIR,…", value_delimiter = ',', value_enum, default_values_t = Pair::ALL)]
-    pairs: Vec<Pair>,
-
-    /// TCP engine of linerate [default: that of linerate]
-    #[arg(long, value_name = "ENGINE")]
-    engine: Option<String>,
-
-    /// Value of linerate's --buffer; the kernel's buffers grow to 4 MB by default
-    #[arg(long, value_name = "BYTES", default_value = "4m")]
-    buffer: String,
-
-    /// Congestion control of the kernel
-    #[arg(long, value_name = "NAME", default_value = "cubic")]
-    congestion: String,
+    /// Options of linerate; the kernel's buffers grow to 4 MB by default
+    #[arg(long, value_name = "OPTIONS", default_value = "--buffer 4m", allow_hyphen_values = true)]
+    linerate: String,
 
     /// Use IPv6 instead of IPv4
     #[arg(long)]
     ipv6: bool,
-
-    /// Core of the bridge
-    #[arg(long, value_name = "CORE", default_value_t = 0)]
-    bridge_core: usize,
-
-    /// Core of linerate
-    #[arg(long, value_name = "CORE", default_value_t = 1)]
-    linerate_core: usize,
-
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Serialize)]
-struct Report {
-    rounds: u32,
-    seconds: u32,
-    path: String,
-    both_ways: bool,
-    engine: Option<String>,
-    buffer: String,
-    congestion: String,
-    results: Vec<Row>,
-    ratios: Vec<Ratio>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    loss_percent: f64,
-    pair: Pair,
-    /// Median of the rounds.
-    mbit_per_s: f64,
-    /// Result of each round.
-    rounds: Vec<f64>,
-    /// Frames lost by chance relative to received frames, in all rounds: the actual loss of the path.
-    lost_percent: f64,
-}
-
-#[derive(Serialize)]
-struct Ratio {
-    loss_percent: f64,
-    ratio: f64,
-    required: f64,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(loss) = args.loss.iter().find(|loss| !(0.0..=100.0).contains(*loss)) {
-        eprintln!("goodput: --loss {loss}: percentages are from 0 to 100");
-        return ExitCode::from(2);
-    }
-    let report = match run(&args) {
-        Ok(report) => report,
-        Err(error) => {
-            eprintln!("goodput: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
-    } else {
-        print(&report);
-    }
-    if report.ratios.iter().all(|ratio| ratio.ratio >= ratio.required) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    finish("goodput", run(&args), args.rounds.json, Report::is_met)
 }
 
 fn run(args: &Args) -> Result<Report, Error> {
     interrupt::on_signals().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
-    let setting = Setting {
-        linerate: linerate()?,
-        engine: args.engine.clone(),
-        buffer: args.buffer.clone(),
-        linerate_core: args.linerate_core,
-        congestion: args.congestion.clone(),
-        v6: args.ipv6,
-        duration: Duration::from_secs(args.seconds.into()),
+    let mut plan = Plan {
+        heads: &["loss %", "sender to receiver"],
+        figures: &[("median Mbit/s", 2), ("frames lost %", 2)],
+        jobs: Vec::new(),
+        required: Vec::new(),
+        legend: format!(
+            "path: {}, losing {}; kernel: {CONGESTION}; linerate: {}",
+            args.path,
+            if args.both_ways { "both ways" } else { "data only" },
+            args.linerate
+        ),
     };
-    let impair = impair()?;
-    let _first = raise_priority();
-    let mut runs: Vec<(f64, Pair, Vec<Measured>)> =
-        args.loss.iter().flat_map(|loss| args.pairs.iter().map(|pair| (*loss, *pair, Vec::new()))).collect();
-    // Measurements are interleaved by round, so that a temporary disturbance affects all alike.
-    for round in 1..=args.rounds {
-        for (loss, pair, runs) in &mut runs {
-            let lossy = format!("{},loss={loss}%", args.path);
-            let path = PathConfig {
-                impair: impair.clone(),
-                back: if args.both_ways { lossy.clone() } else { args.path.clone() },
-                forth: lossy,
-                seed: args.seed.wrapping_add(round.into()),
-                core: Some(args.bridge_core),
-            };
-            let measured = measure(&setting, &path, *pair)?;
-            let label = format!("round {round} of {}, loss {loss} %, {}", args.rounds, pair.name());
-            eprintln!("{label}: {:.2} Mbit/s", measured.mbit_per_s());
-            if let Some(doubt) = doubt(&measured) {
-                eprintln!("{label}: {doubt}");
-            }
-            runs.push(measured);
+    for loss in &args.loss {
+        for (name, by_kernel, to_kernel) in PAIRS {
+            plan.jobs.push(Job::new(format!("loss {loss} %, {name}"), move |round| {
+                Ok(vec![Row::new(&[loss, name], &measure(args, loss, round, by_kernel, to_kernel)?)])
+            }));
         }
+        plan.required.push(Required::new(
+            format!("loss {loss} %: Linerate's goodput as sender, to Linux'"),
+            Bound::AtLeast(REQUIRED),
+            move |round| Some(round.figure(&[loss, SENDER], 0)? / round.figure(&[loss, LINUX], 0)?),
+        ));
     }
-    let results: Vec<Row> = runs.iter().map(|(loss, pair, runs)| row(*loss, *pair, runs)).collect();
-    let ratios = args.loss.iter().filter_map(|loss| ratio(&results, *loss)).collect();
-    Ok(Report {
-        rounds: args.rounds,
-        seconds: args.seconds,
-        path: args.path.clone(),
-        both_ways: args.both_ways,
-        engine: args.engine.clone(),
-        buffer: args.buffer.clone(),
-        congestion: args.congestion.clone(),
-        results,
-        ratios,
-    })
+    let _first = raise_priority();
+    rounds::measure(&plan, &args.rounds)
+}
+
+/// Fields used from the output of `linerate chargen load --json`.
+#[derive(Deserialize)]
+struct Loaded {
+    seconds: f64,
+    bytes_down: f64,
+}
+
+/// Returns the goodput in 10⁶ bits per second on a new path with new hosts, and the percentage of lost frames.
+fn measure(args: &Args, loss: &str, round: u32, by_kernel: bool, to_kernel: bool) -> Result<[f64; 2], Error> {
+    let lossy = format!("{},loss={loss}%", args.path);
+    let path = Path::new(&PathConfig {
+        impair: impair()?,
+        back: if args.both_ways { lossy.clone() } else { args.path.clone() },
+        forth: lossy,
+        seed: (1 + round).into(),
+        core: Some(args.rounds.cores.server),
+    })?;
+    let sender = SocketAddr::new(path.near().ip(args.ipv6), 19);
+    let mut server = chargen(args, path.near(), by_kernel, &format!("serve --listen {sender}"))?;
+    server.wait_for_line("ready")?;
+    let time = args.rounds.duration();
+    let load = format!("load --json --connect {sender} --warm-up 0 --duration {}ms", time.as_millis());
+    let load = chargen(args, path.far(), to_kernel, &load)?;
+    let command = load.command().to_owned();
+    let printed = load.output(time + 2 * PATIENCE)?;
+    server.stop()?;
+    let stats = path.stop()?;
+    if let Some(doubt) = doubt(&stats) {
+        eprintln!("{doubt}");
+    }
+    match serde_json::from_str::<Loaded>(&printed) {
+        Ok(Loaded { seconds, bytes_down }) => {
+            Ok([bytes_down * 8.0 / 1e6 / seconds, 100.0 * stats.forth.lost as f64 / stats.forth.received.max(1) as f64])
+        }
+        Err(_) => Err(Error::Unexpected { command, printed }),
+    }
+}
+
+/// Starts a chargen server or load on `host` over its kernel, or over AF_XDP.
+fn chargen(args: &Args, host: &Host, over_kernel: bool, words: &str) -> Result<Process, Error> {
+    let mut command = host.command(&linerate()?);
+    command.arg("chargen").args(words.split_whitespace()).arg(format!("--cores={}", args.rounds.cores.load));
+    if over_kernel {
+        host.address()?;
+        // A namespace may not change its default, which is the host's, but its routes have their own.
+        let interface = host.interface();
+        host.namespace().ip(&format!("route change 10.99.0.0/24 dev {interface} congctl {CONGESTION}"))?;
+        host.namespace().ip(&format!("-6 route add fd99::/64 dev {interface} metric 1 congctl {CONGESTION}"))?;
+        command.args(["--via", "kernel"]);
+    } else {
+        command.args(host.via_args()).args(args.linerate.split_whitespace());
+    }
+    Process::start(command)
 }
 
 /// Returns the reason why the path of a measurement may differ from the requested one.
-fn doubt(measured: &Measured) -> Option<String> {
-    let crossing = &measured.crossing;
-    if crossing.stray > 0 {
-        return Some(format!("{} frames were lost in addition to the requested loss", crossing.stray));
+fn doubt(stats: &PathStats) -> Option<String> {
+    if stats.stray > 0 {
+        return Some(format!("{} frames were lost in addition to the requested loss", stats.stray));
     }
-    let late = [crossing.forth.late_us.p99, crossing.back.late_us.p99, crossing.pauses_us.p99];
+    let late = [stats.forth.late_us.p99, stats.back.late_us.p99, stats.pauses_us.p99];
     let late = late.into_iter().fold(0.0, f64::max);
     (late > LATE).then(|| format!("one frame in a hundred was {late:.0} µs or more late"))
-}
-
-fn row(loss_percent: f64, pair: Pair, runs: &[Measured]) -> Row {
-    let rounds: Vec<f64> = runs.iter().map(Measured::mbit_per_s).collect();
-    let of = |count: fn(&Measured) -> u64| runs.iter().map(count).sum::<u64>() as f64;
-    let lost = of(|run| run.crossing.forth.lost) / of(|run| run.crossing.forth.received).max(1.0);
-    Row { loss_percent, pair, mbit_per_s: median(&rounds), rounds, lost_percent: lost * 100.0 }
-}
-
-fn median(figures: &[f64]) -> f64 {
-    let mut figures = figures.to_vec();
-    figures.sort_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    if figures.len() % 2 == 1 { figures[middle] } else { (figures[middle - 1] + figures[middle]) / 2.0 }
-}
-
-/// Returns the ratio of Linerate's goodput as sender to the kernel's.
-fn ratio(results: &[Row], loss: f64) -> Option<Ratio> {
-    let of = |pair| {
-        let row = results.iter().find(|row| row.loss_percent == loss && row.pair == pair);
-        row.map(|row| row.mbit_per_s)
-    };
-    let (linerate, linux) = (of(Pair::LinerateToLinux)?, of(Pair::LinuxToLinux)?);
-    Some(Ratio { loss_percent: loss, ratio: linerate / linux, required: REQUIRED })
-}
-
-fn print(report: &Report) {
-    let Report { path, buffer, congestion, .. } = report;
-    println!("path: {path}, {}", if report.both_ways { "losing both ways" } else { "losing data only" });
-    println!(
-        "kernel: {congestion}; linerate: --buffer {buffer}{}\n",
-        match &report.engine {
-            Some(engine) => format!(" --engine {engine}"),
-            None => String::new(),
-        }
-    );
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["loss %", "sender to receiver", "median Mbit/s", "least", "most", "frames lost %"]);
-    for Row { loss_percent, pair, mbit_per_s, rounds, lost_percent } in &report.results {
-        let least = rounds.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = rounds.iter().copied().fold(0.0, f64::max);
-        let [median, least, most] = [*mbit_per_s, least, most].map(|figure| format!("{figure:.2}"));
-        let (loss, lost) = (loss_percent.to_string(), format!("{lost_percent:.2}"));
-        table.add_row([loss, pair.name().to_owned(), median, least, most, lost]);
-    }
-    for column in table.column_iter_mut() {
-        if column.index != 1 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    println!("{table}");
-    if report.ratios.is_empty() {
-        return;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["loss %", "Linerate's goodput as sender, by Linux'", "required", ""]);
-    for Ratio { loss_percent, ratio, required } in &report.ratios {
-        let verdict = if ratio >= required { "met" } else { "missed" };
-        table.add_row([loss_percent.to_string(), format!("{ratio:.3}"), format!("{required}"), verdict.to_owned()]);
-    }
-    println!("\n{table}");
 }

@@ -4,7 +4,7 @@
 
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
-use linerate_benches::external::linerate;
+use linerate_benches::linerate;
 use linerate_compare::report::{ReportError, read};
 use linerate_compare::results::{App, Design, Outcome, Results, Row, SweepPoint, Swept};
 use linerate_harness::process::Process;

@@ -23,7 +23,6 @@ pub struct Course {
 enum Phase {
     /// SYN-ACK.
     Opening,
-    /// Echo.
     Echo,
     /// FIN of the server, which closes first.
     Answered,

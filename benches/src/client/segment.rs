@@ -19,7 +19,6 @@ const TCP: usize = 20;
 /// Flags of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
-    /// SYN.
     Syn,
     /// ACK, with or without data.
     Ack,

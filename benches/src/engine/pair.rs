@@ -121,7 +121,6 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         Ok(pair)
     }
 
-    /// Returns the client.
     pub fn client(&mut self) -> &mut SyntheticClient {
         &mut self.client
     }

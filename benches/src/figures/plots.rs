@@ -97,15 +97,15 @@ fn panel(title: &str, subtitle: &str, groups: &[Group], bar: impl Fn(&Measured) 
 }
 
 fn side_by_side(tables: &[Table]) -> Vec<Option<Panel>> {
-    const OVER: &str = "64-byte echoes over";
+    const OVER: &str = "network";
     let Some(table) = with(tables, OVER) else { return Vec::new() };
     let at = |connections: &str| -> Vec<Measured> {
         let rows = table.rows.iter().filter(|row| table.cell(row, "connections") == connections);
         let measured = rows.map(|row| Measured {
             name: table.cell(row, OVER),
             rate: table.cell(row, "requests/s"),
-            p50: table.cell(row, "RTT µs: p50"),
-            p99: table.cell(row, "p99"),
+            p50: table.cell(row, "RTT p50 µs"),
+            p99: table.cell(row, "p99 µs"),
             is_baseline: table.cell(row, OVER).starts_with("kernel"),
         });
         measured.collect()
@@ -240,9 +240,9 @@ mod tests {
 
     #[test]
     fn plot_has_names_values_and_machine_of_the_table() {
-        let text = "| connections | 64-byte echoes over | requests/s | RTT µs: p50 | p99 |\n|--:|---|--:|--:|--:|\n\
-                    | 64 | virtio | 3320845 | 20.0 | 52.1 |\n| 64 | kernel sockets | 136891 | 445.7 | 966.1 |\n\
-                    | 1 | virtio | 943091 | 0.9 | 1.7 |\n\n*a machine; a day.*\n";
+        let text = "| network | connections | requests/s | RTT p50 µs | p99 µs |\n|---|--:|--:|--:|--:|\n\
+                    | virtio | 64 | 3320845 | 20.0 | 52.1 |\n| kernel, sleeping | 64 | 136891 | 445.7 | 966.1 |\n\
+                    | virtio | 1 | 943091 | 0.9 | 1.7 |\n\n*a machine; a day.*\n";
         let svg = plot("side-by-side", text).unwrap();
         for part in [">virtio<", ">3.32 M<", ">137 k<", ">0.9, p99 1.7<", ">a machine; a day.<", "bar base"] {
             assert!(svg.contains(part), "{part} is not in {svg}");

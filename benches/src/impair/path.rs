@@ -62,9 +62,7 @@ pub struct PathStats {
 /// Statistics of one direction, in frames.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Direction {
-    /// Received.
     pub received: u64,
-    /// Sent.
     pub sent: u64,
     /// Lost by chance.
     pub lost: u64,
@@ -117,12 +115,10 @@ impl Path {
         Ok(path)
     }
 
-    /// Returns the near host.
     pub fn near(&self) -> &Host {
         &self.near
     }
 
-    /// Returns the far host.
     pub fn far(&self) -> &Host {
         &self.far
     }

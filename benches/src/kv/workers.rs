@@ -287,7 +287,6 @@ impl Worker {
 
 /// One access pattern as a bench.
 pub struct Measured<'a> {
-    /// Workers.
     pub workers: &'a RefCell<Workers>,
     /// Access pattern.
     pub pattern: AccessPattern,
@@ -303,7 +302,7 @@ impl Bench for Measured<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::answer_to_get;
+    use crate::kv::memory::answer_to_get;
 
     fn workers(count: usize) -> Workers {
         workers_with(count, Beside::default())

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maximum virtual time of a transfer.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const TIME_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Smallest step of the clock.
 const STEP: Duration = Duration::from_nanos(100);
 /// Bytes of frames that may wait for the link. More than any window, so that frames are lost at random only.
@@ -45,7 +45,6 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All transports.
     pub const ALL: [Transport; 5] =
         [Transport::Rc, Transport::UdGoBackN, Transport::Ud, Transport::Native, Transport::Smoltcp];
 
@@ -100,7 +99,7 @@ impl Counts {
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The transfer exceeded its time limit, or neither end had further work.
-    #[error("{transport}: {delivered} of {bytes} bytes were delivered in {} s of virtual time", PATIENCE.as_secs())]
+    #[error("{transport}: {delivered} of {bytes} bytes were delivered in {} s of virtual time", TIME_LIMIT.as_secs())]
     Stalled {
         /// Name of the transport.
         transport: &'static str,
@@ -123,7 +122,6 @@ trait Endpoint {
     fn turn(&mut self, now: Instant) -> bool;
     /// Returns the time of the next work without received frames.
     fn due(&mut self) -> Option<Instant>;
-    /// Returns the NIC.
     fn nic(&mut self) -> &mut MemoryNic;
 }
 
@@ -167,15 +165,15 @@ impl Site {
         (Site { link, sent }, [a, b])
     }
 
-    /// Runs both ends until `delivered` returns the number of delivered bytes, as it does at the end of the transfer.
-    /// `delivered` returns an error if the connection was lost.
+    /// Runs both ends until `delivered` returns the number of delivered bytes, which ends the transfer. Returns `None`
+    /// if the ends stall, or if the transfer takes longer than [`TIME_LIMIT`]. Fails with the error of `delivered`.
     fn run<A: Endpoint, B: Endpoint>(
         &self,
         (sender, receiver): (&mut A, &mut B),
         mut delivered: impl FnMut(&A, &B) -> Result<Option<u64>, TransferError>,
     ) -> Result<Option<Counts>, TransferError> {
         let clock = self.link.clock();
-        while clock.now() < Instant::ZERO + PATIENCE {
+        while clock.now() < Instant::ZERO + TIME_LIMIT {
             let now = clock.now();
             let is_busy = receiver.turn(now) | sender.turn(now);
             if let Some(delivered) = delivered(sender, receiver)? {

@@ -57,7 +57,6 @@ pub enum Deviation {
     More {
         /// Name of the path.
         path: String,
-        /// Current count.
         count: u64,
         /// Accepted count.
         accepted: u64,
@@ -69,7 +68,6 @@ pub enum Deviation {
     Unknown {
         /// Name of the path.
         path: String,
-        /// Current count.
         count: u64,
     },
     /// The path of an accepted count no longer exists.

@@ -52,7 +52,6 @@ impl Operation {
 #[derive(Debug, thiserror::Error)]
 #[error("{command} {reason}")]
 pub struct CommandError {
-    /// Command.
     pub command: String,
     /// Failure.
     pub reason: String,

@@ -1,6 +1,5 @@
-//! Requirements on measured figures: limits, ratios, and accepted instruction counts.
+//! Requirements on measured figures: limits and accepted instruction counts.
 
 pub mod baseline;
 pub mod instructions;
 pub mod limit;
-pub mod ratios;

@@ -1,33 +1,32 @@
-//! Capabilities of this machine, and hugepages reserved for the duration of a command.
+//! Capabilities of this machine, the features that it can build, and hugepages for the duration of a command.
 
-use crate::cargo::command;
-use crate::output::{note, say};
-use crate::process;
+use crate::process::{cargo, command, script};
+use crate::{note, say};
 use linerate_harness::hugepages::Reserved;
 use linerate_hugepages::{Host, PageSize};
 use std::fs;
+use std::process::Command;
 
-/// Variable in which `run` passes the packages that are missing.
-const MISSING: &str = "LINERATE_MISSING_PACKAGES";
+/// Packages of the lab: the emulator, and the files that guests take from this machine.
+const LAB: &str = "qemu-system-x86 busybox-static kmod make xz-utils rdma-core ibverbs-providers rdmacm-utils ethtool \
+                   iproute2 iputils-ping";
 
 /// Capabilities that decide which steps can run.
 #[derive(Debug)]
 pub struct Machine {
     missing: Vec<String>,
-    root: bool,
-    namespaces: bool,
+    /// True if network namespaces can be created.
+    pub has_namespaces: bool,
 }
 
 impl Machine {
     /// Detects the capabilities and prints the missing ones.
     pub fn detect() -> Machine {
         say("machine");
-        let missing = std::env::var(MISSING).unwrap_or_default();
-        let root = rustix::process::geteuid().is_root();
+        let missing = std::env::var("LINERATE_MISSING_PACKAGES").unwrap_or_default();
         let machine = Machine {
             missing: missing.split_whitespace().map(str::to_owned).collect(),
-            root,
-            namespaces: root && process::succeeds(command("unshare", "--net true")),
+            has_namespaces: is_root() && command("unshare --net true").status().is_ok_and(|status| status.success()),
         };
         if !machine.dpdk() {
             note("without DPDK: everything that needs a DPDK port is left out");
@@ -38,45 +37,75 @@ impl Machine {
         machine
     }
 
-    /// Creates a machine with root on which only the packages `missing` are missing.
+    /// Creates a machine on which only the packages `missing` are missing.
     #[cfg(test)]
     pub fn with_missing(missing: &[&str]) -> Machine {
-        Machine { missing: missing.iter().map(|package| (*package).to_owned()).collect(), root: true, namespaces: true }
+        Machine { missing: missing.iter().map(|package| (*package).to_owned()).collect(), has_namespaces: true }
     }
 
-    /// Creates a machine with all packages for a user without privileges.
-    #[cfg(test)]
-    pub fn without_root() -> Machine {
-        Machine { missing: Vec::new(), root: false, namespaces: false }
-    }
-
-    /// Returns whether a package is installed. It must be among the packages that `run` installs for the command.
-    pub fn has(&self, package: &str) -> bool {
-        self.missing.iter().all(|missing| missing != package)
+    /// Returns whether the packages are installed. `run` installs them for the command.
+    pub fn has(&self, packages: &str) -> bool {
+        packages.split_whitespace().all(|package| self.missing.iter().all(|missing| missing != package))
     }
 
     /// Returns whether the build dependencies of the feature `dpdk` are installed.
     pub fn dpdk(&self) -> bool {
-        ["libdpdk-dev", "libpcap-dev", "libclang-dev", "pkg-config"].iter().all(|package| self.has(package))
+        self.has("libdpdk-dev libpcap-dev libclang-dev pkg-config")
     }
 
     /// Returns whether the build dependencies of the feature `rdma` are installed.
     pub fn rdma(&self) -> bool {
-        ["libclang-dev", "cmake", "make"].iter().all(|package| self.has(package))
+        self.has("libclang-dev cmake make")
     }
 
-    /// Returns whether this process runs as root.
-    pub fn is_root(&self) -> bool {
-        self.root
+    /// Returns the features of `linerate-apps` that the machine can build.
+    fn apps(&self) -> String {
+        let dpdk = if self.dpdk() { " --features linerate-apps/dpdk" } else { "" };
+        let rdma = if self.rdma() { " --features linerate-apps/rdma" } else { "" };
+        format!("--no-default-features --features linerate-apps/smoltcp-engine{dpdk}{rdma}")
     }
 
-    /// Returns whether network namespaces can be created.
-    pub fn has_namespaces(&self) -> bool {
-        self.namespaces
+    /// Returns the selection of all packages and features that the machine can build.
+    pub fn everything(&self) -> String {
+        let excluded = if self.dpdk() { "" } else { " --exclude linerate-dpdk-sys" };
+        format!("--workspace{excluded} {}{}", self.apps(), self.devices())
+    }
+
+    /// Returns the features of libraries with devices that the machine can build.
+    pub fn devices(&self) -> String {
+        let dpdk = if self.dpdk() { " --features linerate-bypass/dpdk" } else { "" };
+        format!("{dpdk}{}", if self.rdma() { " --features linerate-rdma/native" } else { "" })
+    }
+
+    /// Creates a command that builds `linerate` and the packages and features in `more` in release mode.
+    pub fn build(&self, more: &str) -> Command {
+        cargo(&format!("build --release -p linerate-apps {more} {}", self.apps()))
+    }
+
+    /// Returns the reason why the lab cannot run here.
+    pub fn lab_obstacle(&self) -> Option<String> {
+        if !self.has_namespaces {
+            return Some("it needs root, for network namespaces and to read the files that guests run".to_owned());
+        }
+        if !self.dpdk() || !self.rdma() {
+            return Some("it needs DPDK, cmake, make and libclang".to_owned());
+        }
+        LAB.split_whitespace().find(|package| !self.has(package)).map(|package| format!("{package} is missing"))
+    }
+
+    /// Creates a command that builds the lab in release mode, with the tests of devices from the packages `selection`,
+    /// and runs `suites`.
+    pub fn lab(&self, selection: &str, suites: &[&str]) -> Command {
+        let mut lab = script("lab");
+        lab.args(suites).env("BUILD", format!("-p linerate-lab {}", self.apps())).env("DEVICE_TESTS", selection);
+        lab
     }
 }
 
-/// Hugepages that are released on drop.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 pub struct Hugepages(Reserved);
 
 impl Drop for Hugepages {
@@ -99,8 +128,7 @@ pub fn reserve_hugepages(wanted: u64) -> Option<Hugepages> {
         Ok(reserved) => reserved,
         Err(error) => {
             note(&format!("hugepages: {free} are free of {target} wanted, and no more can be reserved: {error}"));
-            let megabytes = (target * PageSize::MB_2.bytes()) >> 20;
-            note(&format!("root can reserve them: linerate hugepages reserve --memory {megabytes}M --top-up"));
+            note(&format!("root can reserve them: linerate hugepages reserve --memory {}M --top-up", 2 * target));
             return None;
         }
     };
@@ -115,7 +143,7 @@ pub fn reserve_hugepages(wanted: u64) -> Option<Hugepages> {
 fn target(wanted: u64, free: u64, meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0);
-    wanted.min(free + kilobytes / 4 / (PageSize::MB_2.bytes() / 1024)).max(free)
+    wanted.min(free + kilobytes / 4 / 2048).max(free)
 }
 
 #[cfg(test)]
@@ -124,24 +152,33 @@ mod tests {
 
     #[test]
     fn features_need_all_of_their_packages() {
-        assert!(Machine::with_missing(&["valgrind"]).dpdk());
-        let without_clang = Machine::with_missing(&["libclang-dev"]);
-        assert!(!without_clang.dpdk() && !without_clang.rdma());
-        let without_cmake = Machine::with_missing(&["cmake"]);
-        assert!(without_cmake.dpdk() && !without_cmake.rdma());
+        let all = "--workspace --no-default-features --features linerate-apps/smoltcp-engine --features \
+                   linerate-apps/dpdk --features linerate-apps/rdma --features linerate-bypass/dpdk --features \
+                   linerate-rdma/native";
+        assert_eq!(Machine::with_missing(&["valgrind"]).everything(), all);
+        assert!(!Machine::with_missing(&["cmake"]).everything().contains("rdma"));
+        let neither = Machine::with_missing(&["libclang-dev"]).everything();
+        assert!(
+            neither.ends_with(
+                "--exclude linerate-dpdk-sys --no-default-features --features \
+                                   linerate-apps/smoltcp-engine"
+            ),
+            "{neither}"
+        );
     }
 
     #[test]
     fn hugepages_take_at_most_a_quarter_of_the_available_memory() {
         let meminfo = "MemTotal:       16000000 kB\nMemAvailable:    8388608 kB\n";
-        assert_eq!(target(512, 0, meminfo), 512);
-        assert_eq!(target(2048, 0, meminfo), 1024);
-        assert_eq!(target(2048, 100, meminfo), 1124);
+        assert_eq!([target(512, 0, meminfo), target(2048, 0, meminfo), target(2048, 100, meminfo)], [512, 1024, 1124]);
+        assert_eq!([target(512, 600, meminfo), target(512, 100, "")], [600, 100], "free pages suffice");
     }
 
     #[test]
-    fn free_hugepages_suffice() {
-        assert_eq!(target(512, 600, "MemAvailable: 8388608 kB\n"), 600);
-        assert_eq!(target(512, 100, ""), 100);
+    fn lab_needs_root_and_packages() {
+        assert_eq!(Machine::with_missing(&["valgrind"]).lab_obstacle(), None);
+        assert_eq!(Machine::with_missing(&["kmod"]).lab_obstacle().unwrap(), "kmod is missing");
+        let user = Machine { has_namespaces: false, missing: Vec::new() };
+        assert!(user.lab_obstacle().unwrap().contains("root"));
     }
 }

@@ -1,20 +1,20 @@
 //! Programs with inherited output, and their end by signals.
 //!
-//! This process adopts orphaned descendants, so that the end of a step includes the processes that its program started.
+//! This process adopts orphaned descendants, so that the end of a command includes the processes that its programs
+//! started.
 
-use crate::error::Error;
+use crate::{Error, UNABLE};
 use linerate_harness::interrupt;
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::HashSet;
-use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 /// Interval of checks for the end of a program and for an interruption.
 const TICK: Duration = Duration::from_millis(20);
@@ -22,6 +22,8 @@ const TICK: Duration = Duration::from_millis(20);
 const AFTER_CTRL_C: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const AFTER_TERM: Duration = Duration::from_secs(10);
+/// Script with the steps that are more than one command.
+pub const STEPS: &str = "benches/tasks/steps.sh";
 
 /// Exit status due to the first signal; 0 without one.
 static SIGNAL_STATUS: AtomicU8 = AtomicU8::new(0);
@@ -46,95 +48,74 @@ pub fn supervise() -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the exit status due to a received signal.
 pub fn signal_status() -> Option<u8> {
     Some(SIGNAL_STATUS.load(Ordering::Relaxed)).filter(|status| *status != 0)
 }
 
+pub fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    command
+}
+
+pub fn cargo(arguments: &str) -> Command {
+    command(&format!("cargo {arguments}"))
+}
+
+/// Creates a command that runs the step `arguments` of [`STEPS`].
+pub fn script(arguments: &str) -> Command {
+    command(&format!("{STEPS} {arguments}"))
+}
+
+/// Returns the path of a program in the directory `profile` of cargo's target directory.
+pub fn built(profile: &str, program: &str) -> String {
+    format!("{}/{profile}/{program}", env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into()))
+}
+
 /// Returns the command line, with changed environment variables.
 pub fn line(command: &Command) -> String {
-    let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let environment = command.get_envs().filter_map(|(name, value)| Some((name, value?.to_string_lossy())));
     let environment = environment.map(|(name, value)| {
-        let value = value.to_string_lossy();
         let quote = if value.contains(' ') { "'" } else { "" };
         format!("{}={quote}{value}{quote}", name.to_string_lossy())
     });
-    let words = linerate_harness::child::words(command);
-    environment.chain(words).collect::<Vec<_>>().join(" ")
+    environment.chain(linerate_harness::child::words(command)).collect::<Vec<_>>().join(" ")
 }
 
-/// Program in the background, which is ended together with this process.
-pub struct Background {
-    line: String,
-    child: Child,
+/// Runs `command` until it succeeds. The exit status [`UNABLE`] skips it, for the reason that it has written.
+pub fn run(mut command: Command) -> Result<(), Error> {
+    let (line, reason) = (line(&command), tempfile::NamedTempFile::new()?);
+    command.env("LINERATE_SKIPPED", reason.path());
+    match status(command)? {
+        status if status.success() => Ok(()),
+        status if status.code() == Some(UNABLE.into()) => match fs::read_to_string(&reason)?.trim() {
+            "" => Err(Error::Skipped(format!("{line} printed the reason"))),
+            reason => Err(Error::Skipped(reason.to_owned())),
+        },
+        status => Err(Error::Failed(format!("{line}: {status}"))),
+    }
 }
 
-impl Background {
-    /// Starts `command`.
-    pub fn start(mut command: Command) -> Result<Background, Error> {
-        let line = line(&command);
-        let child = command.spawn().map_err(|error| Error::failed(format!("{line}: {error}")))?;
-        Ok(Background { line, child })
-    }
-
-    /// Waits until the program ends and returns its exit status.
-    pub fn status(mut self) -> Result<ExitStatus, Error> {
-        loop {
-            if let Some(status) = self.poll()? {
-                return Ok(status);
-            }
-            thread::sleep(TICK);
-        }
-    }
-
-    /// Waits until the program succeeds.
-    pub fn success(self) -> Result<(), Error> {
-        let line = self.line.clone();
-        match self.status()? {
-            status if status.success() => Ok(()),
-            status => Err(Error::failed(format!("{line}: {status}"))),
-        }
-    }
-
-    /// Returns the exit status if the program has ended. On an interruption it ends all descendants first.
-    pub fn poll(&mut self) -> Result<Option<ExitStatus>, Error> {
-        let status = self.child.try_wait()?;
+/// Runs `command` and returns its exit status. An interruption ends all descendants.
+fn status(mut command: Command) -> Result<ExitStatus, Error> {
+    let mut child = command.spawn().map_err(|error| Error::Failed(format!("{}: {error}", line(&command))))?;
+    loop {
+        let status = child.try_wait()?;
         if status.is_some_and(|status| status.signal().is_some()) {
             // The signal of a terminal may reach the program earlier than this process.
             thread::sleep(TICK);
         }
-        if interrupt::is_interrupted() {
-            end_descendants();
-            let _ = self.child.try_wait();
-            return Err(Error::Interrupted);
+        match status {
+            _ if interrupt::is_interrupted() => {
+                end_descendants();
+                let _ = child.try_wait();
+                return Err(Error::Interrupted);
+            }
+            Some(status) => return Ok(status),
+            None => thread::sleep(TICK),
         }
-        Ok(status)
     }
-}
-
-/// Runs `command` until it succeeds.
-pub fn run(command: Command) -> Result<(), Error> {
-    Background::start(command)?.success()
-}
-
-/// Runs `command`, and returns its standard output and whether it succeeded.
-pub fn capture(mut command: Command) -> Result<(String, bool), Error> {
-    command.stdout(Stdio::piped());
-    let mut program = Background::start(command)?;
-    let mut pipe = program.child.stdout.take().expect("a pipe");
-    let reader = thread::spawn(move || {
-        let mut output = Vec::new();
-        pipe.read_to_end(&mut output).map(|_| String::from_utf8_lossy(&output).into_owned())
-    });
-    let status = program.status()?;
-    let output = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    Ok((output, status.success()))
-}
-
-/// Returns whether `command` succeeds, without its output.
-pub fn succeeds(mut command: Command) -> bool {
-    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
 }
 
 /// Ends all descendants: by SIGTERM, children first, and after a while by SIGKILL.
@@ -146,7 +127,8 @@ pub fn end_descendants() {
     // Orphans become children. Others are ended by their parents, and get no second signal.
     let mut signalled = HashSet::new();
     let ended = wait_until(AFTER_TERM, || {
-        let new: Vec<u32> = children(own).into_iter().filter(|child| signalled.insert(*child)).collect();
+        let children = processes().into_iter().filter(|(_, parent)| *parent == own).map(|(child, _)| child);
+        let new: Vec<u32> = children.filter(|child| signalled.insert(*child)).collect();
         signal_all(&new, Signal::TERM);
         descendants(own).is_empty()
     });
@@ -161,15 +143,13 @@ pub fn end_descendants() {
 
 fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
-    loop {
-        if done() {
-            return true;
-        }
+    while !done() {
         if Instant::now() > end {
             return false;
         }
         thread::sleep(TICK);
     }
+    true
 }
 
 fn signal_all(processes: &[u32], signal: Signal) {
@@ -177,11 +157,6 @@ fn signal_all(processes: &[u32], signal: Signal) {
         // The process may have ended.
         let _ = kill_process(pid, signal);
     }
-}
-
-/// Returns the running children of a process.
-fn children(of: u32) -> Vec<u32> {
-    processes().into_iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| pid).collect()
 }
 
 /// Returns the running descendants of a process.
@@ -217,17 +192,15 @@ fn parent(stat: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn parent_is_read_after_any_name() {
-        assert_eq!(parent("12 (a) Z (b) S 7 12 12 0"), Some(7));
-        assert_eq!(parent("12 (sh) Z 7 12 12 0"), None);
-        assert_eq!(parent(""), None);
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
     }
 
     #[test]
     fn descendants_include_grandchildren() {
-        let mut child =
-            Command::new("sh").args(["-c", "sleep 100 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = sh("sleep 100 & echo $!; wait").stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
         let grandchild = line.trim().parse().unwrap();
@@ -236,25 +209,14 @@ mod tests {
         signal_all(&[grandchild], Signal::KILL);
         child.wait().unwrap();
         assert!(descendants(child.id()).is_empty());
+        assert_eq!(parent("12 (a) Z (b) S 7 12 12 0"), Some(7));
     }
 
     #[test]
-    fn output_is_captured_with_the_outcome() {
-        let script = |script| {
-            let mut command = Command::new("sh");
-            command.args(["-c", script]);
-            command
-        };
-        assert_eq!(capture(script("echo a; echo b")).unwrap(), ("a\nb\n".into(), true));
-        assert_eq!(capture(script("echo a; exit 3")).unwrap(), ("a\n".into(), false));
-        let error = run(script("exit 3")).unwrap_err().to_string();
-        assert_eq!(error, "sh -c exit 3: exit status: 3");
-    }
-
-    #[test]
-    fn line_has_environment_and_words() {
-        let mut command = Command::new("cargo");
-        command.args(["test", "-q"]).env("A", "b c").env("N", "1").env_remove("GONE");
-        assert_eq!(line(&command), "A='b c' N=1 cargo test -q");
+    fn outcome_of_a_program_is_its_exit_status_and_its_reason() {
+        let outcome = |script| run(sh(script)).unwrap_err().to_string();
+        assert_eq!(outcome("exit 3"), "sh -c exit 3: exit status: 3");
+        assert_eq!(outcome("echo no root >$LINERATE_SKIPPED; exit 77"), "skipped: no root");
+        assert_eq!(outcome("exit 77"), "skipped: sh -c exit 77 printed the reason");
     }
 }

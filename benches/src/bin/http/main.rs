@@ -3,7 +3,6 @@
 
 mod hello;
 mod hyper_on_tokio;
-mod rates;
 
 use clap::{Parser, Subcommand};
 use hello::Over;
@@ -45,9 +44,6 @@ enum Command {
         #[arg(long, value_name = "ADDRESS")]
         listen: SocketAddr,
     },
-
-    /// Compare the rate of `linerate http serve` over virtio-user with that of the same server on tokio over loopback
-    Rates(rates::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,9 +58,5 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Command::Rates(args) => {
-            let json = args.json;
-            finish("http", rates::run(&args), json, rates::Report::is_met)
-        }
     }
 }

@@ -1,10 +1,6 @@
-//! Key-value service: compared with other servers over links; memory per key and longest calls; cost of a request on
-//! one worker or two.
+//! Key-value service: memory per key and longest calls; cost of a request on one worker or two.
 #![forbid(unsafe_code)]
 
-mod links;
-mod report;
-mod required;
 mod service;
 mod store;
 mod workers;
@@ -17,8 +13,6 @@ use std::process::ExitCode;
 /// Measure the key-value service
 #[derive(Parser)]
 enum Args {
-    /// Compare `linerate kv` with echo, redis-server and memcached, on the same two cores
-    Links(links::Args),
     /// Measure the memory of keys and values, and the longest single calls
     Store(store::Args),
     /// Measure the cost of requests in the service alone, without a network
@@ -40,7 +34,6 @@ pub enum Error {
 
 fn main() -> ExitCode {
     match Args::parse() {
-        Args::Links(args) => finish("kv", links::run(&args), args.json, report::Report::is_met),
         Args::Store(args) => finish("kv", store::run(&args), args.json, store::Report::is_met),
         Args::Service(args) => finish("kv", service::run(&args), args.json, |_| true),
         Args::Workers(args) => finish("kv", workers::run(&args), args.json, |_| true),

@@ -4,7 +4,6 @@
 //! addresses (`macswap`). A bounce is a frame that returned to the first.
 
 use linerate_harness::Error;
-use linerate_harness::namespace::Host;
 use linerate_harness::process::Process;
 use std::path::Path;
 use std::process::Command;
@@ -29,43 +28,21 @@ pub fn bounces(scratch: &Path, server_core: usize, load_core: usize, duration: D
     // The same devices as `linerate` creates for `vhost:` and `virtio-user:`.
     let vhost = format!("net_vhost0,iface={},queues=1,tso=1", socket.display());
     let virtio = format!("net_virtio_user0,path={},queues=1,queue_size=512", socket.display());
-    measure(scratch, [(None, &vhost, server_core), (None, &virtio, load_core)], duration)
-}
-
-/// Bounces frames between the interfaces of two hosts over AF_XDP, as [`bounces`] does. The first host sends.
-pub fn bounces_between(
-    hosts: &[Host; 2],
-    scratch: &Path,
-    server_core: usize,
-    load_core: usize,
-    duration: Duration,
-) -> Result<f64, Error> {
-    // The same devices as `linerate` creates for `af_xdp:`.
-    let [near, far] = hosts.each_ref().map(|host| format!("net_af_xdp0,iface={}", host.interface()));
-    let ends = [(Some(&hosts[1]), &*far, server_core), (Some(&hosts[0]), &*near, load_core)];
-    measure(scratch, ends, duration)
-}
-
-/// Host of a process, if not this one; its device; and its core.
-type End<'a> = (Option<&'a Host>, &'a str, usize);
-
-/// Bounces frames from the second end to the first and back.
-fn measure(scratch: &Path, [server, load]: [End; 2], duration: Duration) -> Result<f64, Error> {
     let seconds = duration.as_secs().max(1) as usize;
     let wanted = WARM_UP + seconds;
     let reporting = PATIENCE + PER_REPORT * wanted as u32;
     // Start of both processes.
     let limit = PATIENCE + reporting;
-    let start = |mode, end: End, other| {
-        let mut command = testpmd(mode, end, other, limit);
+    let start = |mode, device: &str, core, other| {
+        let mut command = testpmd(mode, device, core, other, limit);
         // EAL leaves files in this directory.
         command.env("RUNTIME_DIRECTORY", scratch);
         Process::start(command)
     };
-    let mut bouncing = start("macswap", server, load.2)?;
+    let mut bouncing = start("macswap", &vhost, server_core, load_core)?;
     // Its first report shows that the port is open and served.
     bouncing.read_until(PATIENCE, |line| Reports::default().read(line))?;
-    let mut sending = start("flowgen", load, server.2)?;
+    let mut sending = start("flowgen", &virtio, load_core, server_core)?;
     let mut reports = Reports::default();
     let all = |line: &str| reports.read(line) && reports.received.len() == wanted;
     sending.read_until(reporting, all)?;
@@ -75,9 +52,8 @@ fn measure(scratch: &Path, [server, load]: [End; 2], duration: Duration) -> Resu
 
 /// Returns a process whose forwarding thread is pinned to `core` and whose main thread, which prints and otherwise
 /// sleeps, to `other`. `timeout` ends it after `limit`, in case this process dies.
-fn testpmd(mode: &str, (host, device, core): End, other: usize, limit: Duration) -> Command {
-    let program = Path::new("timeout");
-    let mut command = host.map_or_else(|| Command::new(program), |host| host.command(program));
+fn testpmd(mode: &str, device: &str, core: usize, other: usize, limit: Duration) -> Command {
+    let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &limit.as_secs().to_string(), "dpdk-testpmd"]);
     command.args(["--lcores", &format!("0@{other},1@{core}"), "--main-lcore", "0"]);
     command.args(["--in-memory", "--single-file-segments", "--no-pci", "--no-telemetry", "-m", "256"]);
