@@ -220,7 +220,6 @@ pub struct OpReport {
 /// GETs served by one-sided READs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OneSidedReport {
-    /// Number of READs.
     pub reads: u64,
     /// GETs whose value was found by READs.
     pub found: u64,
@@ -245,7 +244,6 @@ pub struct CountReport {
     /// All requests.
     #[serde(flatten)]
     pub all: Report,
-    /// Number of counters.
     pub counters: u64,
     /// FETCH_AND_ADDs completed, in all phases.
     pub adds: u64,

@@ -44,7 +44,6 @@ pub enum Request {
     Signal {
         /// Identifier of the script.
         id: u64,
-        /// Signal number.
         signal: i32,
     },
 }
@@ -58,7 +57,6 @@ pub enum Reply {
     Event {
         /// Identifier of the script.
         id: u64,
-        /// Event.
         event: Event,
     },
 }

@@ -19,7 +19,6 @@ use std::thread;
 pub struct Gate(UnixListener);
 
 impl Gate {
-    /// Opens a gate at `socket`.
     pub fn open(socket: &Path, guest: Starter) -> Result<Gate> {
         let listener = UnixListener::bind(socket).context(socket.to_string_lossy())?;
         let accepting = listener.try_clone().context(socket.to_string_lossy())?;

@@ -12,7 +12,6 @@ use std::process::Command;
 /// Environment of all suites.
 #[derive(Debug)]
 pub struct Lab {
-    /// Log.
     pub log: Log,
     /// Guest kernel.
     pub image: Image,
@@ -36,7 +35,6 @@ impl Lab {
         Ok(Lab { log, image, initramfs, linerate, out, scratch })
     }
 
-    /// Returns the path of a socket.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.scratch.path().join(format!("{name}.sock"))
     }

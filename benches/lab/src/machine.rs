@@ -28,7 +28,6 @@ pub struct Setup<'a> {
     pub name: &'static str,
     /// Memory.
     pub megabytes: u32,
-    /// CPUs.
     pub cpus: u32,
     /// Emulates an IOMMU, for devices that request it.
     pub iommu: bool,

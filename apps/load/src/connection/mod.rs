@@ -45,7 +45,6 @@ pub enum PlanError {
     /// The server's ports exceed the port range.
     #[error("--ports {ports}: exceeds the port range after {remote}")]
     PortRange {
-        /// Number of ports.
         ports: u16,
         /// Address with the first port.
         remote: SocketAddr,

@@ -34,7 +34,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the stage.
     pub fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Opening,

@@ -12,7 +12,6 @@ pub const EXPIRY_INTERVAL: Duration = Duration::from_millis(5);
 pub const SEND_BATCH: usize = 64;
 /// Delay before sending again after the transport refused a datagram.
 pub const RETRY_DELAY: Duration = Duration::from_micros(50);
-/// Timeout of the first answer.
 pub const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Parameters of a load over a lossy transport.

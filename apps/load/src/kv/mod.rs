@@ -29,7 +29,6 @@ const MOST_REFUSED: u64 = 1000;
 /// Counters of answered GETs or SETs while measuring.
 #[derive(Debug, Default)]
 pub struct OpStats {
-    /// Number of requests.
     pub requests: u64,
     /// Bytes of received or sent values.
     pub bytes: u64,

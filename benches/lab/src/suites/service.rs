@@ -8,7 +8,6 @@ use linerate_harness::process::Ended;
 pub struct Service {
     /// Command.
     pub name: &'static str,
-    /// Port.
     pub port: u16,
     /// Options of the server.
     pub serve: &'static str,
@@ -64,11 +63,9 @@ pub const ALL: [Service; 2] = [ECHO, KV];
 /// One end of the wire.
 #[derive(Debug, Clone)]
 pub struct End {
-    /// `--via`.
     pub via: String,
     /// Address.
     pub ip: String,
-    /// Workers.
     pub workers: u16,
     /// Further arguments.
     pub args: String,
@@ -85,7 +82,6 @@ impl End {
         End { via: via.into(), ip: ip.into(), workers: 1, args: String::new() }
     }
 
-    /// Returns its arguments.
     fn arguments(&self) -> String {
         // The host and two guests share few cores, so that idle workers must not poll.
         let ours = match self.via.split_once(':') {

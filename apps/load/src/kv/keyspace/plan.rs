@@ -11,13 +11,11 @@ use std::sync::atomic::AtomicU64;
 /// Parameters of a key-value load.
 #[derive(Debug, Clone)]
 pub struct KvPlan {
-    /// Protocol.
     pub protocol: Protocol,
     /// Connections of all workers.
     pub connections: usize,
     /// Outstanding requests on each connection: the limit in an open loop, the exact number otherwise.
     pub depth: usize,
-    /// Number of keys.
     pub keys: u64,
     /// Range of value lengths in bytes.
     pub value_size: RangeInclusive<u32>,

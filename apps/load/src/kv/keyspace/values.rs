@@ -17,7 +17,6 @@ pub struct Values {
     run: u64,
 }
 
-/// One value.
 #[derive(Clone, Copy)]
 pub struct Value {
     /// Length in bytes.

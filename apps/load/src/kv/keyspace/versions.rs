@@ -39,7 +39,6 @@ const _: () = assert!(size_of::<Mutex<Key>>() <= 32);
 /// An outstanding SET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
-    /// Version.
     pub version: u32,
     /// Last settled version when the SET was sent.
     pub settled: u32,

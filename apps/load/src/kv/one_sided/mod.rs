@@ -37,7 +37,6 @@ pub struct Exported {
 /// Counters of one-sided GETs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct OneSidedStats {
-    /// READs.
     pub reads: u64,
     /// GETs whose value was found.
     pub found: u64,

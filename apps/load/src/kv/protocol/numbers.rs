@@ -8,7 +8,6 @@ const LINE: usize = 1024;
 pub enum NumbersReply<const N: usize> {
     /// An array of numbers.
     Numbers([u64; N]),
-    /// Null.
     Null,
     /// An error message.
     Error(String),

@@ -13,7 +13,6 @@ const LONGEST_VALUE: u32 = 512 << 20;
 /// Bytes of a reply quoted in error messages.
 const SHOWN: usize = 80;
 
-/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RequestResult<'a> {
     /// Length of the value.
@@ -55,7 +54,6 @@ enum Stage {
     Tail(usize),
 }
 
-/// Expected values.
 #[derive(Clone, Copy)]
 pub struct Expected<'a> {
     pub values: &'a Values,

@@ -30,7 +30,6 @@ const FILLING: usize = 256;
 pub struct UdpPlan {
     /// The server.
     pub remote: SocketAddr,
-    /// Local address.
     pub local: IpAddr,
     /// First local port; the number of ports is that of the plan's connections.
     pub first: u16,
@@ -167,7 +166,6 @@ impl UdpKvLoad {
         self.datagram_errors
     }
 
-    /// Returns the measured duration.
     pub fn measured(&self) -> Duration {
         self.measured
     }
