@@ -6,7 +6,7 @@
 use clap::Parser;
 use linerate::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use linerate::{CorePlacement, NetConfig, Network};
-use linerate_process::signals;
+use linerate_apps::signals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;

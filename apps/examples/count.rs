@@ -7,7 +7,7 @@ use clap::Parser;
 use linerate::{ConnId, Origin, Service, Transport};
 use linerate::{NetConfig, Network};
 use linerate_apps::inspect::InspectArgs;
-use linerate_process::signals;
+use linerate_apps::signals;
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;

@@ -8,7 +8,9 @@ pub mod doctor;
 mod error;
 pub mod inspect;
 mod local_client;
+mod log;
 mod top;
 mod usage;
 
+pub use commands::shared::signals;
 pub use error::Error;

@@ -1,8 +1,8 @@
 //! Location of a program: this machine, or one reached through a command prefix such as `ssh root@a`.
 
 use crate::host_checks::Examined;
-use linerate_harness::Error;
-use linerate_harness::process::Process;
+use linerate_process::Error;
+use linerate_process::process::Process;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Location {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_harness::child::words;
+    use linerate_process::child::words;
 
     #[test]
     fn prefix_precedes_the_program() {

@@ -11,7 +11,6 @@ pub const FORMAT: u32 = 1;
 /// Results of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// [`FORMAT`].
     pub format: u32,
     /// Program version.
     pub version: String,
@@ -78,7 +77,6 @@ pub struct Settings {
     pub zipf: f64,
     /// Core of each server, and of its service if that has its own.
     pub server_cores: Vec<usize>,
-    /// Core of each load.
     pub load_cores: Vec<usize>,
     /// Kernel tuning that was applied, a sentence each; empty if none.
     pub kernel_tuning: Vec<String>,
@@ -120,7 +118,6 @@ pub struct Row {
     pub threading: Option<Threading>,
     /// Set if polling threads shared a core, because there were too few.
     pub co_scheduled: bool,
-    /// Outcome.
     pub outcome: Outcome,
 }
 
@@ -147,13 +144,11 @@ pub enum Design {
 /// Link between two processes. Rows of different link kinds are not comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkInfo {
-    /// Kind of the link.
     pub kind: LinkKind,
     /// Software that emulates the link, if any: `rxe`, `QEMU`, `rxe in QEMU`.
     pub emulated_by: Option<String>,
 }
 
-/// Kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkKind {
@@ -209,7 +204,6 @@ pub struct Measured {
     pub load: Vec<String>,
     /// Fixed settings.
     pub fixed: Vec<Fixed>,
-    /// Sweeps.
     pub sweeps: Vec<Sweep>,
 }
 
@@ -291,7 +285,6 @@ pub enum Swept {
     OfferedRate,
     /// Bytes of a request and of its answer.
     Size,
-    /// Connections.
     Connections,
     /// Outstanding requests on each connection.
     Depth,
@@ -303,7 +296,6 @@ pub enum Swept {
     Bulk,
 }
 
-/// One value of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
     /// Value of the variable.

@@ -17,8 +17,8 @@ mod sweeps;
 use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
-use linerate_harness::Error;
-use linerate_harness::interrupt::is_interrupted;
+use linerate_process::Error;
+use linerate_process::interrupt::is_interrupted;
 use link::Link;
 use link_spec::LinkSpec;
 use network::Network;
@@ -43,9 +43,7 @@ const PATIENCE: u32 = 2;
 /// Settings common to all measurements.
 #[derive(Debug, Clone)]
 pub struct Setting {
-    /// Path of `linerate`.
     pub linerate: PathBuf,
-    /// The cores.
     pub cores: Cores,
     /// See [`Settings::get_ratio`].
     pub get_ratio: f64,
@@ -63,7 +61,6 @@ pub struct Status<'a> {
     pub steps: (usize, usize),
     /// Estimated remaining time.
     pub left: Duration,
-    /// The current task.
     pub task: &'a Task,
 }
 
@@ -84,13 +81,9 @@ pub struct Comparison {
 
 /// Configuration of a comparison.
 pub struct ComparisonConfig {
-    /// Path of `linerate`.
     pub linerate: PathBuf,
-    /// The rows.
     pub rows: Vec<Planned>,
-    /// The cores.
     pub cores: Cores,
-    /// The schedule.
     pub schedule: Schedule,
     /// Set if this is the short comparison.
     pub quick: bool,

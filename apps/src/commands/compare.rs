@@ -13,9 +13,9 @@ use linerate_compare::run::plan::{Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
-use linerate_harness::interrupt;
-use linerate_harness::remover::Remover;
+use linerate_process::interrupt;
 use linerate_process::output::{eprint_line, print_line};
+use linerate_process::remover::Remover;
 use machines::MachinesArgs;
 use std::fs;
 use std::io;
@@ -169,7 +169,7 @@ pub enum CompareError {
     },
     /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
-    Process(#[from] linerate_harness::Error),
+    Process(#[from] linerate_process::Error),
     /// A signal interrupted the comparison.
     #[error("interrupted: partial results are in {}", .0.display())]
     Interrupted(PathBuf),

@@ -1,6 +1,7 @@
 //! `linerate raw`.
 
 use super::shared::partial::{Interruption, print_report};
+use crate::commands::shared::{SummaryReport, WithContext, signals};
 use crate::error::Error;
 use linerate::RunContext;
 use linerate::units::{format_duration, parse_duration, parse_duration_or_none};
@@ -9,10 +10,7 @@ use linerate_bypass::Nic;
 use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
 use linerate_load::{Counts, Errors, FlightPlan};
-use linerate_process::SummaryReport;
-use linerate_process::WithContext;
 use linerate_process::output::{eprint_line, print_line};
-use linerate_process::signals;
 use linerate_service::Summary;
 use linerate_service::time::Clock;
 use std::sync::atomic::{AtomicBool, Ordering};

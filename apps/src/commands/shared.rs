@@ -1,9 +1,13 @@
 //! Parts shared by several subcommands.
 
 pub mod load;
+mod notify;
 pub mod partial;
 pub mod serve;
+pub mod signals;
+mod summary;
 pub mod udp_ports;
+mod with_context;
 
 /// Default address of `linerate echo`: port 7 needs privileges.
 pub const ECHO_ADDRESS: &str = "127.0.0.1:7007";
@@ -20,3 +24,5 @@ pub const MEMCACHED_ADDRESS: &str = "127.0.0.1:11211";
 
 pub use load::{LoadArgs, OpenArgs, TimesArgs};
 pub use serve::{ServeArgs, WorkArgs};
+pub use summary::SummaryReport;
+pub use with_context::WithContext;

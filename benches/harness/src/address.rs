@@ -1,6 +1,6 @@
 //! Addresses of servers that neither choose a port nor report readiness.
 
-use crate::{Error, wait};
+use crate::{Error, until};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -8,9 +8,8 @@ use std::time::Duration;
 /// Maximum time until a server listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits until `program` listens at `address`.
 pub fn wait_until_listening(address: SocketAddr, program: &str) -> Result<(), Error> {
-    wait::until(&format!("{program} at {address}"), PATIENCE, || Ok(TcpStream::connect(address).is_ok()))
+    until(&format!("{program} at {address}"), PATIENCE, || Ok(TcpStream::connect(address).is_ok()))
 }
 
 /// Returns a loopback address on which no program listens, a different one on each call.

@@ -1,7 +1,7 @@
 //! Counters of a server that runs with `--metrics`.
 
 use crate::Error;
-use crate::wait::{PATIENCE, until};
+use crate::{PATIENCE, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

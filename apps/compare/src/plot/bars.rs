@@ -21,10 +21,8 @@ pub struct Bars {
     pub groups: Vec<(String, Vec<Bar>)>,
 }
 
-/// A bar.
 #[derive(Debug, Clone, Default)]
 pub struct Bar {
-    /// Name.
     pub name: String,
     /// Text at the right: the value, or the reason for a missing one.
     pub text: String,

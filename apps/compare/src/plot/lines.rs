@@ -17,7 +17,6 @@ const BELOW: f64 = 44.0;
 /// A panel of lines.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
-    /// Title.
     pub title: String,
     /// Horizontal quantity with its unit.
     pub x: String,

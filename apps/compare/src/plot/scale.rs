@@ -71,7 +71,6 @@ impl Scale {
         self.labelled(&values, apart)
     }
 
-    /// Returns ticks at `values`.
     pub fn ticks_at(&self, values: &[f64], apart: f64) -> Vec<Tick> {
         self.labelled(&values.iter().map(|&value| (value, true)).collect::<Vec<_>>(), apart)
     }

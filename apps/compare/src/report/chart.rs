@@ -12,7 +12,6 @@ use crate::results::{App, Point, Sweep, SweepPoint, Swept};
 pub struct Figure {
     /// Title; empty if a heading states it.
     pub title: String,
-    /// The panels.
     pub panels: Vec<Panel>,
     /// Caption: contents and settings.
     pub caption: String,

@@ -9,17 +9,14 @@ use super::words::Finding;
 pub enum Block {
     /// Heading: level 1 for the page, 2 for a chapter.
     Heading(u8, String),
-    /// The verdict.
     Verdict(Box<Verdict>),
     /// A paragraph.
     Text(String),
-    /// Findings.
     Findings(Vec<Finding>),
     /// Names and their values.
     Facts(Vec<(String, String)>),
     /// List of sentences.
     List(Vec<String>),
-    /// A table.
     Table(Table),
     /// Plot; HTML only.
     Figure(Figure),
@@ -29,27 +26,21 @@ pub enum Block {
     Folded(String, Vec<Block>),
 }
 
-/// A table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Title.
     pub title: String,
-    /// Columns.
     pub columns: Vec<Column>,
     /// Rows, with a cell for each column.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Heading.
     pub head: String,
     /// Set if the column contains figures.
     pub is_figure: bool,
 }
 
-/// A cell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
     /// Content.

@@ -8,7 +8,6 @@ use linerate_load::report::Percentiles;
 
 /// One connection, one request.
 pub const ONE: Point = Point { connections: 1, depth: 1 };
-/// Many connections.
 pub const MANY: Point = Point { connections: 64, depth: 1 };
 /// Many outstanding requests on each connection.
 pub const DEEP: Point = Point { connections: 64, depth: 16 };

@@ -8,7 +8,6 @@ use crate::plot::{self, Panel, escape};
 /// Style sheet of the page. It uses colours of the style sheet of the plots.
 const STYLE: &str = include_str!("style.css");
 
-/// Returns the page.
 pub fn page(title: &str, blocks: &[Block]) -> String {
     let body: String = blocks.iter().map(block).collect();
     format!(

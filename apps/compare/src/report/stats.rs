@@ -1,8 +1,8 @@
 //! Medians and spreads over the rounds of a row, and the comparison of two spreads.
 
 use crate::results::{Fixed, Round};
-use linerate_harness::cpu_time::DISTURBED;
 use linerate_load::report::Percentiles;
+use linerate_process::cpu_time::DISTURBED;
 use std::cmp::Ordering;
 
 /// Fraction of the client's ceiling from which a row counts as limited by its client.
@@ -15,7 +15,6 @@ pub const UNKNOWN: f64 = 0.05;
 /// Distribution of a quantity over rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// Median.
     pub median: f64,
     /// Minimum.
     pub min: f64,
@@ -23,7 +22,6 @@ pub struct Spread {
     pub max: f64,
     /// First and third quartile, for four rounds or more.
     pub quartiles: Option<(f64, f64)>,
-    /// Number of rounds.
     pub rounds: usize,
 }
 

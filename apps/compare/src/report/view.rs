@@ -10,7 +10,6 @@ const NO_DEVICE: &str = "rdma";
 /// A row and its outcome.
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// The row.
     pub row: &'a Row,
     /// Name within its application.
     pub name: String,
@@ -111,7 +110,6 @@ impl<'a> Seen<'a> {
 /// All rows with their statistics.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// The results.
     pub results: &'a Results,
     /// Rows in display order.
     pub rows: Vec<Seen<'a>>,

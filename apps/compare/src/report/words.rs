@@ -29,7 +29,6 @@ pub enum Weight {
 /// Finding on a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Topic.
     pub topic: String,
     /// Text, a sentence or two each.
     pub sentences: Vec<String>,

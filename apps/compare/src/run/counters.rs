@@ -1,6 +1,6 @@
 //! Processor usage of a server, measured from outside.
 
-use linerate_harness::cpu_time::{process_time, threads};
+use linerate_process::cpu_time::{process_time, threads};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use std::path::Path;
@@ -26,7 +26,6 @@ pub struct CpuUsage {
 }
 
 impl CpuUsage {
-    /// Returns the usage since `before`.
     pub fn since(self, before: CpuUsage) -> CpuUsage {
         let difference = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         CpuUsage {

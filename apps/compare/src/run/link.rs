@@ -2,9 +2,9 @@
 
 use super::link_spec::LinkSpec;
 use super::network::{Between, Network, TUNING};
-use linerate_harness::Error;
-use linerate_harness::namespace::{Host, Namespace};
-use linerate_harness::process::{PATIENCE, Process};
+use linerate_process::Error;
+use linerate_process::namespace::{Host, Namespace};
+use linerate_process::process::{PATIENCE, Process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,6 @@ pub enum LinkSpec {
     Veth,
     /// A virtio-user port at the load, a vhost port at the server.
     VirtioUser,
-    /// memif.
     Memif,
     /// AF_XDP at both ends of a veth pair.
     AfXdp,

@@ -6,11 +6,11 @@ use super::link::Link;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
-use linerate_harness::Error;
-use linerate_harness::child::words;
-use linerate_harness::cpu_time::CoreWatch;
-use linerate_harness::process::Ended;
 use linerate_load::report::Percentiles;
+use linerate_process::Error;
+use linerate_process::child::words;
+use linerate_process::cpu_time::CoreWatch;
+use linerate_process::process::Ended;
 use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
@@ -53,7 +53,6 @@ pub struct LoadReport {
     pub seconds: f64,
     /// Requests per second.
     pub rate: f64,
-    /// Errors.
     pub errors: u64,
     /// GETs of missing keys.
     #[serde(default)]
@@ -92,7 +91,6 @@ struct Bulk {
     errors: u64,
 }
 
-/// Result of a load.
 #[derive(Debug)]
 pub struct LoadResult {
     /// Its measurements.

@@ -70,7 +70,6 @@ impl Network {
 /// A network used over one kind of link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Between {
-    /// The network.
     pub network: Network,
     /// The kind of link.
     pub spec: LinkSpec,
@@ -138,7 +137,7 @@ impl Between {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use linerate_harness::child::words;
+    use linerate_process::child::words;
 
     /// Returns a network of two machines, `a` and `b`.
     pub(in super::super) fn network() -> Network {

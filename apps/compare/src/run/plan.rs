@@ -11,7 +11,6 @@ use linerate::TcpEngine;
 pub struct Selection {
     /// Applications.
     pub apps: Vec<App>,
-    /// Links.
     pub specs: Vec<LinkSpec>,
     /// TCP engines, for links that carry frames.
     pub engines: Vec<TcpEngine>,

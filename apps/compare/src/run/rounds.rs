@@ -5,7 +5,7 @@ use super::server::{Server, ServiceKind, Summary};
 use super::{Comparison, SIZE};
 use crate::results::{App, Fixed, Outcome, Point, Round};
 use crate::transfer;
-use linerate_harness::Error;
+use linerate_process::Error;
 use std::time::Duration;
 
 /// Load that only sets keys.

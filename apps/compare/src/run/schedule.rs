@@ -27,7 +27,6 @@ pub enum Task {
     },
     /// Rates that loads reach against the fastest server.
     Ceiling,
-    /// A sweep.
     Sweep(Swept),
 }
 
@@ -60,7 +59,6 @@ pub fn name(of: Swept) -> &'static str {
 pub struct Step {
     /// Index of the row.
     pub row: usize,
-    /// Task.
     pub task: Task,
     /// Estimated duration.
     pub takes: Duration,
@@ -69,7 +67,6 @@ pub struct Step {
 /// Durations of measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Times {
-    /// Number of rounds.
     pub rounds: u32,
     /// Duration of a measurement of a round.
     pub round: Duration,
@@ -101,7 +98,6 @@ pub struct Schedule {
 pub struct ScheduleRequest<'a> {
     /// Set if this is the short comparison.
     pub quick: bool,
-    /// Number of rounds.
     pub rounds: u32,
     /// Duration of a measurement; without it, as long as the limit permits.
     pub round: Option<Duration>,

@@ -6,9 +6,9 @@ use super::link::Link;
 use super::plan::Planned;
 use crate::results::{App, Design, Threading};
 use crate::supervised::Usage;
-use linerate_harness::Error;
-use linerate_harness::child::words;
-use linerate_harness::process::Process;
+use linerate_process::Error;
+use linerate_process::child::words;
+use linerate_process::process::Process;
 use serde::Deserialize;
 use std::process::Command;
 
@@ -46,7 +46,6 @@ impl ServiceKind {
 /// Contents of a key-value server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Values {
-    /// Number of keys.
     pub keys: u64,
     /// Bytes of each value.
     pub size: u32,

@@ -5,7 +5,7 @@ use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
 use super::{Comparison, SIZE, one_line};
 use crate::results::{App, Outcome, Point, Sweep, SweepPoint, Swept};
-use linerate_harness::Error;
+use linerate_process::Error;
 
 /// Total bytes of values of a key-value server in the sweep over sizes.
 const VALUES: u64 = 64 << 20;

@@ -1,12 +1,12 @@
 //! `linerate echo load --udp`.
 
 use crate::commands::shared::partial::{Interruption, print_report};
+use crate::commands::shared::signals;
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::commands::shared::{LoadArgs, OpenArgs, TimesArgs};
 use crate::error::Error;
 use linerate_load::report::{DatagramsReport, EchoReport, OpenReport, Report};
 use linerate_load::{Counts, Errors, FlightPlan, Probe, UdpEchoLoad};
-use linerate_process::signals;
 use std::time::Duration;
 
 /// Maximum size of a request: the payload limit of UDP over IPv4.

@@ -1,6 +1,7 @@
 //! `linerate kv load`.
 
 use crate::commands::shared::load::Work;
+use crate::commands::shared::signals;
 use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS_ADDRESS, TimesArgs};
 use crate::error::Error;
 use linerate::ThreadingMode;
@@ -12,7 +13,6 @@ use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
     MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, Times, counter_name,
 };
-use linerate_process::signals;
 use linerate_service::{RemoteAddr, Service};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;

@@ -2,12 +2,12 @@
 
 use super::load::KvLoadArgs;
 use crate::commands::shared::partial::{Interruption, print_report};
+use crate::commands::shared::signals;
 use crate::commands::shared::udp_ports::{self, Ports};
 use crate::error::Error;
 use linerate_load::{
     DatagramErrors, Errors, FIRST_ANSWER_TIMEOUT, Keyspace, KvLoad, LONGEST_IN_DATAGRAM, Protocol, UdpKvLoad, UdpPlan,
 };
-use linerate_process::signals;
 use std::time::Duration;
 
 /// Runs the load and prints its report.

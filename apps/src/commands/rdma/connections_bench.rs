@@ -153,7 +153,7 @@ pub fn run(args: &ConnectionsBenchArgs) -> Result<(), RdmaError> {
     drop(native);
     let mut rows = Vec::new();
     for setup in Setup::ALL {
-        // Memory that does not depend on the number of connections.
+        // The memory of one connection is subtracted, so that a row has the cost of a further one at one end.
         let base = measure(&args.device, address, setup, 1, 1)?;
         for &connections in &args.connections {
             let Run { memory, opened_in, took } = measure(&args.device, address, setup, connections, args.rounds)?;

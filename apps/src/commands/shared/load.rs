@@ -1,6 +1,7 @@
 //! Shared part of all load commands: runs a load, watches its progress, and prints the report.
 
 use super::partial::{Interruption, print_report};
+use super::{SummaryReport, signals};
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,8 +13,6 @@ use linerate_load::report::{BulkReport, Report};
 use linerate_load::{
     Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Times, Traffic, WorkerLoad, allocate_payload,
 };
-use linerate_process::SummaryReport;
-use linerate_process::signals;
 use linerate_service::ConnectError;
 use serde::Serialize;
 use std::fmt::Display;

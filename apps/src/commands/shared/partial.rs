@@ -1,8 +1,8 @@
 //! Printing of a load's report, which states whether a signal ended the measurement early.
 
+use super::WithContext;
 use crate::error::Error;
 use linerate::RunContext;
-use linerate_process::WithContext;
 use linerate_process::output::print_line;
 use serde::Serialize;
 use std::fmt::{self, Display};

@@ -1,15 +1,12 @@
 //! Shared part of all serve commands: runs a service until a signal arrives and prints its summary.
 
+use super::{SummaryReport, WithContext, notify, signals};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate::units::{parse_address, parse_duration_or_none};
 use linerate::{Listen, NetConfig, Network};
 use linerate_load::allocate_payload;
-use linerate_process::SummaryReport;
-use linerate_process::WithContext;
-use linerate_process::notify;
 use linerate_process::output::{eprint_line, print_line};
-use linerate_process::signals;
 use linerate_service::{Service, Stop, WorkerCtx};
 use std::net::SocketAddr;
 use std::time::Duration;

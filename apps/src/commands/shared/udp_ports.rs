@@ -1,12 +1,12 @@
 //! Shared part of UDP loads: local ports on an open network, and one worker that sends from them.
 
 use super::LoadArgs;
+use super::SummaryReport;
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use linerate::RunContext;
 use linerate::{self as net, CorePlacement, Listen, Network};
 use linerate_bypass::Via;
-use linerate_process::SummaryReport;
 use linerate_service::Service;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -169,7 +169,6 @@ pub fn distance(view: &View) -> (Weight, Vec<String>) {
     (Caveat, vec![sentences])
 }
 
-/// Errors.
 pub fn errors(view: &View) -> (Weight, Vec<String>) {
     let wrong: Vec<_> = view
         .rows

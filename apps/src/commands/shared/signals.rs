@@ -1,8 +1,8 @@
 //! Handling of SIGINT and SIGTERM.
 
 use super::notify;
-use super::output::eprint_line;
 use linerate::Stop;
+use linerate_process::output::eprint_line;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;

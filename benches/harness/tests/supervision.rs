@@ -1,5 +1,23 @@
-use super::*;
-use crate::{interrupt, rerun};
+//! Supervised programs, and what remains of them. The tests run themselves in other processes, as `rerun` permits.
+#![forbid(unsafe_code)]
+
+use linerate_harness::interrupt::{is_interrupted, on_signals};
+use linerate_harness::namespace::{Host, Namespace};
+use linerate_harness::process::{PATIENCE, Process};
+use linerate_harness::program::Program;
+use linerate_harness::remover::Remover;
+use linerate_harness::{Error, interrupt, rerun, until, wait_for};
+use rustix::process::Signal;
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit of waits that fail.
+const TICK: Duration = Duration::from_millis(10);
 
 fn shell(script: &str) -> Process {
     let mut command = Command::new("sh");
@@ -18,7 +36,7 @@ fn paused_program_resumes_and_stops() {
     process.wait_for_line("ready").unwrap();
     let stat = format!("/proc/{}/stat", process.id());
     let await_stopped = |is_stopped| {
-        crate::wait_for("the state", || std::fs::read_to_string(&stat).unwrap().contains(") T ") == is_stopped);
+        wait_for("the state", || fs::read_to_string(&stat).unwrap().contains(") T ") == is_stopped);
     };
     process.pause();
     await_stopped(true);
@@ -68,7 +86,7 @@ fn server_is_awaited_and_stopped() {
     assert_eq!(server.wait_for_line("ready").unwrap(), "ready on 7");
     let pid = server.id();
     drop(server);
-    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
 }
 
 #[test]
@@ -96,7 +114,7 @@ fn supervised_program_that_ignores_its_input_gets_a_signal() {
     let server = Process::supervised(command, TICK).unwrap();
     let pid = server.id();
     drop(server);
-    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
 }
 
 #[test]
@@ -142,7 +160,96 @@ fn interruption_ends_waits_but_not_stop() {
         assert!(matches!(shell("exit 3").output(PATIENCE), Err(Error::Interrupted)));
         assert!(matches!(shell("exit 3").wait_for_line("ready"), Err(Error::Interrupted)));
         assert!(matches!(shell("exec sleep 1000").output(PATIENCE), Err(Error::Interrupted)));
-        assert!(matches!(crate::until("never", PATIENCE, || Ok(false)), Err(Error::Interrupted)));
+        assert!(matches!(until("never", PATIENCE, || Ok(false)), Err(Error::Interrupted)));
         server.stop().unwrap();
     });
+}
+
+#[test]
+fn second_signal_counts_only_after_a_second() {
+    rerun::parts(|role| {
+        if role != rerun::MAIN {
+            on_signals().unwrap();
+            println!("ready");
+            wait_for("the first signal", is_interrupted);
+            println!("interrupted");
+            thread::sleep(Duration::MAX);
+        }
+        let mut program = Program::start(rerun::command("interrupted"));
+        program.wait_for_line("ready");
+        let began = Instant::now();
+        program.signal(Signal::INT);
+        program.signal(Signal::TERM);
+        program.wait_for_line("interrupted");
+        wait_for("the end", || {
+            program.signal(Signal::INT);
+            !program.is_running()
+        });
+        assert!(began.elapsed() >= Duration::from_secs(1));
+        assert_eq!(program.wait().status.signal(), Some(Signal::INT.as_raw()));
+    });
+}
+
+#[test]
+fn killed_process_leaves_no_directory_and_no_namespace() {
+    if !rerun::is_root() {
+        return;
+    }
+    rerun::parts(|role| {
+        let directory = std::env::temp_dir().join(format!("linerate-remover-{}", std::process::id()));
+        if role != rerun::MAIN {
+            fs::create_dir_all(directory.join("inner")).unwrap();
+            let _remover = Remover::start(&directory).unwrap();
+            let namespace = Namespace::new("killed").unwrap();
+            let mut sleep = namespace.command("sleep").arg("1000").spawn().unwrap();
+            println!("left {} {} {}", directory.display(), namespace.name(), sleep.id());
+            // Does not end before this process is killed.
+            sleep.wait().unwrap();
+        }
+        let mut program = Program::start(rerun::command("killed"));
+        let line = program.wait_for_line("left ");
+        let (_, left) = line.split_once("left ").unwrap();
+        let [directory, namespace, sleep] = left.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let namespace = Path::new("/run/netns").join(namespace);
+        assert!(Path::new(directory).exists() && namespace.exists());
+        let command_line = || fs::read(format!("/proc/{sleep}/cmdline")).unwrap_or_default();
+        // `ip netns exec` enters the namespace before it executes the program.
+        wait_for("the start of the process", || command_line().starts_with(b"sleep"));
+        program.signal(Signal::KILL);
+        wait_for("the removal of the namespace", || !namespace.exists());
+        wait_for("the removal of the directory", || !Path::new(directory).exists());
+        // A process that has ended and was not waited for has no command line.
+        wait_for("the end of the process", || command_line().is_empty());
+        program.wait();
+    });
+}
+
+#[test]
+fn dropped_remover_removes_nothing() {
+    let directory = std::env::temp_dir().join(format!("linerate-remover-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    drop(Remover::start(&directory).unwrap());
+    fs::remove_dir(&directory).unwrap();
+}
+
+#[test]
+fn connected_hosts_reach_each_other_and_are_removed_with_their_processes() {
+    if !rerun::is_root() {
+        return;
+    }
+    let hosts = Host::pair_with_offloads().unwrap();
+    hosts.iter().for_each(|host| host.address().unwrap());
+    let [near, far] = &hosts;
+    let at = SocketAddr::new(far.ip(true), 7);
+    let listener = far.within(|| TcpListener::bind(at)).unwrap();
+    near.within(|| TcpStream::connect(at)).unwrap();
+    drop(listener);
+    let mut sleep = near.namespace().command("sleep");
+    sleep.arg("1000");
+    let mut sleep = Process::start(sleep).unwrap();
+    let names = hosts.each_ref().map(|host| host.namespace().name().to_owned());
+    wait_for("the process", || near.namespace().processes().len() == 1);
+    drop(hosts);
+    wait_for("the end of the process", || !sleep.is_running());
+    assert!(names.iter().all(|name| !Path::new("/run/netns").join(name).exists()));
 }

@@ -40,7 +40,6 @@ const TICK: Duration = Duration::from_millis(10);
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Exit status.
     pub status: ExitStatus,
     /// Standard output after the lines that were read while it ran.
     pub stdout: String,
@@ -389,7 +388,3 @@ impl Drop for Process {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "process_tests.rs"]
-mod tests;

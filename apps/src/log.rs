@@ -1,6 +1,6 @@
 //! Logs on standard error.
 
-use super::output::is_coloured;
+use linerate_process::output::is_coloured;
 use std::io;
 use tracing_subscriber::EnvFilter;
 

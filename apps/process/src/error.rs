@@ -7,7 +7,6 @@ pub enum Error {
     /// The program could not be started.
     #[error("{program} could not be started: {error}")]
     Start {
-        /// The program.
         program: String,
         /// Reason.
         error: io::Error,
@@ -33,7 +32,6 @@ pub enum Error {
     /// A condition was not met in time.
     #[error("{condition}: not reached within {limit:?}")]
     Timeout {
-        /// The condition.
         condition: String,
         /// Time limit.
         limit: Duration,

@@ -47,37 +47,3 @@ pub fn flag() -> Arc<AtomicBool> {
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::program::Program;
-    use crate::{rerun, wait_for};
-    use rustix::process::Signal;
-    use std::os::unix::process::ExitStatusExt;
-
-    #[test]
-    fn second_signal_counts_only_after_a_second() {
-        rerun::parts(|role| {
-            if role != rerun::MAIN {
-                on_signals().unwrap();
-                println!("ready");
-                wait_for("the first signal", is_interrupted);
-                println!("interrupted");
-                thread::sleep(Duration::MAX);
-            }
-            let mut program = Program::start(rerun::command("interrupted"));
-            program.wait_for_line("ready");
-            let began = Instant::now();
-            program.signal(Signal::INT);
-            program.signal(Signal::TERM);
-            program.wait_for_line("interrupted");
-            wait_for("the end", || {
-                program.signal(Signal::INT);
-                !program.is_running()
-            });
-            assert!(began.elapsed() >= REPETITION);
-            assert_eq!(program.wait().status.signal(), Some(SIGINT));
-        });
-    }
-}

@@ -37,7 +37,6 @@ struct Sample {
     threads: usize,
 }
 
-/// Times of cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct CoreTimes {
     /// Time of programs and of the kernel on their behalf. It excludes interrupts: whether they also count as time of

@@ -25,7 +25,6 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the exit with an exit code.
     pub fn exited(code: u8) -> Event {
         Event::Ended(i32::from(code) << 8)
     }

@@ -52,7 +52,6 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -63,7 +62,6 @@ impl Namespace {
         ip(&format!("link add {interface} netns {here} type veth peer name {other_interface} netns {there}")).map(drop)
     }
 
-    /// Disables the offloads of an interface.
     pub fn disable_offloads(&self, interface: &str) -> Result<(), Error> {
         self.run("ethtool", &[&["-K", interface], &OFFLOADS[..]].concat()).map(drop)
     }
@@ -206,7 +204,6 @@ impl Host {
         self.namespace.up(self.interface)
     }
 
-    /// Returns the namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -242,33 +239,5 @@ impl Host {
     /// Runs `action` on a thread on this host. Sockets opened there stay on it.
     pub fn within<T: Send>(&self, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.namespace.within(action)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rerun::is_root;
-    use std::net::{TcpListener, TcpStream};
-
-    #[test]
-    fn connected_hosts_reach_each_other_and_are_removed_with_their_processes() {
-        if !is_root() {
-            return;
-        }
-        let hosts = Host::pair_with_offloads().unwrap();
-        hosts.iter().for_each(|host| host.address().unwrap());
-        let [near, far] = &hosts;
-        let listener = far.within(|| TcpListener::bind((far.v6, 7))).unwrap();
-        near.within(|| TcpStream::connect((far.v6, 7))).unwrap();
-        drop(listener);
-        let mut sleep = near.namespace().command("sleep");
-        sleep.arg("1000");
-        let mut sleep = Process::start(sleep).unwrap();
-        let names = hosts.each_ref().map(|host| host.namespace().name().to_owned());
-        crate::wait_for("the process", || near.namespace().processes().len() == 1);
-        drop(hosts);
-        crate::wait_for("the end of the process", || !sleep.is_running());
-        assert!(names.iter().all(|name| !Path::new("/run/netns").join(name).exists()));
     }
 }
