@@ -246,8 +246,8 @@ fn unmeasured_rows_state_the_reason() {
         ["echo/rdma:none0/send", "echo/rdma:none0/ud"]
     );
     for row in &results.rows {
-        let Outcome::NotRun { why, remedy } = &row.outcome else { panic!("{row:?}") };
-        assert!(!why.is_empty() && !remedy.is_empty(), "{row:?}");
+        let Outcome::NotRun { reason, remedy } = &row.outcome else { panic!("{row:?}") };
+        assert!(!reason.is_empty() && !remedy.is_empty(), "{row:?}");
     }
 }
 

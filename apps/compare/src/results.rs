@@ -188,8 +188,8 @@ pub enum Outcome {
     Ran(Box<Measured>),
     /// The row was not measured.
     NotRun {
-        /// Reason.
-        why: String,
+        #[serde(rename = "why")]
+        reason: String,
         /// Action that makes it run.
         remedy: String,
     },

@@ -38,7 +38,7 @@ pub const ZIPF: f64 = 0.99;
 /// Concurrent clients above which a key-value server needs `--max-clients`; its default is twice as many.
 const MANY_CLIENTS: u32 = 5_000;
 /// Failures after which a row is abandoned.
-const PATIENCE: u32 = 2;
+const MAX_FAILURES: u32 = 2;
 
 /// Settings common to all measurements.
 #[derive(Debug, Clone)]
@@ -175,7 +175,7 @@ impl Comparison {
         for step in &steps {
             left = left.saturating_sub(step.takes);
             let row = &self.rows[step.row];
-            if row.obstacle.is_some() || self.failed[step.row] >= PATIENCE {
+            if row.obstacle.is_some() || self.failed[step.row] >= MAX_FAILURES {
                 all -= 1;
                 continue;
             }
@@ -222,9 +222,9 @@ impl Comparison {
         tracing::warn!("{id}: {output}");
         let Row { outcome, .. } = &mut self.results.rows[step.row];
         let nothing = matches!(outcome, Outcome::Ran(measured) if measured.fixed.is_empty());
-        if nothing && self.failed[step.row] >= PATIENCE {
+        if nothing && self.failed[step.row] >= MAX_FAILURES {
             let remedy = "run the two commands by hand, the server's first: linerate compare -v shows them".to_owned();
-            *outcome = Outcome::NotRun { why: output, remedy };
+            *outcome = Outcome::NotRun { reason: output, remedy };
         } else {
             self.results.notes.push(format!("{id}, {}: {output}", step.task.name(self.schedule.times.rounds)));
         }
@@ -248,11 +248,11 @@ impl Comparison {
         for row in &mut self.results.rows {
             if matches!(&row.outcome, Outcome::Ran(measured) if measured.fixed.is_empty() && measured.sweeps.is_empty())
             {
-                let (why, remedy) = match self.results.finished {
+                let (reason, remedy) = match self.results.finished {
                     true => ("nothing was measured in the available time", "allow more time: leave --quick out"),
                     false => ("the comparison was interrupted before", "let it run to its end"),
                 };
-                row.outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
+                row.outcome = Outcome::NotRun { reason: reason.to_owned(), remedy: remedy.to_owned() };
             }
         }
         let notes = &mut self.results.notes;

@@ -163,10 +163,10 @@ impl<S> FakeTransport<S> {
     }
 
     /// Removes the connection.
-    pub fn gone(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, why: CloseReason) {
+    pub fn gone(&mut self, service: &mut impl Service<Conn = S>, conn: ConnId, reason: CloseReason) {
         if let Some(state) = self.conns[conn.slot()].state.take() {
             self.timers.retain(|(of, _)| *of != conn);
-            service.closed(self, conn, state, why);
+            service.closed(self, conn, state, reason);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Removal of everything that a killed process leaves behind.
+//! Removal of everything that remains of a killed process.
 
 use crate::error::Error;
 use crate::namespace::own_prefix;

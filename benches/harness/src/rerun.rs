@@ -31,8 +31,8 @@ pub fn test_name() -> String {
 }
 
 /// Prints that this test is skipped, and the reason.
-pub fn skip(why: &str) {
-    eprintln!("skipped: {} {why}", test_name());
+pub fn skip(reason: &str) {
+    eprintln!("skipped: {} {reason}", test_name());
 }
 
 /// Returns the command that runs this test with `role` in a further process.

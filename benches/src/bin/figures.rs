@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     println!("\n== failed, or missed a requirement:");
-    failed.iter().for_each(|why| println!("   {why}"));
+    failed.iter().for_each(|reason| println!("   {reason}"));
     ExitCode::FAILURE
 }
 

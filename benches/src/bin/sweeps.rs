@@ -110,8 +110,8 @@ fn tables(results: &Results) -> Result<String, SweepsError> {
             let Outcome::Ran(measured) = &row.outcome else { return Err(missing) };
             let Some(sweep) = measured.sweeps.iter().find(|sweep| sweep.of == of) else { return Err(missing) };
             setting = &sweep.setting;
-            if let Some(why) = &sweep.ended {
-                notes += &format!("\n\n{transport}, ends early: {why}");
+            if let Some(reason) = &sweep.ended {
+                notes += &format!("\n\n{transport}, ends early: {reason}");
             }
             for point in &sweep.points {
                 table.add_row(cells(transport, point));

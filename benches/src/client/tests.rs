@@ -29,7 +29,7 @@ struct Segment {
     stamps: Option<(u32, u32)>,
     payload: Vec<u8>,
     /// Payload bytes per packet of the frame.
-    piece: usize,
+    chunk: usize,
     rst: bool,
     checksum: bool,
 }
@@ -54,7 +54,7 @@ impl Peer {
             acknowledged: 0,
             stamps: None,
             payload: Vec::new(),
-            piece: 2000,
+            chunk: 2000,
             rst: false,
             checksum: true,
         };
@@ -110,17 +110,17 @@ impl Peer {
         if segment.checksum {
             tcp.fill_checksum(&(*ENDPOINTS.server.ip()).into(), &ENDPOINTS.client.into());
         }
-        self.transmit(&bytes, HEADERS + segment.piece);
+        self.transmit(&bytes, HEADERS + segment.chunk);
     }
 
-    fn transmit(&mut self, bytes: &[u8], piece: usize) {
-        let mut pieces = bytes.chunks(piece).map(|bytes| {
+    fn transmit(&mut self, bytes: &[u8], chunk: usize) {
+        let mut chunks = bytes.chunks(chunk).map(|bytes| {
             let mut packet = self.nic.allocate().unwrap();
             packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
             packet
         });
-        let mut frame = pieces.next().unwrap();
-        pieces.for_each(|piece| frame.chain(piece).unwrap());
+        let mut frame = chunks.next().unwrap();
+        chunks.for_each(|chunk| frame.chain(chunk).unwrap());
         assert_eq!(self.nic.tx_burst(&mut vec![frame]), 1);
     }
 }
@@ -174,8 +174,8 @@ fn complaint(change: impl FnOnce(&mut Segment)) -> String {
 #[test]
 fn echo_is_accepted_in_one_piece_or_several() {
     assert_eq!(check(|_| {}).unwrap(), 1);
-    assert_eq!(check(|echo| echo.piece = 13).unwrap(), 1);
-    assert_eq!(check(|echo| echo.piece = 0).unwrap(), 1);
+    assert_eq!(check(|echo| echo.chunk = 13).unwrap(), 1);
+    assert_eq!(check(|echo| echo.chunk = 0).unwrap(), 1);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn every_byte_of_echo_is_checked() {
         assert!(
             complaint(|echo| {
                 echo.payload[at] ^= 0x10;
-                echo.piece = 7;
+                echo.chunk = 7;
             })
             .contains("other bytes")
         );

@@ -78,13 +78,13 @@ impl Service for Writer {
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
         loop {
-            let piece = net.peek(conn);
-            if piece.is_empty() {
+            let chunk = net.peek(conn);
+            if chunk.is_empty() {
                 break;
             }
-            let n = piece.len().min(self.buffer.len());
+            let n = chunk.len().min(self.buffer.len());
             let answer = &mut self.buffer[..n];
-            answer.copy_from_slice(&piece[..n]);
+            answer.copy_from_slice(&chunk[..n]);
             if !net.respond(conn, n, n, |out| out.copy_from_slice(answer)) {
                 net.write(conn, answer);
             }

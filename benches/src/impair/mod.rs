@@ -54,7 +54,7 @@ pub struct Bridge<A: Nic, B: Nic> {
     pauses_nanos: Histogram<u64>,
 }
 
-/// One port, and the end of the link behind it.
+/// One port, and its end of the link.
 struct Side<N: Nic> {
     port: N,
     end: MemoryNic,

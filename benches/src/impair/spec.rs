@@ -38,10 +38,10 @@ enum Setting {
 
 /// Error for text that is no [`Spec`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{part}': {why}")]
+#[error("'{part}': {reason}")]
 pub struct InvalidSpec {
     part: String,
-    why: &'static str,
+    reason: &'static str,
 }
 
 impl Spec {
@@ -99,7 +99,7 @@ impl fmt::Display for Spec {
 }
 
 fn setting(part: &str) -> Result<Setting, InvalidSpec> {
-    let invalid = |why| InvalidSpec { part: part.to_owned(), why };
+    let invalid = |reason| InvalidSpec { part: part.to_owned(), reason };
     let (name, value) = part.split_once('=').ok_or_else(|| invalid("write NAME=VALUE"))?;
     let setting = match name {
         "delay" => time(value).map(Setting::Delay),

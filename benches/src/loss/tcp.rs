@@ -12,13 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// Port of the receiver: that of discard (RFC 863).
 const PORT: u16 = 9;
 /// Bytes passed to the connection at once.
-const PIECE: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 
 /// Service that sends a number of bytes and closes.
 struct Upload {
     to: SocketAddr,
     left: u64,
-    piece: Bytes,
+    chunk: Bytes,
     end: Option<Ending>,
 }
 
@@ -31,8 +31,8 @@ enum Ending {
 impl Upload {
     fn send_more(&mut self, net: &mut impl Net, conn: ConnId) {
         while self.left > 0 {
-            let n = net.send_space(conn).min(PIECE).min(usize::try_from(self.left).unwrap_or(PIECE));
-            if n == 0 || net.send(conn, self.piece.slice(..n)).is_err() {
+            let n = net.send_space(conn).min(CHUNK).min(usize::try_from(self.left).unwrap_or(CHUNK));
+            if n == 0 || net.send(conn, self.chunk.slice(..n)).is_err() {
                 return;
             }
             self.left -= n as u64;
@@ -108,7 +108,7 @@ pub(super) fn run<E: Engine<MemoryNic>>(transfer: &Transfer, which: Transport) -
     let (site, [a, b]) = Site::new(transfer, payload);
     let listen = vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))];
     let to = SocketAddr::from(([10, 0, 0, 2], PORT));
-    let upload = Upload { to, left: transfer.bytes, piece: Bytes::from(vec![0; PIECE]), end: None };
+    let upload = Upload { to, left: transfer.bytes, chunk: Bytes::from(vec![0; CHUNK]), end: None };
     let mailboxes = || Mailboxes::for_workers(1).remove(0);
     let now = Instant::ZERO;
     // Boxed: the buffers of the slow path are too large for a thread's stack.

@@ -175,8 +175,8 @@ fn caption(view: &View, app: App, of: Swept, rows: &[(&Seen, &Sweep)]) -> String
     }
     text += " Each value was measured once.";
     for (seen, sweep) in rows {
-        if let Some(why) = &sweep.ended {
-            text += &format!(" {} ends early: {}.", seen.name, why.trim().trim_end_matches('.'));
+        if let Some(reason) = &sweep.ended {
+            text += &format!(" {} ends early: {}.", seen.name, reason.trim().trim_end_matches('.'));
         }
     }
     with_machine(view, &format!("{}. {}", app.title(), text.trim()))

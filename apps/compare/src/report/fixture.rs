@@ -116,8 +116,8 @@ fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<
 }
 
 /// Returns a row that was not run.
-pub fn not_run(app: App, design: Design, kind: LinkKind, why: &str, remedy: &str) -> Row {
-    let outcome = Outcome::NotRun { why: why.to_owned(), remedy: remedy.to_owned() };
+pub fn not_run(app: App, design: Design, kind: LinkKind, reason: &str, remedy: &str) -> Row {
+    let outcome = Outcome::NotRun { reason: reason.to_owned(), remedy: remedy.to_owned() };
     Row { outcome, ..row(app, design, kind, None, 1000.0, 10.0) }
 }
 

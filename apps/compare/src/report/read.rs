@@ -32,12 +32,12 @@ pub enum ReportError {
         format: u64,
     },
     /// The file does not contain results.
-    #[error("{}: not results of linerate compare ({why}): name the results.json that it wrote", path.display())]
+    #[error("{}: not results of linerate compare ({reason}): name the results.json that it wrote", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
         /// Parser error.
-        why: String,
+        reason: String,
     },
     /// The report cannot be written.
     #[error("{}: {error}: choose a directory that can be written, with --out", path.display())]
@@ -60,7 +60,7 @@ pub fn read(path: &Path) -> Result<Results, ReportError> {
     let bytes = std::fs::read(path).map_err(|error| ReportError::Read { path: path.to_owned(), error })?;
     let wrong = |error: serde_json::Error| match error.is_eof() {
         true => ReportError::Truncated { path: path.to_owned() },
-        false => ReportError::Foreign { path: path.to_owned(), why: one_line(&error) },
+        false => ReportError::Foreign { path: path.to_owned(), reason: one_line(&error) },
     };
     let Head { format } = serde_json::from_slice(&bytes).map_err(wrong)?;
     if format != u64::from(FORMAT) {

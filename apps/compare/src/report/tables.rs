@@ -185,8 +185,8 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
 /// Creates the table of `rows` that did not run, with reason and remedy.
 pub fn not_run<'s, 'a: 's>(rows: impl Iterator<Item = (&'s Seen<'a>, &'a str, &'a str)>) -> Option<Table> {
     let mut table = Table::new(String::new(), &["row", "reason", "remedy"]);
-    for (seen, why, remedy) in rows {
-        table.rows.push(vec![names::whole(seen.row).into(), why.into(), remedy.into()]);
+    for (seen, reason, remedy) in rows {
+        table.rows.push(vec![names::whole(seen.row).into(), reason.into(), remedy.into()]);
     }
     (!table.rows.is_empty()).then_some(table)
 }

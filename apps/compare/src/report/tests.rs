@@ -26,8 +26,8 @@ fn every_output_has_every_row_with_its_remedy() {
         for seen in &view.rows {
             assert!(output.contains(&seen.name), "{} is not in {kind}", seen.name);
         }
-        for (seen, why, remedy) in view.not_run() {
-            assert!(output.contains(why) && output.contains(remedy), "{} has no remedy in {kind}", seen.name);
+        for (seen, reason, remedy) in view.not_run() {
+            assert!(output.contains(reason) && output.contains(remedy), "{} has no remedy in {kind}", seen.name);
         }
         assert!(output.contains("shared with others"), "{kind} has no notes");
     }

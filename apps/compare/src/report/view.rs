@@ -153,7 +153,7 @@ impl<'a> View<'a> {
     /// Returns the rows that did not run, with reason and remedy.
     pub fn not_run(&self) -> impl Iterator<Item = (&Seen<'a>, &'a str, &'a str)> {
         self.rows.iter().filter_map(|seen| match &seen.row.outcome {
-            Outcome::NotRun { why, remedy } => Some((seen, why.as_str(), remedy.as_str())),
+            Outcome::NotRun { reason, remedy } => Some((seen, reason.as_str(), remedy.as_str())),
             Outcome::Ran(_) => None,
         })
     }

@@ -128,8 +128,8 @@ fn throughput(view: &View, app: App) -> Vec<String> {
             si(several.iter().map(|(_, rate)| rate.max).fold(0.0, f64::max)),
         )),
     }
-    if let ([_], Some((next, theirs))) = (&equal[..], next)
-        && let Some(more) = rate.times(&theirs)
+    if let ([_], Some((next, second))) = (&equal[..], next)
+        && let Some(more) = rate.times(&second)
     {
         sentences.push(format!("That is {} the rate of the next row, {}.", times(more), next.name));
     }
@@ -200,8 +200,8 @@ fn latency(view: &View, app: App) -> Vec<String> {
             micros(several.iter().map(|(_, p50)| p50.max).fold(0.0, f64::max)),
         )),
     }
-    if let ([_], Some((next, theirs))) = (&equal[..], next)
-        && let Some(longer) = theirs.times(&p50)
+    if let ([_], Some((next, second))) = (&equal[..], next)
+        && let Some(longer) = second.times(&p50)
     {
         sentences.push(format!("The next row, {}, took {} as long.", next.name, times(longer)));
     }

@@ -12,8 +12,8 @@ impl Obstacles {
     pub fn find(specs: &[LinkSpec], report: &Report) -> Obstacles {
         let mut obstacles = Obstacles::default();
         for spec in specs {
-            if let Some((why, remedy)) = obstacle(spec, report) {
-                obstacles.put(spec.clone(), why, remedy);
+            if let Some((reason, remedy)) = obstacle(spec, report) {
+                obstacles.put(spec.clone(), reason, remedy);
             }
         }
         obstacles
@@ -24,26 +24,26 @@ impl Obstacles {
         let mut obstacles = Obstacles::default();
         for spec in specs {
             let at = |end: &str, name: fn(&Ends) -> &String, report| {
-                let (why, remedy) = obstacle_at(spec, name, report)?;
-                Some((format!("at the {end}, {why}"), remedy))
+                let (reason, remedy) = obstacle_at(spec, name, report)?;
+                Some((format!("at the {end}, {reason}"), remedy))
             };
             let found = at("server", |ends| &ends.server, server).or_else(|| at("load", |ends| &ends.load, load));
-            if let Some((why, remedy)) = found {
-                obstacles.put(spec.clone(), why, remedy);
+            if let Some((reason, remedy)) = found {
+                obstacles.put(spec.clone(), reason, remedy);
             }
         }
         obstacles
     }
 
     /// Adds an obstacle.
-    pub fn put(&mut self, spec: LinkSpec, why: impl Into<String>, remedy: impl Into<String>) {
-        self.0.push((spec, why.into(), remedy.into()));
+    pub fn put(&mut self, spec: LinkSpec, reason: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push((spec, reason.into(), remedy.into()));
     }
 
     /// Returns reason and remedy, if there is an obstacle to `spec`.
     pub fn to(&self, spec: &LinkSpec) -> Option<(String, String)> {
-        let (_, why, remedy) = self.0.iter().find(|(other, _, _)| other == spec)?;
-        Some((why.clone(), remedy.clone()))
+        let (_, reason, remedy) = self.0.iter().find(|(other, _, _)| other == spec)?;
+        Some((reason.clone(), remedy.clone()))
     }
 }
 
@@ -90,8 +90,9 @@ fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {
         Some(check) if check.state != State::Ok => Some(reason_and_remedy(check)),
         Some(_) => None,
         None => {
-            let why = format!("there is no {} {name}", if form == Form::Pci { "network device" } else { "interface" });
-            Some((why, "run linerate doctor there: it lists the available ones".to_owned()))
+            let reason =
+                format!("there is no {} {name}", if form == Form::Pci { "network device" } else { "interface" });
+            Some((reason, "run linerate doctor there: it lists the available ones".to_owned()))
         }
     }
 }
@@ -117,9 +118,9 @@ fn verbs(device: Option<&str>, report: &Report) -> Option<(String, String)> {
         return Some(reason_and_remedy(check));
     }
     let Some(device) = device else {
-        let why = "no RDMA device".to_owned();
+        let reason = "no RDMA device".to_owned();
         let remedy = of_rdma("devices").and_then(|check| check.remedy.clone());
-        return Some((why, remedy.unwrap_or_else(|| "run linerate doctor for details".to_owned())));
+        return Some((reason, remedy.unwrap_or_else(|| "run linerate doctor for details".to_owned())));
     };
     let there = report.checks.iter().find(|check| check.subject == Subject::Rdma && check.name == device);
     match there {
@@ -143,7 +144,7 @@ mod tests {
         Check { subject, name: name.into(), state, found: found.into(), via: Vec::new(), remedy }
     }
 
-    fn why(spec: &str, checks: Vec<Check>) -> Option<(String, String)> {
+    fn reason(spec: &str, checks: Vec<Check>) -> Option<(String, String)> {
         let spec = if spec == "rdma" { LinkSpec::Rdma(None) } else { spec.parse().unwrap() };
         Obstacles::find(std::slice::from_ref(&spec), &Report { checks }).to(&spec)
     }
@@ -152,39 +153,39 @@ mod tests {
     fn program_without_dpdk_has_no_frames() {
         let without = check(Subject::Dpdk, "support", State::Missing, "built without DPDK", "build it");
         for spec in ["virtio-user", "memif", "af_xdp"] {
-            let found = why(spec, vec![without.clone()]);
+            let found = reason(spec, vec![without.clone()]);
             assert_eq!(found, Some(("support: built without DPDK".into(), "build it".into())), "{spec}");
         }
-        assert_eq!(why("kernel", vec![without]), None);
+        assert_eq!(reason("kernel", vec![without]), None);
     }
 
     #[test]
     fn each_link_needs_its_driver() {
         let vhost = check(Subject::Dpdk, "net_vhost", State::Missing, "not installed", "install it");
-        assert!(why("virtio-user", vec![vhost.clone()]).is_some());
-        assert!(why("memif", vec![vhost]).is_none());
+        assert!(reason("virtio-user", vec![vhost.clone()]).is_some());
+        assert!(reason("memif", vec![vhost]).is_none());
     }
 
     #[test]
     fn interfaces_require_root() {
         let user = |state, remedy| check(Subject::Privileges, "user", state, "user 1000", remedy);
-        assert_eq!(why("veth", vec![user(State::Ok, "")]), None);
-        let (reason_and_remedy, remedy) = why("af_xdp", vec![user(State::Warn, "sudo linerate")]).unwrap();
+        assert_eq!(reason("veth", vec![user(State::Ok, "")]), None);
+        let (reason_and_remedy, remedy) = reason("af_xdp", vec![user(State::Warn, "sudo linerate")]).unwrap();
         assert!(reason_and_remedy.contains("root") && remedy == "sudo linerate");
     }
 
     #[test]
     fn verbs_need_an_active_device() {
         let none = check(Subject::Rdma, "devices", State::Warn, "none", "modprobe rdma_rxe");
-        assert_eq!(why("rdma", vec![none]), Some(("no RDMA device".into(), "modprobe rdma_rxe".into())));
+        assert_eq!(reason("rdma", vec![none]), Some(("no RDMA device".into(), "modprobe rdma_rxe".into())));
         let down = check(Subject::Rdma, "mlx5_0", State::Warn, "no port is active", "ip link set up");
-        assert_eq!(why("rdma:mlx5_0", vec![down]).unwrap().1, "ip link set up");
+        assert_eq!(reason("rdma:mlx5_0", vec![down]).unwrap().1, "ip link set up");
         let up = check(Subject::Rdma, "mlx5_0", State::Ok, "port 1 active", "");
         assert_eq!(devices(&Report { checks: vec![up.clone()] }), ["mlx5_0"]);
-        assert_eq!(why("rdma:mlx5_0", vec![up.clone()]), None);
-        assert!(why("rdma:rxe0", vec![up]).unwrap().0.contains("rxe0"));
+        assert_eq!(reason("rdma:mlx5_0", vec![up.clone()]), None);
+        assert!(reason("rdma:rxe0", vec![up]).unwrap().0.contains("rxe0"));
         let support = check(Subject::Rdma, "support", State::Warn, "built without RDMA", "build it");
-        assert!(why("rdma", vec![support]).unwrap().0.contains("without RDMA"));
+        assert!(reason("rdma", vec![support]).unwrap().0.contains("without RDMA"));
     }
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
         let report = |checks: Vec<Check>| Report { checks };
         let spec: LinkSpec = "rdma:x/y".parse().unwrap();
         let between = |server: &Report, load: &Report| {
-            Obstacles::between(std::slice::from_ref(&spec), server, load).to(&spec).map(|(why, _)| why)
+            Obstacles::between(std::slice::from_ref(&spec), server, load).to(&spec).map(|(reason, _)| reason)
         };
         let (x, y) = (report(vec![device("x")]), report(vec![device("y")]));
         assert_eq!(between(&x, &y), None);

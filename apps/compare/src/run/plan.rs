@@ -166,7 +166,7 @@ impl Planned {
     /// Returns the row of the results, without measurements.
     pub fn row(&self) -> Row {
         let outcome = match &self.obstacle {
-            Some((why, remedy)) => Outcome::NotRun { why: why.clone(), remedy: remedy.clone() },
+            Some((reason, remedy)) => Outcome::NotRun { reason: reason.clone(), remedy: remedy.clone() },
             None => Outcome::Ran(Box::default()),
         };
         Row {
@@ -334,7 +334,7 @@ pub(super) mod tests {
         let outcome = |id: &str| rows.iter().find(|row| row.id == id).unwrap().row().outcome;
         assert_eq!(
             outcome("kv/virtio-user/smoltcp"),
-            Outcome::NotRun { why: "built without DPDK".into(), remedy: "build it with DPDK".into() }
+            Outcome::NotRun { reason: "built without DPDK".into(), remedy: "build it with DPDK".into() }
         );
         assert!(matches!(outcome("echo/kernel/sleeping"), Outcome::Ran(_)));
     }

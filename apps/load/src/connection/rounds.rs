@@ -159,8 +159,8 @@ impl Service for Rounds {
         self.progress.set(Stage::Over);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        if why != CloseReason::Aborted {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        if reason != CloseReason::Aborted {
             self.progress.fail(None);
         }
     }

@@ -97,7 +97,7 @@ struct Bench {
     barrier: Arc<Barrier>,
     net: FakeTransport<usize>,
     server: Server,
-    /// Size of the pieces in which answers arrive.
+    /// Size of the chunks in which answers arrive.
     cut: usize,
 }
 

@@ -108,8 +108,8 @@ impl<S: Service> Service for Busy<S> {
         self.service.slow_requests()
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, why: CloseReason) {
-        self.service.closed(net, conn, state, why);
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, reason: CloseReason) {
+        self.service.closed(net, conn, state, reason);
     }
 }
 

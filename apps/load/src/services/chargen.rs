@@ -9,7 +9,7 @@ const CHARACTERS: usize = 95;
 /// Line length of RFC 864's pattern: 72 characters and a line end; each line begins one character later than the one
 /// before.
 const LINE: usize = 74;
-/// Period of the pattern. The block holds several periods, so that large pieces can be sent.
+/// Period of the pattern. The block holds several periods, so that large chunks can be sent.
 const ROUND: usize = CHARACTERS * LINE;
 
 static BLOCK: [u8; 9 * ROUND] = block();

@@ -6,16 +6,16 @@ use linerate_service::{Bytes, ConnId, Transport};
 /// Period of the stream: a prime, so that bytes lost or repeated in units of segments, requests or powers of two are
 /// detected, and small enough for a core's cache.
 pub const PERIOD: usize = 65_521;
-/// Largest contiguous piece.
-const PIECE: usize = 32 << 10;
+/// Largest contiguous chunk.
+const CHUNK: usize = 32 << 10;
 /// Length from which sending by reference is faster than copying.
 pub const LONG: usize = 2 << 10;
 
-static TABLE: [u8; PERIOD + PIECE] = table();
+static TABLE: [u8; PERIOD + CHUNK] = table();
 
 /// Returns pseudo-random bytes (SplitMix64), with the beginning repeated after the end.
-const fn table() -> [u8; PERIOD + PIECE] {
-    let mut table = [0; PERIOD + PIECE];
+const fn table() -> [u8; PERIOD + CHUNK] {
+    let mut table = [0; PERIOD + CHUNK];
     let (mut i, mut state, mut word) = (0, 0x6c69_6e65_7261_7465_u64, 0);
     while i < table.len() {
         if i % 8 == 0 {
@@ -57,9 +57,9 @@ impl Position {
     }
 
     /// Returns the next bytes, at most `max`; at least one unless `max` is 0.
-    fn piece(&self, max: usize) -> &'static [u8] {
+    fn chunk(&self, max: usize) -> &'static [u8] {
         let at = self.at as usize;
-        &TABLE[at..at + max.min(PIECE)]
+        &TABLE[at..at + max.min(CHUNK)]
     }
 
     /// Skips `n` bytes.
@@ -70,19 +70,19 @@ impl Position {
     /// Fills `buffer` with the next bytes and advances.
     #[inline]
     pub fn fill(&mut self, buffer: &mut [u8]) {
-        for part in buffer.chunks_mut(PIECE) {
-            part.copy_from_slice(self.piece(part.len()));
+        for part in buffer.chunks_mut(CHUNK) {
+            part.copy_from_slice(self.chunk(part.len()));
             self.advance(part.len());
         }
     }
 
     /// Returns whether `bytes` are the next bytes of the stream. If so, advances.
     pub fn matches(&mut self, bytes: &[u8]) -> bool {
-        for piece in bytes.chunks(PIECE) {
-            if piece != self.piece(piece.len()) {
+        for chunk in bytes.chunks(CHUNK) {
+            if chunk != self.chunk(chunk.len()) {
                 return false;
             }
-            self.advance(piece.len());
+            self.advance(chunk.len());
         }
         true
     }
@@ -91,11 +91,11 @@ impl Position {
     pub fn send(&mut self, net: &mut impl Transport, conn: ConnId, max: usize) -> usize {
         let mut sent = 0;
         while sent < max {
-            let piece = self.piece(max - sent);
-            let n = if piece.len() < LONG {
-                net.write(conn, piece)
+            let chunk = self.chunk(max - sent);
+            let n = if chunk.len() < LONG {
+                net.write(conn, chunk)
             } else {
-                let n = net.send_space(conn).min(piece.len());
+                let n = net.send_space(conn).min(chunk.len());
                 let at = self.at as usize;
                 let bytes = || TO_SEND.with(|table| table.slice(at..at + n));
                 if n > 0 && net.send(conn, bytes()).is_ok() { n } else { 0 }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn stream_matches_in_pieces_of_any_size() {
         let stream = sent(1_000_000, usize::MAX);
-        for cut in [1, 7, 1448, PERIOD - 1, PERIOD, PIECE + 1, 1_000_000] {
+        for cut in [1, 7, 1448, PERIOD - 1, PERIOD, CHUNK + 1, 1_000_000] {
             let mut position = Position::of_connection(3);
             assert!(stream.chunks(cut).all(|part| position.matches(part)), "{cut}");
         }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn filled_bytes_equal_sent_bytes() {
         let stream = sent(200_000, usize::MAX);
-        for cut in [1, 7, PIECE, PERIOD + 1, 200_000] {
+        for cut in [1, 7, CHUNK, PERIOD + 1, 200_000] {
             let (mut position, mut filled) = (Position::of_connection(3), vec![0; 200_000]);
             filled.chunks_mut(cut).for_each(|part| position.fill(part));
             assert!(filled == stream, "{cut}");
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn sending_stops_at_the_room() {
-        for (max, room) in [(100, 64), (LONG, LONG - 1), (3 * PIECE, PIECE + 9), (10, 0), (0, 10)] {
+        for (max, room) in [(100, 64), (LONG, LONG - 1), (3 * CHUNK, CHUNK + 9), (10, 0), (0, 10)] {
             assert_eq!(sent(max, room), sent(1_000_000, usize::MAX)[..max.min(room)]);
         }
     }

@@ -84,14 +84,14 @@ impl End {
 
     fn arguments(&self) -> String {
         // The host and two guests share few cores, so that idle workers must not poll.
-        let ours = match self.via.split_once(':') {
+        let network = match self.via.split_once(':') {
             None => String::new(),
             Some(("rdma", _)) => "--idle backoff".to_owned(),
             // The addresses are those of the guest's kernel.
             Some(_) if self.via.ends_with(",share") => "--idle backoff".to_owned(),
             Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
         };
-        format!("--via {} {ours} --workers {} {} --json", self.via, self.workers, self.args)
+        format!("--via {} {network} --workers {} {} --json", self.via, self.workers, self.args)
     }
 }
 
@@ -104,9 +104,9 @@ impl Service {
     /// Returns the arguments of a load of the server at `remote`.
     pub fn load(&self, end: &End, remote: &str) -> String {
         let Service { name, port, load, connections, seconds, .. } = self;
-        let ours = end.arguments();
+        let network = end.arguments();
         format!(
-            "-v {name} load {ours} --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
+            "-v {name} load {network} --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
         )
     }
 

@@ -37,18 +37,18 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
     let (mut rates, mut trips, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
     for mode in [Design::KernelSleeping, Design::KernelSpinning] {
         if let Some(own) = native.rate(most)
-            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
+            && let Some((kernel, other)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
         {
             kinds.push(kernel.row.link.kind);
-            rates.push(match (own.against(&theirs), own.times(&theirs)) {
+            rates.push(match (own.against(&other), own.times(&other)) {
                 (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
                 _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
             });
         }
         if let Some(own) = native.p50(least)
-            && let Some((kernel, theirs)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
+            && let Some((kernel, other)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
         {
-            trips.push(match (own.against(&theirs), theirs.times(&own), own.times(&theirs)) {
+            trips.push(match (own.against(&other), other.times(&own), own.times(&other)) {
                 (Some(Ordering::Less), Some(shorter), _) => {
                     format!("{} shorter than over {}", times(shorter), kernel.name)
                 }
@@ -92,25 +92,25 @@ pub fn split(view: &View, app: App) -> Vec<String> {
 }
 
 fn at(inline: &Seen, split: &Seen, point: Point) -> Option<String> {
-    let (own, theirs) = (inline.rate(point)?, split.rate(point)?);
+    let (own, other) = (inline.rate(point)?, split.rate(point)?);
     let with = called::point(point);
-    Some(match own.against(&theirs) {
+    Some(match own.against(&other) {
         None => format!("on {with}, {NO_DIFFERENCE}"),
-        Some(Ordering::Less) => format!("on {with}, split had {} the requests/s", times(theirs.times(&own)?)),
-        Some(_) => format!("on {with}, inline had {} the requests/s", times(own.times(&theirs)?)),
+        Some(Ordering::Less) => format!("on {with}, split had {} the requests/s", times(other.times(&own)?)),
+        Some(_) => format!("on {with}, inline had {} the requests/s", times(own.times(&other)?)),
     })
 }
 
 /// Returns the service time from which a separate thread is worthwhile. Each value was measured once, with the
 /// uncertainty of the rows' rounds at the fixed settings.
 fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
-    let (ours, theirs) = (inline.sweep(Swept::ServiceTime)?, split.sweep(Swept::ServiceTime)?);
+    let (inline_sweep, split_sweep) = (inline.sweep(Swept::ServiceTime)?, split.sweep(Swept::ServiceTime)?);
     let off = inline.noise().max(split.noise()).max(UNKNOWN);
-    let shown: Vec<(f64, Option<Ordering>)> = ours
+    let shown: Vec<(f64, Option<Ordering>)> = inline_sweep
         .points
         .iter()
         .filter_map(|own| {
-            let other = theirs.points.iter().find(|other| other.x == own.x)?;
+            let other = split_sweep.points.iter().find(|other| other.x == own.x)?;
             let [own_rate, other_rate] = [own.rate, other.rate].map(Spread::once);
             Some((own.x, other_rate?.widened(off).against(&own_rate?.widened(off))))
         })

@@ -199,13 +199,13 @@ pub fn errors(view: &View) -> (Weight, Vec<String>) {
 /// Rows that did not run, with their remedies.
 pub fn not_run(view: &View) -> (Weight, Vec<String>) {
     let all: Vec<_> = view.not_run().filter(|(seen, ..)| !seen.lacks_rdma()).collect();
-    let sentences = distinct(all.iter().map(|(_, why, remedy)| (*why, *remedy)))
+    let sentences = distinct(all.iter().map(|(_, reason, remedy)| (*reason, *remedy)))
         .into_iter()
-        .map(|(why, remedy)| {
+        .map(|(reason, remedy)| {
             let names =
-                all.iter().filter(|(_, w, r)| (*w, *r) == (why, remedy)).map(|(seen, ..)| names::whole(seen.row));
+                all.iter().filter(|(_, w, r)| (*w, *r) == (reason, remedy)).map(|(seen, ..)| names::whole(seen.row));
             let names = list(&names.collect::<Vec<_>>());
-            format!("{names}: {} To run: {}", ended(why), ended(remedy))
+            format!("{names}: {} To run: {}", ended(reason), ended(remedy))
         })
         .collect();
     (Caveat, sentences)

@@ -26,7 +26,7 @@ impl<E: Engine<MemoryNic>> Bench<E> {
     /// local ports.
     fn new(slots: usize, duration: Duration, workers: usize) -> Self {
         let now = Instant::ZERO + SECOND;
-        let [ours, theirs] = [1, 2].map(|host: u8| Config {
+        let [client, peer] = [1, 2].map(|host: u8| Config {
             addresses: vec![format!("10.0.0.{host}/24").parse().unwrap()],
             mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
             listen: if host == 2 { vec!["10.0.0.2:7".parse().unwrap()] } else { Vec::new() },
@@ -39,8 +39,8 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         barrier.begin();
         let plan = Plan { duration, ..a_second(slots) };
         let service = Connects::new(&plan, barrier.clone(), 0, 1, ConnectPlan { request: 64, most: u64::MAX });
-        let load = Worker::new(&ours, Mailboxes::for_workers(workers).remove(0), near, |_| service, now);
-        let server = Worker::new(&theirs, Mailboxes::for_workers(1).remove(0), far, |_| Echo, now);
+        let load = Worker::new(&client, Mailboxes::for_workers(workers).remove(0), near, |_| service, now);
+        let server = Worker::new(&peer, Mailboxes::for_workers(1).remove(0), far, |_| Echo, now);
         Bench { load, server, barrier, now }
     }
 

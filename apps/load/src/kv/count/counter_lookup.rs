@@ -67,12 +67,12 @@ impl CounterLookup {
         match self.failed {
             None if self.known == self.count => Ok((self.addrs, self.values)),
             None => Err(CounterLookupError::Connection(None)),
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
         }
     }
 
-    fn fail(&mut self, net: &mut impl Transport, conn: ConnId, why: CounterLookupError) {
-        self.failed.get_or_insert(why);
+    fn fail(&mut self, net: &mut impl Transport, conn: ConnId, reason: CounterLookupError) {
+        self.failed.get_or_insert(reason);
         net.close(conn);
     }
 
@@ -151,8 +151,8 @@ impl Service for CounterLookup {
             let n = bytes.len();
             self.answer.extend_from_slice(bytes);
             net.consume(conn, n);
-            if let Err(why) = self.take() {
-                return self.fail(net, conn, why);
+            if let Err(reason) = self.take() {
+                return self.fail(net, conn, reason);
             }
         }
         self.go_on(net, conn);

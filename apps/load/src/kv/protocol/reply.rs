@@ -1,4 +1,4 @@
-//! Parser of replies in either protocol, which may arrive in pieces.
+//! Parser of replies in either protocol, which may arrive in chunks.
 
 use super::super::keyspace::{HEAD, Values, Versions, key, version_of};
 use super::{Op, Protocol, Request};

@@ -21,7 +21,7 @@ pub const LONGEST: u32 = (REQUEST - HEADER - AROUND) as u32;
 /// Bytes of a SET besides the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
 const AROUND: usize = 31 + 2;
 /// Maximum number of datagrams of an answer: a value of [`LONGEST`] bytes with its lines.
-const PIECES: usize = 2;
+const CHUNKS: usize = 2;
 /// Minimum number of outstanding requests while filling, small enough for a kernel socket's buffer.
 const FILLING: usize = 256;
 
@@ -78,7 +78,7 @@ struct Slot {
     /// use.
     id: u16,
     /// Received datagrams of an answer that consists of several.
-    pieces: [Option<Bytes>; PIECES],
+    chunks: [Option<Bytes>; CHUNKS],
 }
 
 /// Load over UDP, in a closed or an open loop. Each connection is a local port, from which its share of the requests is
@@ -260,9 +260,9 @@ impl UdpKvLoad {
 
     /// Frees the slot of a request.
     fn free_slot(&mut self, slot: usize) {
-        let Slot { pending, id, pieces } = &mut self.slots[slot];
+        let Slot { pending, id, chunks } = &mut self.slots[slot];
         *pending = None;
-        *pieces = Default::default();
+        *chunks = Default::default();
         // The next request gets another ID.
         *id = id.wrapping_add(self.of_port as u16);
         if slot % self.of_port < self.depth || self.load.filling.is_some() {
@@ -324,7 +324,7 @@ impl UdpKvLoad {
             self.datagram_errors.foreign += 1;
             return false;
         };
-        let Slot { pending: Some((request, _)), id, pieces } = &mut self.slots[slot] else {
+        let Slot { pending: Some((request, _)), id, chunks } = &mut self.slots[slot] else {
             self.datagram_errors.late += 1;
             return false;
         };
@@ -337,9 +337,9 @@ impl UdpKvLoad {
         let mut both = [Bytes::new(), Bytes::new()];
         match frame.total {
             1 if sequence == 0 => {}
-            2 if sequence < PIECES => {
-                pieces[sequence] = Some(payload.slice(HEADER..));
-                let [Some(first), Some(second)] = pieces else { return false };
+            2 if sequence < CHUNKS => {
+                chunks[sequence] = Some(payload.slice(HEADER..));
+                let [Some(first), Some(second)] = chunks else { return false };
                 both = [first.clone(), second.clone()];
                 whole = Ok(&both[0]);
             }
@@ -360,7 +360,7 @@ impl UdpKvLoad {
     }
 
     /// Parses the answer to `request` in `parts`, and counts it.
-    fn read(&mut self, request: &Request, parts: [&[u8]; PIECES], now: Instant) -> Result<(), Wrong> {
+    fn read(&mut self, request: &Request, parts: [&[u8]; CHUNKS], now: Instant) -> Result<(), Wrong> {
         let UdpKvLoad { load, reply, phase, .. } = self;
         let [first, second] = parts;
         let mut last = first;
