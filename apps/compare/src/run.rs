@@ -1,7 +1,6 @@
 //! Execution of a comparison: a server process and a load process for each row in turn, each on its own core.
 
 pub mod cores;
-pub mod counters;
 pub mod link;
 pub mod link_spec;
 pub mod load;

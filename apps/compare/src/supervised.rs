@@ -2,7 +2,7 @@
 //!
 //! Signals do not reach a program over ssh without a terminal, but the end of its standard input does.
 
-use crate::run::counters::{CpuUsage, ProcessCounters};
+use crate::counters::{CpuUsage, ProcessCounters};
 use linerate_process::output::{eprint_line, print_line};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};

@@ -11,6 +11,7 @@ mod http;
 mod kv;
 mod outcome;
 mod pace;
+mod pattern;
 mod payload;
 pub mod raw;
 pub mod report;

@@ -70,11 +70,6 @@ const ACCEPTED_IMPORTS: &[(&str, &str, &str)] = &[
     ("apps/kv/src/service", "conn", "workers"),
     ("apps/kv/src/store", "memory", "reclaim"),
     ("apps/kv/src/store", "index", "memory"),
-    ("apps/load/src", "connection", "stream"),
-    ("apps/load/src/kv", "protocol", "one_sided"),
-    ("apps/load/src/kv", "keyspace", "one_sided"),
-    ("apps/load/src/kv", "keyspace", "protocol"),
-    ("apps/compare/src", "run", "supervised"),
     ("apps/src", "top", "commands"),
     ("apps/src", "error", "commands"),
 ];

@@ -1,10 +1,10 @@
 //! Load processes of rows: their arguments and their output.
 
 use super::Setting;
-use super::counters::CpuUsage;
 use super::link::Link;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
+use crate::counters::CpuUsage;
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_load::report::Percentiles;
 use linerate_process::Error;

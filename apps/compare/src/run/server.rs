@@ -1,9 +1,9 @@
 //! Server processes of rows.
 
 use super::Setting;
-use super::counters::{CpuUsage, ProcessCounters};
 use super::link::Link;
 use super::plan::Planned;
+use crate::counters::{CpuUsage, ProcessCounters};
 use crate::results::{App, Design, Threading};
 use crate::supervised::Usage;
 use linerate_process::Error;

@@ -1,22 +1,28 @@
 //! Load of a key-value server: GETs and SETs of keys with a skewed popularity.
 
 mod count;
+mod filling;
 mod keyspace;
 mod one_sided;
+mod plan;
 mod protocol;
+mod stream;
 mod udp;
 
 pub use count::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, SWAP_EVERY, name as counter_name,
 };
-pub use keyspace::{Keyspace, KvPlan, MOST_KEYS};
+pub use keyspace::MOST_KEYS;
 pub use one_sided::{Exported, OneSidedStats};
-pub use protocol::{Protocol, Query, Stream};
+pub use plan::{Keyspace, KvPlan};
+pub use protocol::{Protocol, Query};
+pub use stream::Stream;
 pub use udp::{DatagramErrors, LONGEST as LONGEST_IN_DATAGRAM, UdpKvLoad, UdpPlan};
 
 use crate::{Corrupt, Pace, Times, Traffic};
 use fastrand::Rng;
-use keyspace::{Filling, Issued, key};
+use filling::Filling;
+use keyspace::{Issued, key};
 use linerate_service::time::{Clock, Instant};
 use linerate_service::{Bytes, ConnId, OneSidedResult, Transport};
 use one_sided::{GetOutcome, KnownPlaces, Reader};

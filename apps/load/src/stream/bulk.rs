@@ -1,6 +1,6 @@
 //! Bulk loads: data in one direction at full speed.
 
-use super::pattern::Position;
+use crate::pattern::Position;
 use crate::{Corrupt, Traffic};
 use linerate_service::time::Instant;
 use linerate_service::{ConnId, Transport};

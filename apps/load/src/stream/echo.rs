@@ -1,6 +1,6 @@
 //! Echo load: requests that the server must return unchanged, in a closed or an open loop.
 
-use super::pattern::{LONG, Position};
+use crate::pattern::{LONG, Position};
 use crate::{Corrupt, OpenLoop, Pace, Times, Traffic};
 use fastrand::Rng;
 use linerate_service::time::Instant;

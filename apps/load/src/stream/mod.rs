@@ -2,8 +2,6 @@
 
 mod bulk;
 mod echo;
-mod pattern;
 
 pub use bulk::{Bulk, Direction};
 pub use echo::EchoLoad;
-pub(crate) use pattern::{LONG, PERIOD, Position};

@@ -5,7 +5,7 @@ mod port_wait;
 pub use port_wait::PortWaits;
 
 use super::{Barrier, OPENING_AT_ONCE, OPENING_TICK, Plan, WorkerLoad, share};
-use crate::stream::Position;
+use crate::pattern::Position;
 use crate::{Errors, Outcome, Times};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};

@@ -1,15 +1,11 @@
 //! Keys of a load, their popularity, and their values.
 
-mod filling;
 mod keys;
-mod plan;
 mod values;
 mod versions;
 mod zipf;
 
-pub use filling::Filling;
 pub use keys::{KEY, MOST as MOST_KEYS, Scatter, key};
-pub use plan::{Keyspace, KvPlan};
 pub use values::{HEAD, Value, Values, version_of};
 pub use versions::{Issued, Versions};
 pub use zipf::Zipf;

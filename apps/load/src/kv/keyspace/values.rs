@@ -3,7 +3,7 @@
 //! A value begins with eight bytes: its version, and a checksum of key, version and run. The rest comes from the
 //! pattern table of the other loads, at an offset derived from key and version. The length is derived likewise, if
 //! lengths vary.
-use crate::stream::{PERIOD, Position};
+use crate::pattern::{PERIOD, Position};
 
 /// Length of the header that holds the version; a shorter value has only its first bytes.
 pub const HEAD: usize = 8;

@@ -2,7 +2,7 @@
 
 use super::super::keyspace::{HEAD, Values, Versions, key, version_of};
 use super::{Op, Protocol, Request};
-use crate::stream::Position;
+use crate::pattern::Position;
 
 /// Stored bytes of an incomplete line; only error messages are longer.
 const LINE_PREFIX: usize = 128;

@@ -1,7 +1,7 @@
 //! GETs and SETs as bytes of either protocol.
 
 use super::super::keyspace::{HEAD, Issued, KEY, Value, Values, key};
-use crate::stream::LONG;
+use crate::pattern::LONG;
 use linerate_service::time::Instant;
 use linerate_service::{ConnId, Transport};
 

@@ -1,6 +1,7 @@
 //! Load of a key-value server over UDP: datagrams in memcached's protocol, which may be lost.
 
-use super::protocol::{Op, Protocol, Reply, Request, Wrong, first_byte_sent, shown};
+use super::protocol::{Op, Protocol, Reply, Request, Wrong, shown};
+use super::stream::first_byte_sent;
 use super::{KvLoad, name};
 use crate::datagram::{ANSWER_TIMEOUT, EXPIRY_INTERVAL, FIRST_ANSWER_TIMEOUT, RETRY_DELAY, SEND_BATCH};
 use crate::{Keyspace, Traffic};

@@ -1,8 +1,8 @@
 //! Parameters of a key-value load, and the state shared by its workers.
 
-use super::super::one_sided::Exported;
-use super::super::protocol::{Expected, Protocol};
-use super::{HEAD, MOST_KEYS, Scatter, Values, Versions, Zipf};
+use super::keyspace::{HEAD, MOST_KEYS, Scatter, Values, Versions, Zipf};
+use super::one_sided::Exported;
+use super::protocol::{Expected, Protocol};
 use crate::{OpenLoop, PlanError};
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Connection of a key-value load: outstanding requests and their transmission.
 
-use super::super::one_sided::PendingGets;
-use super::request_queue::RequestQueue;
-use super::{Reply, Request};
+use super::one_sided::PendingGets;
+use super::protocol::{Reply, Request, RequestQueue};
 use crate::{Keyspace, Pace};
 use linerate_service::time::Instant;
 use linerate_service::{ConnId, Transport};
