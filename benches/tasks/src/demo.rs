@@ -39,9 +39,9 @@ pub fn run(machine: &Machine) -> Result<(), Error> {
     }
 
     say("three seconds of 64-byte echoes between two processes, on 64 connections and on one");
-    let reports = tempfile::Builder::new().prefix("linerate-demo.").tempdir()?;
+    let reports = built("demo", "reports");
     let via = if machine.dpdk() { "virtio-user,kernel" } else { "kernel" };
-    process::run(command(&format!("{linerate} {COMPARE} {via} --out {}", reports.path().display())))?;
+    process::run(command(&format!("{linerate} {COMPARE} {via} --out {reports}")))?;
     say("next");
     note(&format!(
         "{linerate} doctor              checks this machine and prints a fix for each problem\n\
