@@ -1,12 +1,14 @@
 //! Configuration of workers and connections.
 
-use crate::connection::credit::LEAST_BUFFERS;
-use crate::net::KEPT;
 use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
 use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
 use crate::verbs::{MAX_SGES, QpConfig};
+use crate::wire::LEAST_BUFFERS;
 use std::time::Duration;
+
+/// Reserved requests of a send queue: two for an offer, one for a credit message.
+pub(crate) const KEPT: usize = 3;
 
 /// Maximum UD send requests of a worker, and its receive buffers unless the maximum number of connections needs more.
 const DATAGRAMS: u32 = 4096;

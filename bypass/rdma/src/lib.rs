@@ -22,6 +22,7 @@ mod session;
 mod tests;
 pub mod verbs;
 mod waker;
+mod wire;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, WorkerParts};

@@ -1,8 +1,8 @@
 //! Internals for measurements without a device. Not for applications.
 
-use crate::connection::wire::Malformed;
 use crate::session::{DatagramHeader, Session, WINDOW};
 use crate::verbs::Message;
+use crate::wire::Malformed;
 use linerate_service::Bytes;
 use linerate_service::time::Instant;
 

@@ -1,9 +1,8 @@
 //! Queues of a worker: created at start, and again after one of them has failed.
 
 use crate::config::{Config, Mode};
-use crate::connector::sessions;
 use crate::provider::{DeviceLimits, Provider};
-use crate::verbs::{CompChannel, Cq, Error, Mr, ParentDomain, Srq, UdQp};
+use crate::verbs::{CompChannel, Cq, CqHandle, Error, Mr, ParentDomain, QpConfig, Srq, UdQp};
 use linerate_bypass::Arena;
 
 /// Completion queues of a worker, and its shared receive queue or UD queue pair with their buffers.
@@ -31,7 +30,7 @@ impl<C: Provider> Queues<C> {
             Mode::Ud => {
                 let (sends, receives) = config.datagrams(limits);
                 let cq = Cq::of_worker(provider, (sends + receives, 1), channel, worker, parent)?;
-                let datagrams = sessions::datagrams(config, limits, mr, buffers, cq.handle())?;
+                let datagrams = datagrams(config, limits, mr, buffers, cq.handle())?;
                 (vec![cq], Some(datagrams))
             }
             Mode::Send => {
@@ -49,6 +48,23 @@ impl<C: Provider> Queues<C> {
         };
         Ok(Queues { cqs, srq, datagrams })
     }
+}
+
+/// Creates the UD queue pair of a worker and posts its buffers.
+fn datagrams<C: Provider>(
+    config: &Config,
+    limits: &DeviceLimits,
+    mr: &Mr<C>,
+    buffers: &Arena,
+    cq: &CqHandle<C>,
+) -> Result<UdQp<C>, Error> {
+    let (sends, receives) = config.datagrams(limits);
+    let qp = QpConfig { sends, receives, inline: config.inline, ..config.qp() };
+    let path = (config.first_port(), config.path.pkey_index);
+    let mut datagrams = qp.with_largest_inline(|qp| UdQp::new_in(mr, cq, qp, path, None))?;
+    let len = datagrams.buffer_len();
+    datagrams.post((0..receives).map_while(|_| buffers.alloc(len)))?;
+    Ok(datagrams)
 }
 
 /// Returns a parent domain for the queue pairs of a worker, or `None` if the driver has no thread domains. Without it,

@@ -4,9 +4,6 @@
 //! always send them, unless it has just used its last credit for a credit message; then the other end has credits. Thus
 //! the two ends never wait for each other.
 
-/// Minimum buffers of an end: one is reserved for credit messages, and two used ones trigger a credit message.
-pub(crate) const LEAST_BUFFERS: u16 = 3;
-
 /// Credits of one end of a connection.
 #[derive(Debug)]
 pub(crate) struct Credits {
@@ -77,6 +74,7 @@ impl Credits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::LEAST_BUFFERS;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 

@@ -4,15 +4,14 @@ pub(crate) mod conn_transport;
 pub(crate) mod credit;
 pub(crate) mod rx;
 pub(crate) mod tx;
-pub(crate) mod wire;
 
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::credit::Credits;
 use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
-use crate::connection::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
 use crate::provider::Provider;
 use crate::verbs::{BoundMw, CmId, Error, Message};
+use crate::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
 use linerate_bypass::Arena;
 use linerate_service::inspect::VerbsInfo;
 use linerate_service::time::Instant;

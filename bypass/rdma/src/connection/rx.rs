@@ -1,6 +1,6 @@
 //! Receive queue of a connection: received messages in their buffers, and slices read from the peer's memory.
 
-use crate::connection::wire::Offer;
+use crate::wire::Offer;
 use linerate_service::Bytes;
 use std::collections::VecDeque;
 

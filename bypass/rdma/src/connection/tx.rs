@@ -1,7 +1,7 @@
 //! Send queue of a connection: slices, and blocks that the service writes, with headroom for a message header.
 
-use crate::connection::wire::HEADER;
 use crate::verbs::Message;
+use crate::wire::HEADER;
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaMut;
 use linerate_service::Bytes;

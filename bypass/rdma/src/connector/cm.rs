@@ -3,9 +3,9 @@
 use super::{Connector, ListenerKind, Made, RESOLVE_MS, Step};
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
-use crate::connection::wire::EndParams;
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, Provider};
 use crate::verbs::{CmId, Error, Init, Mr, Qp, Rts};
+use crate::wire::EndParams;
 use crate::{Config, ConnectorEvent};
 use linerate_service::time::Instant;
 use linerate_service::{CloseReason, ConnectError, Origin};

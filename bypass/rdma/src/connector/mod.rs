@@ -15,13 +15,13 @@ pub use tcp_exchange::ExchangeError;
 pub(crate) use tcp_exchange::MAX_PENDING;
 
 use crate::connection::conn_transport::ConnTransport;
-use crate::connection::wire::EndParams;
 use crate::provider::{DeviceLimits, Handle, Provider, TransportKind};
 use crate::verbs::{
     CmId, CmNotification, CompChannel, Counters, CqHandle, Error, EventChannel, ExposedMr, Mr, Mw, Qp, QpConfig,
     SrqHandle,
 };
 use crate::waker::wait_readable;
+use crate::wire::EndParams;
 use crate::{Config, ConnCore, ConnectorEvent, ConnectorRequest};
 use cm::Pending;
 use linerate_bypass::{Arena, Waker};

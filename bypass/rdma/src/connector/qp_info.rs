@@ -1,8 +1,8 @@
 //! Queue pair attributes that both ends exchange over TCP.
 
 use crate::connection::conn_transport::FIRST_SESSION;
-use crate::connection::wire::{EndParams, Malformed};
 use crate::provider::Mtu;
+use crate::wire::{EndParams, Malformed};
 
 /// Upper bound of queue pair numbers and packet sequence numbers.
 pub(super) const NUMBERS: u32 = 1 << 24;

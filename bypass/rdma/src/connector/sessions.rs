@@ -1,11 +1,7 @@
-//! Sessions: their UD queue pairs, numbers, and address handles.
+//! Sessions: handles of UD queue pairs, and address handles.
 
-use super::ExchangeError;
-use super::qp_info::SESSIONS;
-use crate::Config;
-use crate::provider::{AhAttr, DeviceLimits, Handle, Provider};
-use crate::verbs::{Ah, CqHandle, Error, Mr, Pd, QpConfig, UdQp};
-use linerate_bypass::Arena;
+use crate::provider::{AhAttr, Handle, Provider};
+use crate::verbs::{Ah, Error, Pd, UdQp};
 use linerate_service::time::{Duration, Instant};
 use std::collections::HashMap;
 
@@ -33,30 +29,6 @@ impl UdQpHandle {
     pub fn of<C: Provider>(datagrams: &UdQp<C>) -> Self {
         UdQpHandle { handle: datagrams.handle(), qp: datagrams.number(), q_key: datagrams.key() }
     }
-}
-
-/// Creates the UD queue pair of a worker and posts its buffers.
-pub(crate) fn datagrams<C: Provider>(
-    config: &Config,
-    limits: &DeviceLimits,
-    mr: &Mr<C>,
-    buffers: &Arena,
-    cq: &CqHandle<C>,
-) -> Result<UdQp<C>, Error> {
-    let (sends, receives) = config.datagrams(limits);
-    let qp = QpConfig { sends, receives, inline: config.inline, ..config.qp() };
-    let path = (config.first_port(), config.path.pkey_index);
-    let mut datagrams = qp.with_largest_inline(|qp| UdQp::new_in(mr, cq, qp, path, None))?;
-    let len = datagrams.buffer_len();
-    datagrams.post((0..receives).map_while(|_| buffers.alloc(len)))?;
-    Ok(datagrams)
-}
-
-/// Returns a random session number, which authenticates the datagrams of the session.
-pub(super) fn new_number() -> Result<u64, ExchangeError> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(ExchangeError::NoRandomness)?;
-    Ok(SESSIONS.start + u64::from_ne_bytes(random) % (SESSIONS.end - SESSIONS.start))
 }
 
 /// Cache of address handles. Each worker has its own handle per peer port, which its sessions share, because each

@@ -1,8 +1,8 @@
 //! Lingering close: input is discarded, within bounds, until the peer closes.
 
 use super::Net;
-use crate::connection::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
 use crate::provider::Provider;
+use crate::wire::{HEADER, Kind, Malformed, OFFERS, Offer};
 use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Receiving, Sending, Transport};
 
 impl<C: Provider> Net<C> {

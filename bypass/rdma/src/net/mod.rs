@@ -12,8 +12,6 @@ mod remote;
 mod sending;
 mod transport;
 
-pub(crate) use sending::KEPT;
-
 use crate::Config;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::{ConnCore, Connection};

@@ -3,8 +3,8 @@
 use super::Net;
 use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
-use crate::connection::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
+use crate::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
 use linerate_service::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
 
 /// Maximum bytes of one READ.
@@ -97,7 +97,7 @@ impl<C: Provider> Net<C> {
     pub(super) fn read_offered(&mut self, id: ConnId) {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         let Some(qp) = conn.link.transport.qp() else { return };
-        while qp.room() > super::sending::KEPT
+        while qp.room() > crate::config::KEPT
             && let Some(offer) = conn.rx.wanted(READ, self.config.rx_buffer)
         {
             let len = offer.len as usize;

@@ -1,7 +1,7 @@
 //! One-sided operations of services on the memory of their peers.
 
 use super::Net;
-use super::sending::KEPT;
+use crate::config::KEPT;
 use crate::connection::Reader;
 use crate::provider::Provider;
 use crate::verbs::Atomic;

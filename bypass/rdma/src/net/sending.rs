@@ -1,17 +1,15 @@
 //! Send path: from services to the queue pairs.
 
 use super::Net;
+use crate::config::KEPT;
 use crate::connection::Connection;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::tx::Made;
-use crate::connection::wire::{Kind, OFFERS, Offer};
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
+use crate::wire::{Kind, OFFERS, Offer};
 use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
 use std::io::ErrorKind;
-
-/// Reserved requests of a send queue: two for an offer, one for a credit message.
-pub(crate) const KEPT: usize = 3;
 
 impl<C: Provider> Net<C> {
     /// Processes a send completion of a connection.

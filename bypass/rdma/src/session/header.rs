@@ -1,6 +1,6 @@
 //! Session header of each datagram.
 
-use crate::connection::wire::Malformed;
+use crate::wire::Malformed;
 
 /// Session header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

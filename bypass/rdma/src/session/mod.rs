@@ -13,8 +13,8 @@ mod tests;
 
 pub(crate) use header::DatagramHeader;
 
-use crate::connection::wire::Malformed;
 use crate::verbs::Message;
+use crate::wire::Malformed;
 use congestion::Congestion;
 use linerate_service::Bytes;
 use linerate_service::inspect::TcpInfo;

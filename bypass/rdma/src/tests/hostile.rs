@@ -1,9 +1,9 @@
 //! Protocol violations end the connection of the peer and affect nothing else.
 
 use super::rig::{Peer, Rig, Setup, message};
-use crate::connection::wire::{HEADER, Header, Kind, OFFERS, Offer};
 use crate::provider::Provider;
 use crate::verbs::{Cq, Qp, Rts};
+use crate::wire::{HEADER, Header, Kind, OFFERS, Offer};
 use linerate_rdma_sim::SimDevice;
 use linerate_service::CloseReason;
 

@@ -6,12 +6,12 @@ pub use peer::Peer;
 
 use super::contract::Hosted;
 use crate::connection::conn_transport::{ConnTransport, FIRST_SESSION};
-use crate::connection::wire::EndParams;
 use crate::connector::UdQpHandle;
 use crate::provider::{AhAttr, Provider, Transition, TransportKind};
 use crate::queues::Queues;
 use crate::session::Session;
 use crate::verbs::{Ah, Cq, CqHandle, Message, Mr, Mw, Pd, Qp, QpConfig};
+use crate::wire::EndParams;
 use crate::{
     Config, ConnCore, Connect, Connector, ConnectorEvent, ConnectorRequest, IdleWait, Listeners, Mode, Parts, Worker,
     WorkerChannels, WorkerHandle,

@@ -2,10 +2,10 @@
 
 use super::rig::{Peer, Rig, Setup, message};
 use crate::connection::conn_transport::FIRST_SESSION;
-use crate::connection::wire::{HEADER, Header, Kind};
 use crate::provider::{AhAttr, Provider};
 use crate::session::DatagramHeader;
 use crate::verbs::{Ah, Cq, Mr, Pd, QpConfig, UdQp};
+use crate::wire::{HEADER, Header, Kind};
 use crate::{Config, Connect, Mode};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;

@@ -4,12 +4,12 @@ use super::{Connector, ExchangeError, Handshake, Stage};
 use crate::Config;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::{ConnTransport, UdPeer};
-use crate::connection::wire::EndParams;
-use crate::connector::qp_info::{NUMBERS, QpInfo, READY, SessionInfo};
-use crate::connector::{Source, Step, sessions};
+use crate::connector::qp_info::{NUMBERS, QpInfo, READY, SESSIONS, SessionInfo};
+use crate::connector::{Source, Step};
 use crate::provider::{AhAttr, Gid, GidKind, Handle, Provider, QpOptions, Transition};
 use crate::session::Session;
 use crate::verbs::{Error, Init, Qp, Rts};
+use crate::wire::EndParams;
 use linerate_service::Timer;
 use linerate_service::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -103,7 +103,7 @@ impl<C: Provider> Connector<C> {
         let (half, qp, session) = match &self.workers[handshake.worker].datagrams {
             Some(_) if own.port != self.config.first_port() => return Err(ExchangeError::NotOfDevice(own.ip())),
             Some(handle) => {
-                let session = SessionInfo { number: sessions::new_number()?, q_key: handle.q_key };
+                let session = SessionInfo { number: new_session_number()?, q_key: handle.q_key };
                 (Half::Session(session, handle.handle), handle.qp, Some(session))
             }
             None => {
@@ -242,4 +242,11 @@ pub(super) fn gid_of(provider: &impl Provider, ip: IpAddr, config: &Config) -> R
         }
     }
     Err(if is_found { ExchangeError::NotChosen(ip) } else { ExchangeError::NotOfDevice(ip) })
+}
+
+/// Returns a random session number, which authenticates the datagrams of the session.
+fn new_session_number() -> Result<u64, ExchangeError> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(ExchangeError::NoRandomness)?;
+    Ok(SESSIONS.start + u64::from_ne_bytes(random) % (SESSIONS.end - SESSIONS.start))
 }

@@ -3,7 +3,8 @@
 //! Both ends announce [`EndParams`] when connecting. Each message begins with a [`Header`]. The stream consists of
 //! the bytes of `Data` messages and of the memory that `Offer`s refer to, in order.
 
-use crate::connection::credit::LEAST_BUFFERS;
+/// Minimum buffers of an end: one is reserved for credit messages, and two used ones trigger a credit message.
+pub(crate) const LEAST_BUFFERS: u16 = 3;
 
 /// Header size in bytes.
 pub(crate) const HEADER: usize = 8;
