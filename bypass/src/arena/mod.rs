@@ -1,10 +1,10 @@
 //! Arena: bounded memory shared by devices and applications, allocated in blocks.
 //!
-//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](linerate_service::Bytes), which a port sends in
-//! place. Block sizes are an eighth apart. Each size class has a lock-free list of free blocks for all threads. If a
-//! list is empty, more blocks of its size are carved from the remaining memory. Carved memory keeps its size class; if
-//! a class has no block, a block up to twice as large is allocated instead. A [`BuddyArena`] serves owners whose memory
-//! must move between sizes; it takes chunks of memory that is not carved.
+//! A block is written by one owner ([`ArenaMut`]) and then shared as [`Bytes`](linerate_service::Bytes), which a port
+//! sends in place. Block sizes are an eighth apart. Each size class has a lock-free list of free blocks for all
+//! threads. If a list is empty, more blocks of its size are carved from the remaining memory. Carved memory keeps its
+//! size class; if a class has no block, a block up to twice as large is allocated instead. A [`BuddyArena`] serves
+//! owners whose memory must move between sizes; it takes chunks of memory that is not carved.
 //!
 //! ```
 //! use linerate_bypass::arena::{Arena, ArenaConfig};

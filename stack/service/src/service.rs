@@ -50,7 +50,8 @@ pub trait Service {
     /// State of one connection.
     type Conn;
 
-    /// Message from another thread to the service or to one of its connections, sent by an [`AppSender`](crate::AppSender).
+    /// Message from another thread to the service or to one of its connections, sent by an
+    /// [`AppSender`](crate::AppSender).
     type Message: Send + 'static;
 
     /// Called once, when the worker starts, before all other events. Outgoing connections can be started here.
@@ -97,7 +98,8 @@ pub trait Service {
     ) {
     }
 
-    /// Called for a message to the service of this worker ([`AppSender::send_to_worker`](crate::AppSender::send_to_worker)).
+    /// Called for a message to the service of this worker
+    /// ([`AppSender::send_to_worker`](crate::AppSender::send_to_worker)).
     fn on_message(&mut self, net: &mut impl Transport, message: Self::Message) {}
 
     /// Called once per turn of the worker, for background work. The work should be short, because connections wait for

@@ -114,9 +114,9 @@ pub struct TooManyThreads(u32);
 
 /// Handle to the running EAL. Clones refer to the same EAL.
 ///
-/// EAL runs until the process exits. DPDK's clean-up would unmap memory in which [`Bytes`](linerate_service::Bytes) of any thread
-/// may lie. Process exit frees all of the memory, because it has no name in the file system. Sockets and interfaces
-/// belong to a [`Port`](super::Port), which removes them.
+/// EAL runs until the process exits. DPDK's clean-up would unmap memory in which [`Bytes`](linerate_service::Bytes) of
+/// any thread may lie. Process exit frees all of the memory, because it has no name in the file system. Sockets and
+/// interfaces belong to a [`Port`](super::Port), which removes them.
 #[derive(Debug, Clone)]
 pub struct Eal {
     backing: Backing,

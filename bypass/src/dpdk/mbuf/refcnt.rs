@@ -1,5 +1,5 @@
-//! Reference counts of a segment, by DPDK and by its [`Bytes`](linerate_service::Bytes), without locked instructions while one
-//! thread holds all references.
+//! Reference counts of a segment, by DPDK and by its [`Bytes`](linerate_service::Bytes), without locked instructions
+//! while one thread holds all references.
 
 use crate::sync::atomic::{AtomicU16, Ordering};
 
@@ -14,8 +14,8 @@ const MASKED: u16 = 0x8000;
 /// Both counts of a segment.
 ///
 /// `refcnt` is DPDK's reference count: one for each packet over the segment, and one for all handles together. DPDK and
-/// this code change it atomically while it is more than 1. `handles` is the number of [`Bytes`](linerate_service::Bytes), so that
-/// only the first and the last handle change DPDK's count.
+/// this code change it atomically while it is more than 1. `handles` is the number of
+/// [`Bytes`](linerate_service::Bytes), so that only the first and the last handle change DPDK's count.
 ///
 /// A function that returns whether the segment is to be freed has released the caller's reference. If it returns
 /// `true`, the caller owns the segment exclusively and sees all earlier accesses.

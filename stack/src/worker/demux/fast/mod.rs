@@ -1,7 +1,7 @@
 //! Fast path of the demultiplexer for ordinary TCP segments, and datagrams over IPv4.
 //!
-//! It makes the checks of [`Host::classify`](crate::worker::demux::Host::classify) with the same result. A frame that it
-//! does not recognise takes the general path.
+//! It makes the checks of [`Host::classify`](crate::worker::demux::Host::classify) with the same result. A frame that
+//! it does not recognise takes the general path.
 //!
 //! One check of segments is left to the engine: a loopback or local source address. No connection has such a peer, so
 //! only segments without a connection need the check ([`Addresses::is_martian_peer`]).
