@@ -1,16 +1,16 @@
 //! Execution of a comparison: a server process and a load process for each row in turn, each on its own core.
 
 pub mod cores;
-pub mod link;
+mod link;
 pub mod link_spec;
-pub mod load;
+mod load;
 pub mod network;
 pub mod obstacles;
 pub mod plan;
 mod rounds;
 pub mod schedule;
-pub mod server;
-pub mod sweep;
+mod server;
+mod sweep;
 mod sweeps;
 
 use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};

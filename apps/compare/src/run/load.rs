@@ -103,7 +103,8 @@ pub struct LoadResult {
     pub command: Vec<String>,
 }
 
-/// Runs the load of `row` against `server`, and measures the usage of the server.
+/// Runs the load of `row` against `server`, and measures the server's usage, and others' usage of the cores, from the
+/// beginning of the warm-up to the end of the measurement.
 ///
 /// # Errors
 /// The load fails without measurements; [`Error::Interrupted`].
@@ -114,39 +115,6 @@ pub fn run(
     server: &mut Server,
     measure: Measure,
 ) -> Result<LoadResult, Error> {
-    let (ended, (used, others), command) = watched(setting, link, row, server, measure)?;
-    Ok(LoadResult { used, others, ..LoadResult::new(ended, command, measure)? })
-}
-
-/// Runs the load of `row` against `server`.
-///
-/// # Errors
-/// The errors of [`run`].
-pub fn run_unwatched(
-    setting: &Setting,
-    link: &Link,
-    row: &Planned,
-    server: &Server,
-    measure: Measure,
-) -> Result<LoadResult, Error> {
-    let command = command(setting, link, row, (&server.address, server.ports), measure);
-    let line = words(&command);
-    let ended = link.start(command)?.end(link.patience(AROUND + measure.warm_up + measure.time))?;
-    LoadResult::new(ended, line, measure)
-}
-
-/// [`LoadResult::used`] and [`LoadResult::others`].
-type Used = (Option<CpuUsage>, Option<f64>);
-
-/// Runs the load and measures the server's usage, and others' usage of the cores, from the beginning of the warm-up to
-/// the end of the measurement.
-fn watched(
-    setting: &Setting,
-    link: &Link,
-    row: &Planned,
-    server: &mut Server,
-    measure: Measure,
-) -> Result<(Ended, Used, Vec<String>), Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch();
@@ -162,7 +130,8 @@ fn watched(
         watch.watch(measure.warm_up + measure.time);
         usage = (server.used().zip(before).map(|(after, before)| after.since(before)), watch.others());
     }
-    Ok((load.end(around)?, usage, line))
+    let (used, others) = usage;
+    Ok(LoadResult { used, others, ..LoadResult::new(load.end(around)?, line, measure)? })
 }
 
 /// Returns the load of `row` against the server at `address` and the ports after it.
