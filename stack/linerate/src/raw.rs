@@ -1,6 +1,10 @@
 //! A queue pair without the TCP/IP stack: one worker that moves frames.
 
 use crate::capture::CaptureConfig;
+#[cfg(feature = "clap")]
+use crate::cli::ranged;
+#[cfg(feature = "clap")]
+use crate::config::MIN_MTU;
 use crate::config::check_interface;
 use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
@@ -12,21 +16,33 @@ use std::sync::atomic::AtomicBool;
 /// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// Configuration of a port for raw frames.
+/// Configuration of a port for raw frames. The documentation of a field is the text of its option.
 #[derive(Debug, Default, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[allow(rustdoc::broken_intra_doc_links, reason = "defaults are in brackets, as on the command line")]
 #[non_exhaustive]
 pub struct FramePortConfig {
-    /// The DPDK port.
+    /// The DPDK port: pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or
+    /// memif:SOCKET,server, or eal with EAL's arguments after --
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NET", display_order = 0))]
     pub via: Via,
-    /// Core of the worker. `None` places it by [`CorePlacement`].
+    /// Core of the worker [default: the first core for a reflector, the last for a load]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "CORE", help_heading = "Network"))]
     pub cores: Option<CoreList>,
-    /// Largest frame payload in bytes; the port's maximum if `None`.
+    /// Largest frame payload in bytes, if less than the port's maximum
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "BYTES", value_parser = ranged::<u16>(MIN_MTU.into()..), help_heading = "Network")
+    )]
     pub mtu: Option<u16>,
-    /// Uses an interface that carries the default route of this host.
+    /// Use the interface even if it carries this host's default route
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Network"))]
     pub force: bool,
     /// Capture of the port's frames.
+    #[cfg_attr(feature = "clap", command(flatten))]
     pub capture: Option<CaptureConfig>,
-    /// Arguments for EAL.
+    /// Arguments for EAL, after a lone --
+    #[cfg_attr(feature = "clap", arg(last = true, value_name = "EAL ARGS"))]
     pub eal: Vec<String>,
 }
 

@@ -9,10 +9,14 @@ pub use port_range::{InvalidPortRange, PortRange};
 pub use rdma::{RdmaConfig, RdmaConnect, RdmaMode, RendezvousMin};
 
 use crate::capture::CaptureConfig;
+#[cfg(feature = "clap")]
+use crate::cli::{at_least_one, idle, ranged};
 use crate::cores::CoreList;
 use crate::error::Error;
 use linerate_bypass::{MacAddr, Via};
 use linerate_service::ConnId;
+#[cfg(feature = "clap")]
+use crate::units::{parse_duration, parse_duration_or_none, parse_size};
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
@@ -49,92 +53,142 @@ impl Listen {
 /// Configuration of a network. The default is one worker on kernel sockets.
 ///
 /// An option that is `None` has the default of the network that [`via`](Self::via) names. Errors name options as the
-/// command line does. With the feature `serde`, fields have the names of this type in kebab case, and values are those
-/// of the command line: `"10.0.0.2/24"`, `"500ms"`, `"64k"`.
+/// command line does, and the documentation of a field is the text of its option there. With the feature `serde`,
+/// fields have the names of this type in kebab case, and values are those of the command line: `"10.0.0.2/24"`,
+/// `"500ms"`, `"64k"`.
 #[derive(Debug, Default, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Deserialize),
     serde(default, rename_all = "kebab-case", deny_unknown_fields)
 )]
+#[allow(rustdoc::broken_intra_doc_links, reason = "defaults are in brackets, as on the command line")]
 #[non_exhaustive]
 pub struct NetConfig {
-    /// Network to open.
+    /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE or, with the interface shared with the kernel,
+    /// af_xdp:INTERFACE,share, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or
+    /// eal with EAL's arguments after --
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NET", default_value_t, display_order = 0))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::value"))]
     pub via: Via,
-    /// Number of workers, each pinned to a core; 1 if `None`. Has no effect with `cores`.
+    /// Number of workers, each pinned to a core, preferably of the device's NUMA node; servers take the first cores,
+    /// loads the last [default: 1]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "N", conflicts_with = "cores", value_parser = at_least_one, help_heading = "Network")
+    )]
     pub workers: Option<usize>,
-    /// Cores of the workers. `None` places them by [`CorePlacement`](crate::CorePlacement).
+    /// Cores to pin workers to, one each: 2,3,4 or 2-4
+    #[cfg_attr(feature = "clap", arg(long, value_name = "LIST", help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub cores: Option<CoreList>,
-    /// Threads that services run on.
+    /// Threading of services: inline, on the threads of their workers; or split, on a separate thread beside each
+    /// worker, so that a computing service does not delay connections
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")
+    )]
     pub threading: ThreadingMode,
-    /// Core of the service of each worker with [`ThreadingMode::Split`]. `None` selects cores without a worker or, if
-    /// there are too few, those of the workers.
+    /// Core of the service of each worker with --threading split [default: cores without a worker; if there are too
+    /// few, the cores of the workers]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "LIST", help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub service_cores: Option<CoreList>,
-    /// Behaviour of an idle worker; polling if `None`. Not for kernel sockets.
+    /// Behaviour of an idle worker: poll, or backoff (sleep for increasing times) [default: poll]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "HOW", value_parser = idle(), help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::idle"))]
     pub idle: Option<Idle>,
-    /// Polls kernel sockets without sleeping.
+    /// Poll sockets without sleeping (--via kernel only)
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Network"))]
     pub spin: bool,
-    /// Uses an interface that carries the default route of this host.
+    /// Use the interface even if it carries this host's default route
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Network"))]
     pub force: bool,
-    /// Largest IP packet in bytes, at least [`MIN_MTU`]; the port's maximum if `None`.
+    /// Largest IP packet in bytes, if less than the port's maximum
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", value_parser = ranged::<u16>(MIN_MTU.into()..), help_heading = "Network"))]
     pub mtu: Option<u16>,
-    /// VLAN of all frames.
+    /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
+    /// counted
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ID", help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub vlan: Option<VlanId>,
-    /// Reassembles fragmented IPv4 UDP datagrams.
+    /// Reassemble fragmented IPv4 UDP datagrams; without this, fragments are dropped and counted
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Network"))]
     pub fragments: bool,
-    /// Sends each frame as one buffer, copied if necessary.
+    /// Send each frame as one buffer, copied if necessary: for a device that does not support chains although its
+    /// driver does, such as QEMU's packed rings
+    #[cfg_attr(feature = "clap", arg(id = "no-multi-segment", long, help_heading = "Network"))]
     pub single_segment: bool,
-    /// Local addresses with their prefixes. If empty, a shared interface has the addresses of the kernel.
+    /// Local address and prefix, such as 10.0.0.2/24 or fd00::2/64; repeatable; without it, an interface that is shared
+    /// with the kernel has the addresses of the kernel
+    #[cfg_attr(feature = "clap", arg(long, value_name = "CIDR", help_heading = "Addresses"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::list"))]
     pub ip: Vec<IpCidr>,
-    /// Local addresses of outgoing connections, used in turn. If empty, the address on the peer's link.
+    /// Local address of outgoing connections; several are used in turn [default: the address on the peer's link]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ADDR", help_heading = "Addresses"))]
     pub from: Vec<IpAddr>,
-    /// Local ports of outgoing connections. If `None`, all from 1024 on; on a shared interface with the kernel's
-    /// addresses, 61000 to 65535 if the network does not listen, and otherwise none. There, they must be outside of the
-    /// kernel's own range (`net.ipv4.ip_local_port_range`).
+    /// Local ports of outgoing connections; with the kernel's addresses, outside the kernel's range of local ports
+    /// [default: 1024-65535; with the kernel's addresses 61000-65535 for a load, and none for a server]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FIRST-LAST", help_heading = "Addresses"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub outgoing_ports: Option<PortRange>,
-    /// Default routers, at most one of each family.
+    /// Default router; once for IPv4, once for IPv6
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ADDR", help_heading = "Addresses"))]
     pub gateway: Vec<IpAddr>,
-    /// Gets an IPv4 address and router from a DHCP server.
+    /// Get an IPv4 address and gateway from a DHCP server
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Addresses"))]
     pub dhcp: bool,
-    /// Forms IPv6 addresses, and takes the router and MTU, from router advertisements.
+    /// Form IPv6 addresses, and take the default router and MTU, from router advertisements (SLAAC)
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "Addresses"))]
     pub slaac: bool,
-    /// Uses IPv6 addresses without duplicate address detection.
+    /// Use IPv6 addresses at once, without duplicate address detection, which takes a second
+    #[cfg_attr(feature = "clap", arg(id = "no-dad", long, help_heading = "Addresses"))]
     pub skip_dad: bool,
-    /// Ethernet address; the port's own if `None`.
+    /// Ethernet address [default: the port's own]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "MAC", help_heading = "Addresses"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub mac: Option<MacAddr>,
-    /// TCP engine of the stack; the native one if `None`.
+    /// TCP engine: native sends and receives without copying, smoltcp is the reference (not with --via kernel)
+    /// [default: native]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", help_heading = "TCP"))]
     pub engine: Option<TcpEngine>,
-    /// Maximum connections of a worker, at 256 bytes each while idle; 131 072 if `None`.
+    /// Maximum number of connections of a worker, at 256 bytes each while idle; a SYN beyond it is dropped [default:
+    /// 131072, and more for a load with more connections]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP"))]
     pub max_connections: Option<usize>,
-    /// Limit of connections from one source to a worker; unlimited if `None`.
+    /// Limit of connections from one source to a worker; a source is an IPv4 address or an IPv6 /64 [default: none]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP"))]
     pub max_connections_per_source: Option<usize>,
-    /// Limit of half-open connections from one source to a worker; unlimited if `None`.
+    /// Limit of half-open connections from one source to a worker; further SYNs are answered with SYN cookies [default:
+    /// none]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP"))]
     pub max_half_open_per_source: Option<usize>,
-    /// Send and receive buffer of each connection in bytes.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::size"))]
-    pub buffer: Option<usize>,
-    /// Time without data in either direction after which a connection is reset; unlimited if `None`. Native engine and
-    /// kernel sockets only.
+    /// Reset connections on which no data moved in either direction for this long, such as 5m (native engine or --via
+    /// kernel) [default: never]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "TCP"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub idle_timeout: Option<Duration>,
+    /// Send and receive buffer of each connection, such as 256k [default: receive 64k, growing to 4m, and send 1m; 256k
+    /// with --via kernel; 64k with --engine smoltcp]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", value_parser = parse_size, help_heading = "TCP"))]
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::size"))]
+    pub buffer: Option<usize>,
     /// Options of the native TCP engine.
+    #[cfg_attr(feature = "clap", command(flatten))]
     pub native: NativeTcpConfig,
     /// Capture of the port's frames.
+    #[cfg_attr(feature = "clap", command(flatten))]
     pub capture: Option<CaptureConfig>,
     /// Options of RDMA devices.
+    #[cfg_attr(feature = "clap", command(flatten))]
     pub rdma: RdmaConfig,
-    /// Arguments for EAL.
+    /// Arguments for EAL, after a lone --
+    #[cfg_attr(feature = "clap", arg(last = true, value_name = "EAL ARGS"))]
     pub eal: Vec<String>,
     /// Bytes that will be requested from [`Network::arena`](crate::Network::arena). DPDK ports take them into account
     /// when they choose their memory.
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub arena: usize,
 }
 
@@ -143,40 +197,67 @@ pub const MIN_MTU: u16 = 576;
 
 /// Options of the native TCP engine.
 #[derive(Debug, Default, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Deserialize),
     serde(default, rename_all = "kebab-case", deny_unknown_fields)
 )]
+#[allow(rustdoc::broken_intra_doc_links, reason = "defaults are in brackets, as on the command line")]
 #[non_exhaustive]
 pub struct NativeTcpConfig {
-    /// Congestion control; CUBIC if `None`.
+    /// Congestion control of the native engine: cubic, newreno or dctcp [default: cubic]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", help_heading = "TCP"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub congestion: Option<Algorithm>,
-    /// Network profile; [`Profile::Internet`] if `None`.
+    /// Network profile: internet; or datacenter, for short round trips and prompt acknowledgements, where losses are
+    /// repaired within milliseconds [default: internet]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", help_heading = "TCP"))]
     pub profile: Option<Profile>,
-    /// Spreads segments over the round trip.
+    /// Spread segments over the round trip instead of sending bursts, for paths with short queues
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "TCP"))]
     pub pacing: bool,
-    /// Negotiates explicit congestion notification (RFC 3168).
+    /// Negotiate explicit congestion notification (RFC 3168)
+    #[cfg_attr(feature = "clap", arg(long, help_heading = "TCP"))]
     pub ecn: bool,
-    /// Time limit for a closed connection to deliver queued data. Zero resets it at once; `None` sets no limit while
-    /// the peer answers.
+    /// Time limit for a closed connection to deliver queued data before it is reset, such as 2s; 0 resets it at once
+    /// [default: none while the peer answers]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub linger: Option<Duration>,
-    /// Time limit without data in FIN-WAIT-2. Zero disables it; 60 seconds if `None`.
+    /// Reset connections in FIN-WAIT-2 (closed here, not by the peer) that receive no data for this long; 0 disables
+    /// the limit [default: 60s]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub fin_timeout: Option<Duration>,
-    /// Time limit for data to be acknowledged. Zero disables it; 5 minutes if `None`.
+    /// Reset connections with data to send whose peer acknowledges no data for this long, even if it answers; 0
+    /// disables the limit [default: 5m]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub stall_timeout: Option<Duration>,
-    /// Idle time before keepalive probes. Zero disables them; if `None`, 5 minutes for networks that listen, and no
-    /// probes for others.
+    /// Probe the peer of a connection that has been idle for this long, such as 2h, and reset it after nine probes at
+    /// intervals of 75s without an answer; 0 disables probes [default: 5m for servers, 0 for loads]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "TIME", value_parser = parse_duration_or_none, help_heading = "TCP")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub keepalive: Option<Duration>,
-    /// Packets that all connections of a worker may hold; 14 336 if `None`, or fewer if packets are long. The pool of
-    /// the port is sized for them.
+    /// Packets that all connections of a worker may hold: two for each connection with a request in flight, at 2.3 KB
+    /// of hugepages each [default: 14336, and more for a load with many connections]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP"))]
     pub max_packets: Option<usize>,
-    /// Packets that one connection may hold in each direction; one for every 256 bytes of its buffer if `None`.
+    /// Packets that one connection may hold in each direction [default: one for every 256 bytes of its buffer]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", value_parser = at_least_one, help_heading = "TCP"))]
     pub max_packets_per_connection: Option<usize>,
 }
 

@@ -5,62 +5,157 @@ use super::first_given;
 use super::text;
 #[cfg(feature = "rdma")]
 use super::{Error, check_ranges};
+#[cfg(feature = "clap")]
+use crate::cli::ranged;
 use crate::units::parse_size;
+#[cfg(feature = "clap")]
+use crate::units::{parse_duration, parse_size_or_none};
 use std::str::FromStr;
 use std::time::Duration;
 
 /// Queue-pair and connection options. An option that is `None` has the default of the adapter.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Deserialize),
     serde(default, rename_all = "kebab-case", deny_unknown_fields)
 )]
+#[allow(rustdoc::broken_intra_doc_links, reason = "defaults are in brackets, as on the command line")]
 #[non_exhaustive]
 pub struct RdmaConfig {
-    /// Size of a receive queue shared by all connections of a worker (SRQ), from 3 to 2²⁰ buffers. `None` gives each
-    /// connection its own.
+    /// Size of a receive queue shared by all connections of a worker (SRQ), in place of one per connection (rdma)
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "N", value_parser = ranged::<u32>(3..=1 << 20), help_heading = "RDMA")
+    )]
     pub srq: Option<u32>,
-    /// Receive buffers of a connection, from 3 to 16384, which limit the peer's messages in flight.
+    /// Receive buffers of a connection, which limit the peer's messages in flight (rdma) [default: 32]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            id = "rdma-buffers",
+            long,
+            value_name = "N",
+            value_parser = ranged::<u16>(3..=16_384),
+            help_heading = "RDMA",
+        )
+    )]
     pub buffers: Option<u16>,
-    /// Send-queue depth, from 8 to 16384.
+    /// Send-queue depth: outstanding requests of a connection; fewer by default if the last-level cache is too small
+    /// for the queues of all connections (rdma) [default: 128]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-sends", long, value_name = "N", value_parser = ranged::<u16>(8..=16_384), help_heading = "RDMA")
+    )]
     pub sends: Option<u16>,
-    /// Largest message in bytes that is sent inline, as far as the device can; 0 disables inline sends.
+    /// Send messages up to this size inline, as far as the device can; 0 disables inline sends (rdma) [default: 220]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-inline", long, value_name = "BYTES", value_parser = parse_size_or_none, help_heading = "RDMA")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::size"))]
     pub inline: Option<usize>,
-    /// Messages per requested completion, at most `sends` minus four.
+    /// Request a completion for one in N messages, at most --rdma-sends minus four (rdma) [default: 100]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-signal-every", long, value_name = "N", value_parser = ranged::<u16>(1..), help_heading = "RDMA")
+    )]
     pub signal_every: Option<u16>,
-    /// Largest number of requests posted by one call, from 1 to 32.
+    /// Largest number of requests posted by one call (rdma) [default: 16]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            id = "rdma-post-batch",
+            long,
+            alias = "rdma-list",
+            value_name = "N",
+            value_parser = ranged::<u16>(1..=32),
+            help_heading = "RDMA",
+        )
+    )]
     pub post_batch: Option<u16>,
-    /// Smallest slice that the peer READs in place, if both ends can.
+    /// Let the peer READ slices of at least this size in place, if both ends can; or never (rdma) [default: 32k]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-rendezvous-min", long, alias = "rdma-offer-from", value_name = "BYTES", help_heading = "RDMA")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::rendezvous_min"))]
     pub rendezvous_min: Option<RendezvousMin>,
-    /// Connections per worker for which memory is registered, from 1 to 2²⁰.
+    /// Connections per worker for which memory is registered (rdma) [default: the connections of a load; 1024 for
+    /// servers]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            id = "rdma-connections",
+            long,
+            value_name = "N",
+            value_parser = ranged::<u32>(1..=1 << 20),
+            help_heading = "RDMA",
+        )
+    )]
     pub connections: Option<u32>,
-    /// Queue pairs that each worker creates ahead of connections, at most 2²⁰.
+    /// Queue pairs that each worker creates ahead of connections (rdma) [default: none]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-pool", long, value_name = "N", value_parser = ranged::<u32>(..=1 << 20), help_heading = "RDMA")
+    )]
     pub pool: Option<u32>,
-    /// Transfer of messages; [`RdmaMode::Send`] if `None`.
+    /// Transfer of messages: send, SEND into posted buffers; or ud, at both ends, datagrams between one queue pair per
+    /// worker (rdma) [default: send]
+    #[cfg_attr(feature = "clap", arg(id = "rdma-mode", long, value_name = "HOW", help_heading = "RDMA"))]
     pub mode: Option<RdmaMode>,
-    /// Time without an acknowledgement after which a request is sent again, rounded up to 4.096 µs times a power of
-    /// two.
+    /// Connection establishment, the same at both ends: cm, by rdma_cm; or tcp, by exchanging queue-pair parameters
+    /// over TCP (rdma) [default: cm; tcp with --rdma-mode ud]
+    #[cfg_attr(feature = "clap", arg(id = "rdma-connect", long, value_name = "HOW", help_heading = "RDMA"))]
+    pub connect: Option<RdmaConnect>,
+    /// Traffic class of RoCE version 2: DSCP times four (rdma) [default: 0]
+    #[cfg_attr(feature = "clap", arg(id = "rdma-traffic-class", long, value_name = "N", help_heading = "RDMA"))]
+    pub traffic_class: Option<u8>,
+    /// Service level: over Ethernet, the priority (rdma) [default: 0]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            id = "rdma-service-level",
+            long,
+            value_name = "N",
+            value_parser = ranged::<u8>(..=15),
+            help_heading = "RDMA",
+        )
+    )]
+    pub service_level: Option<u8>,
+    /// Index in the P_Key table of the port (rdma) [default: 0]
+    #[cfg_attr(feature = "clap", arg(id = "rdma-pkey-index", long, value_name = "N", help_heading = "RDMA"))]
+    pub pkey_index: Option<u16>,
+    /// Index of the local GID in the table of the port (rdma) [default: the index of the local address's GID]
+    #[cfg_attr(feature = "clap", arg(id = "rdma-gid-index", long, value_name = "N", help_heading = "RDMA"))]
+    pub gid_index: Option<u8>,
+    /// Port of the device (rdma) [default: the port with the local address]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-port", long, value_name = "N", value_parser = ranged::<u8>(1..), help_heading = "RDMA")
+    )]
+    pub port: Option<u8>,
+    /// Send a request again after this time without an acknowledgement, rounded up to 4.096 us times a power of two
+    /// (rdma) [default: 268ms]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-timeout", long, value_name = "TIME", value_parser = parse_duration, help_heading = "RDMA")
+    )]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::duration"))]
     pub timeout: Option<Duration>,
-    /// Retries without an acknowledgement before the connection ends, at most 7.
+    /// Retries after --rdma-timeout, at most 7, before the connection ends (rdma) [default: 7]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-retries", long, value_name = "N", value_parser = ranged::<u8>(..=7), help_heading = "RDMA")
+    )]
     pub retries: Option<u8>,
-    /// Retries after the peer's device had no receive buffer, at most 7; 7 is unlimited.
+    /// Retries after the peer's device had no receive buffer (RNR), at most 7; 7 is unlimited (rdma) [default: 6]
+    #[cfg_attr(
+        feature = "clap",
+        arg(id = "rdma-rnr-retries", long, value_name = "N", value_parser = ranged::<u8>(..=7), help_heading = "RDMA")
+    )]
     pub rnr_retries: Option<u8>,
-    /// Traffic class of RoCE version 2, with DSCP in the upper six bits.
-    pub traffic_class: Option<u8>,
-    /// Service level, from 0 to 15: over Ethernet, the priority.
-    pub service_level: Option<u8>,
-    /// Index of the P_Key in the table of the port.
-    pub pkey_index: Option<u16>,
-    /// Index of the local GID in the table of the port.
-    pub gid_index: Option<u8>,
-    /// Port of the device, from 1.
-    pub port: Option<u8>,
-    /// Connection establishment, the same at both ends; rdma_cm if `None`, and TCP with [`RdmaMode::Ud`].
-    pub connect: Option<RdmaConnect>,
 }
 
 /// Transfer of messages (`--rdma-mode`).
