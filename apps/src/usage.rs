@@ -134,6 +134,25 @@ fn problem(program: &Command, command: &Command, error: &Error) -> String {
     }
 }
 
+/// Returns a message of the library with options in place of the settings that it names in backticks.
+pub fn with_options(message: &str) -> String {
+    let is_setting = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '.');
+    let parts = message.split('`').enumerate().map(|(at, text)| match text {
+        _ if at % 2 == 0 => text.to_owned(),
+        _ if !is_setting(text) => format!("`{text}`"),
+        "single_segment" => "--no-multi-segment".to_owned(),
+        "skip_dad" => "--no-dad".to_owned(),
+        "rdma.srq" => "--srq".to_owned(),
+        "eal" => "EAL's arguments".to_owned(),
+        "listen.by_worker" => "a port for each worker".to_owned(),
+        _ => {
+            let option = text.trim_start_matches("native.").replacen("capture", "pcap", 1);
+            format!("--{}", option.replace(['_', '.'], "-"))
+        }
+    });
+    parts.collect()
+}
+
 /// Returns the text or texts of a context of `error`.
 fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {

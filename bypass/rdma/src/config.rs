@@ -170,8 +170,8 @@ pub enum Unsupported {
     },
     /// The transport has no reliable connections of the verbs specification.
     #[error(
-        "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as --via \
-         kernel"
+        "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as kernel \
+         sockets"
     )]
     Transport(&'static str),
     /// iWARP has no UD queue pairs.
@@ -547,7 +547,7 @@ mod tests {
             (TransportKind::Other, "unknown"),
         ] {
             let error = Config::default().within(&DeviceLimits { transport, ..limits() }).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("--via kernel"), "{error}");
+            assert!(error.contains(name) && error.contains("kernel sockets"), "{error}");
         }
     }
 

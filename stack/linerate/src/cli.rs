@@ -91,88 +91,92 @@ mod tests {
     #[test]
     fn inconsistent_arguments_are_refused_with_the_remedy() {
         for (text, listen, part) in [
-            ("--via kernel --ip 10.0.0.2/24", "10.0.0.2:7", "--ip has no effect with --via kernel: leave it out"),
-            ("--via kernel -- --no-huge", "10.0.0.2:7", "EAL's arguments"),
-            ("--via tap:lr0", "10.0.0.2:7", "give --ip"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --spin", "10.0.0.2:7", "--spin"),
+            ("--via kernel --ip 10.0.0.2/24", "10.0.0.2:7", "`ip` has no effect with `via` kernel: leave it out"),
+            ("--via kernel -- --no-huge", "10.0.0.2:7", "`eal`"),
+            ("--via tap:lr0", "10.0.0.2:7", "give `ip`"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --spin", "10.0.0.2:7", "`spin`"),
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.3:7", "10.0.0.3:7: not a local address"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --dhcp", "[fd00::3]:7", "not a local address"),
             ("--via tap:lr0 --ip 10.0.0.2/24", "10.0.0.2:0", "port"),
-            ("--via tap:lr0 --ip 10.0.0.2/24", "127.0.0.1:7007", "give --listen 10.0.0.2:7007"),
-            ("--via tap:lr0 --dhcp", "127.0.0.1:7007", "give --listen ADDRESS:PORT"),
+            ("--via tap:lr0 --ip 10.0.0.2/24", "127.0.0.1:7007", "give `listen` 10.0.0.2:7007"),
+            ("--via tap:lr0 --dhcp", "127.0.0.1:7007", "give `listen` ADDRESS:PORT"),
             (
                 "--ip 10.0.0.2/24",
                 "127.0.0.1:7007",
-                "--ip has no effect with --via kernel: leave it out, or choose another",
+                "`ip` has no effect with `via` kernel: leave it out, or choose another",
             ),
             ("--via tap:lr0 --dhcp --gateway 10.0.0.1 --gateway 10.0.0.9", "10.0.0.2:7", "10.0.0.9"),
-            ("--via tap:lr0 --ip 127.0.0.1/8", "0.0.0.0:7", "--ip 127.0.0.1/8: a loopback address"),
-            ("--via tap:lr0 --ip ::1/128", "[::]:7", "--ip ::1/128: a loopback address"),
-            ("--via tap:lr0 --ip 10.0.0.0/24", "0.0.0.0:7", "--ip 10.0.0.0/24: the address of the network itself"),
-            ("--via tap:lr0 --ip 10.0.0.255/24", "0.0.0.0:7", "--ip 10.0.0.255/24: the broadcast address"),
-            ("--via tap:lr0 --ip 240.0.0.1/24", "0.0.0.0:7", "--ip 240.0.0.1/24: a reserved address"),
+            ("--via tap:lr0 --ip 127.0.0.1/8", "0.0.0.0:7", "`ip` 127.0.0.1/8: a loopback address"),
+            ("--via tap:lr0 --ip ::1/128", "[::]:7", "`ip` ::1/128: a loopback address"),
+            ("--via tap:lr0 --ip 10.0.0.0/24", "0.0.0.0:7", "`ip` 10.0.0.0/24: the address of the network itself"),
+            ("--via tap:lr0 --ip 10.0.0.255/24", "0.0.0.0:7", "`ip` 10.0.0.255/24: the broadcast address"),
+            ("--via tap:lr0 --ip 240.0.0.1/24", "0.0.0.0:7", "`ip` 240.0.0.1/24: a reserved address"),
             ("--via tap:lr0 --ip ::ffff:10.0.0.2/96", "[::]:7", "an IPv4-mapped address"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.1.1",
                 "0.0.0.0:7",
-                "--gateway 10.0.1.1: not on the link of a local address (10.0.0.2/24): give a router within",
+                "`gateway` 10.0.1.1: not on the link of a local address (10.0.0.2/24): give a router within",
             ),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --gateway fe80::1", "0.0.0.0:7", "--gateway fe80::1: not on the link"),
-            ("--via tap:lr0 --ip fd00::2/64 --gateway fd01::1", "[::]:7", "needs --ip ADDRESS/128"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --gateway fe80::1", "0.0.0.0:7", "`gateway` fe80::1: not on the link"),
+            ("--via tap:lr0 --ip fd00::2/64 --gateway fd01::1", "[::]:7", "needs `ip` ADDRESS/128"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.0.2", "0.0.0.0:7", "10.0.0.2: an address of this host"),
             ("--via tap:lr0 --ip 10.0.0.2/24 --gateway 10.0.0.255", "0.0.0.0:7", "the broadcast address"),
-            ("--via tap:lr0 --dhcp --gateway 127.0.0.1", "0.0.0.0:7", "--gateway 127.0.0.1: a loopback address"),
-            ("--via tap:lr0 --dhcp --gateway 0.0.0.0", "0.0.0.0:7", "--gateway 0.0.0.0: not a unicast address"),
-            ("--via af_xdp:lo --ip 10.0.0.2/24", "0.0.0.0:7", "--via af_xdp:lo: the loopback interface"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "--ecn"),
+            ("--via tap:lr0 --dhcp --gateway 127.0.0.1", "0.0.0.0:7", "`gateway` 127.0.0.1: a loopback address"),
+            ("--via tap:lr0 --dhcp --gateway 0.0.0.0", "0.0.0.0:7", "`gateway` 0.0.0.0: not a unicast address"),
+            ("--via af_xdp:lo --ip 10.0.0.2/24", "0.0.0.0:7", "`via` af_xdp:lo: the loopback interface"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --ecn", "10.0.0.2:7", "`native.ecn`"),
             (
                 "--via kernel --threading inline --service-cores 1",
                 "10.0.0.2:7",
-                "--service-cores has an effect only with --threading split",
+                "`service_cores` has an effect only with `threading` split",
             ),
-            ("--via kernel --engine native", "10.0.0.2:7", "--engine"),
-            ("--via kernel --no-multi-segment", "10.0.0.2:7", "--no-multi-segment"),
-            ("--via kernel --vlan 5", "10.0.0.2:7", "--vlan has no effect with --via kernel"),
-            ("--via kernel --max-connections 5", "10.0.0.2:7", "--max-connections has no effect"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --max-connections 16777217", "10.0.0.2:7", "--max-connections 16777217"),
-            ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "--max-connections-per-source has no effect"),
-            ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "--from has no effect with --via kernel"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "--from 10.0.0.3: not a local address"),
+            ("--via kernel --engine native", "10.0.0.2:7", "`engine`"),
+            ("--via kernel --no-multi-segment", "10.0.0.2:7", "`single_segment`"),
+            ("--via kernel --vlan 5", "10.0.0.2:7", "`vlan` has no effect with `via` kernel"),
+            ("--via kernel --max-connections 5", "10.0.0.2:7", "`max_connections` has no effect"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --max-connections 16777217", "10.0.0.2:7", "`max_connections` 16777217"),
+            ("--via kernel --max-connections-per-source 5", "10.0.0.2:7", "`max_connections_per_source` has no effect"),
+            ("--via kernel --from 10.0.0.2", "10.0.0.2:7", "`from` has no effect with `via` kernel"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --from 10.0.0.3", "10.0.0.2:7", "`from` 10.0.0.3: not a local address"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --ip 10.0.0.3/24 --ip 10.0.0.4/24 --ip 10.0.0.5/24 --ip 10.0.0.6/24 --ip 10.0.0.7/24 \
                  --ip 10.0.0.8/24 --ip fd00::2/64",
                 "10.0.0.2:7",
-                "--ip: 9 addresses",
+                "`ip`: 9 addresses",
             ),
-            ("--via kernel --slaac", "10.0.0.2:7", "--slaac has no effect with --via kernel"),
+            ("--via kernel --slaac", "10.0.0.2:7", "`slaac` has no effect with `via` kernel"),
             ("--via tap:lr0 --slaac", "10.0.0.2:7", "10.0.0.2:7: not a local address"),
             (
                 "--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64 --ip fd00::3/64",
                 "10.0.0.2:7",
-                "--ip: 9 addresses",
+                "`ip`: 9 addresses",
             ),
-            ("--via kernel --no-dad", "10.0.0.2:7", "--no-dad has no effect with --via kernel"),
-            ("--via kernel --fragments", "10.0.0.2:7", "--fragments has no effect with --via kernel"),
-            ("--via kernel --pacing", "10.0.0.2:7", "--pacing"),
-            ("--via kernel --linger 2s", "10.0.0.2:7", "--linger"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "--linger"),
-            ("--via kernel --fin-timeout 5s", "10.0.0.2:7", "--fin-timeout has no effect with --via kernel"),
-            ("--via kernel --stall-timeout 5s", "10.0.0.2:7", "--stall-timeout has no effect with --via kernel"),
-            ("--via kernel --keepalive 5s", "10.0.0.2:7", "--keepalive has no effect with --via kernel"),
+            ("--via kernel --no-dad", "10.0.0.2:7", "`skip_dad` has no effect with `via` kernel"),
+            ("--via kernel --fragments", "10.0.0.2:7", "`fragments` has no effect with `via` kernel"),
+            ("--via kernel --pacing", "10.0.0.2:7", "`native.pacing`"),
+            ("--via kernel --linger 2s", "10.0.0.2:7", "`native.linger`"),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --linger 0", "10.0.0.2:7", "`native.linger`"),
+            ("--via kernel --fin-timeout 5s", "10.0.0.2:7", "`native.fin_timeout` has no effect with `via` kernel"),
+            ("--via kernel --stall-timeout 5s", "10.0.0.2:7", "`native.stall_timeout` has no effect with `via` kernel"),
+            ("--via kernel --keepalive 5s", "10.0.0.2:7", "`native.keepalive` has no effect with `via` kernel"),
             (
                 "--via rdma:rxe0 --idle-timeout 5s",
                 "10.0.0.2:7",
-                if cfg!(feature = "rdma") { "--idle-timeout" } else { "" },
+                if cfg!(feature = "rdma") { "`idle_timeout`" } else { "" },
             ),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --idle-timeout 5s",
                 "10.0.0.2:7",
-                "--idle-timeout has an effect only with --engine native",
+                "`idle_timeout` has an effect only with `engine` native",
             ),
-            ("--via kernel --max-packets 100", "10.0.0.2:7", "--max-packets"),
-            ("--via kernel --idle poll", "10.0.0.2:7", "--idle"),
-            ("--via kernel --srq 64", "10.0.0.2:7", "--srq has an effect only with --via rdma:DEVICE: leave it out"),
-            ("--via tap:lr0 --ip 10.0.0.2/24 --rdma-inline 0", "10.0.0.2:7", "--rdma-inline"),
+            ("--via kernel --max-packets 100", "10.0.0.2:7", "`native.max_packets`"),
+            ("--via kernel --idle poll", "10.0.0.2:7", "`idle`"),
+            (
+                "--via kernel --srq 64",
+                "10.0.0.2:7",
+                "`rdma.srq` has an effect only with `via` rdma:DEVICE: leave it out",
+            ),
+            ("--via tap:lr0 --ip 10.0.0.2/24 --rdma-inline 0", "10.0.0.2:7", "`rdma.inline`"),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --max-packets-per-connection 100",
                 "10.0.0.2:7",
@@ -243,7 +247,8 @@ mod tests {
                 ("--rdma-rnr-retries 7", |config| config.rnr_retries.into(), 7),
             ] {
                 let args = parse(text).unwrap();
-                assert_eq!(args.given(), text.split(' ').next());
+                let option = text.split(' ').next().unwrap().trim_start_matches("--").trim_start_matches("rdma-");
+                assert_eq!(args.given().unwrap(), format!("rdma.{}", option.replace('-', "_")));
                 assert!(args.check().is_ok(), "{text}");
                 assert_eq!(reads(args.config()), expected, "{text}");
             }
@@ -293,12 +298,11 @@ mod tests {
                 let error = parse(&format!("{option} --rdma-mode {mode}")).unwrap().check().unwrap_err();
                 assert!(error.is_usage(), "{error}");
                 let error = error.to_string();
-                let name = option.split_whitespace().next().unwrap();
-                assert!(error.starts_with(name) && error.ends_with("leave one of the two out"), "{error}");
+                assert!(error.starts_with("`rdma.") && error.ends_with("leave one of the two out"), "{error}");
             }
             let error = parse("--rdma-sends 8 --rdma-signal-every 5").unwrap().check().unwrap_err();
             assert!(error.is_usage());
-            assert!(error.to_string().contains("give 4 or less, or more requests with --rdma-sends"), "{error}");
+            assert!(error.to_string().contains("give 4 or less, or more requests with `rdma.sends`"), "{error}");
         }
     }
 }

@@ -47,7 +47,8 @@ impl FromStr for CoreList {
     }
 }
 
-/// Default choice of cores where neither `--cores` nor `--service-cores` names them.
+/// Default choice of cores where neither [`cores`](crate::NetConfig::cores) nor
+/// [`service_cores`](crate::NetConfig::service_cores) names them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum CorePlacement {
     /// The first usable cores: servers.
@@ -75,7 +76,7 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// Returns the core of each worker's service with `--threading split`: `list`, or cores without a worker, first from
+/// Returns the core of each worker's service with [`Split`](crate::ThreadingMode::Split): `list`, or cores without a worker, first from
 /// the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
 pub fn choose_services(
     via: &Via,
@@ -95,11 +96,11 @@ fn near_first(mut usable: Vec<usize>, near: Option<&[usize]>, place: CorePlaceme
     usable
 }
 
-/// Returns the error for a `core` in `option` that is not usable.
-fn no_such_core(option: &'static str, core: usize, usable: &[usize]) -> Error {
+/// Returns the error for a `core` in `setting` that is not usable.
+fn no_such_core(setting: &'static str, core: usize, usable: &[usize]) -> Error {
     let mut usable = usable.to_vec();
     usable.sort_unstable();
-    Error::NoSuchCore { option, core, usable }
+    Error::NoSuchCore { setting, core, usable }
 }
 
 fn choose_services_from(
@@ -110,7 +111,7 @@ fn choose_services_from(
 ) -> Result<Vec<usize>, Error> {
     if let Some(CoreList(cores)) = list {
         if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
-            return Err(no_such_core("--service-cores", core, usable));
+            return Err(no_such_core("service_cores", core, usable));
         }
         if cores.len() != workers.len() {
             return Err(Error::ServiceCoresMismatch { services: cores.len(), workers: workers.len() });
@@ -137,7 +138,7 @@ fn choose_from(
     let cores = match list {
         Some(CoreList(cores)) => {
             if let Some(&core) = cores.iter().find(|core| !usable.contains(core)) {
-                return Err(no_such_core("--cores", core, usable));
+                return Err(no_such_core("cores", core, usable));
             }
             cores.clone()
         }
@@ -202,7 +203,7 @@ mod tests {
             let services = choose_services_from(&usable, None, &chosen[0], place).unwrap();
             assert_eq!(services, [if place == CorePlacement::First { 5 } else { 4 }]);
             let error = choose_from(&usable, None, Some(&list("3")), place).unwrap_err().to_string();
-            assert_eq!(error, "--cores: core 3 cannot be used by this process: choose from 0,1,4,5,6,7");
+            assert_eq!(error, "`cores`: core 3 cannot be used by this process: choose from 0,1,4,5,6,7");
         }
         assert_eq!(near_first(vec![0, 1, 2], None, CorePlacement::First), [0, 1, 2]);
     }
@@ -223,16 +224,16 @@ mod tests {
         assert_eq!(choose(None, &[0, 1, 2], CorePlacement::First).unwrap(), [0, 1, 2]);
         assert_eq!(choose(Some("0"), &[0], CorePlacement::First).unwrap(), [0]);
         let error = choose(Some("1"), &[0, 2], CorePlacement::First).unwrap_err().to_string();
-        assert_eq!(error, "--service-cores: 1 for 2 workers: give one for each worker");
+        assert_eq!(error, "`service_cores`: 1 for 2 workers: give one for each worker");
         let error = choose(Some("7"), &[0], CorePlacement::First).unwrap_err().to_string();
-        assert_eq!(error, "--service-cores: core 7 cannot be used by this process: choose from 0,1,2,3");
+        assert_eq!(error, "`service_cores`: core 7 cannot be used by this process: choose from 0,1,2,3");
     }
 
     #[test]
     fn missing_cores_are_reported_with_the_usable_ones() {
         let error = choose_from(&[0, 1], Some(3), None, CorePlacement::First).unwrap_err();
-        assert_eq!(error.to_string(), "--workers 3: only 2 cores can be used: give at most 2");
+        assert_eq!(error.to_string(), "`workers` 3: only 2 cores can be used: give at most 2");
         let error = choose_from(&[0, 1], None, Some(&list("1-2")), CorePlacement::First).unwrap_err();
-        assert_eq!(error.to_string(), "--cores: core 2 cannot be used by this process: choose from 0,1");
+        assert_eq!(error.to_string(), "`cores`: core 2 cannot be used by this process: choose from 0,1");
     }
 }

@@ -1,4 +1,4 @@
-//! Errors between the command line and running workers.
+//! Errors between the configuration and running workers.
 
 use crate::config::PortRange;
 use linerate_bypass::Via;
@@ -7,222 +7,122 @@ use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reason why a network could not be opened or its workers ended. `Debug` formats the message, too, because it is what
-/// a program prints whose `main` returns the error.
+/// Reason why a network could not be opened or its workers ended. Messages name the fields of
+/// [`NetConfig`](crate::NetConfig) in backticks, those of its parts with the part: `` `rdma.buffers` ``. `Debug` formats
+/// the message, too, because it is what a program prints whose `main` returns the error.
 #[derive(thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields of variants")]
 #[non_exhaustive]
 pub enum Error {
-    /// The option does not apply to this network.
-    #[error("{option} has no effect with --via {via}: leave it out, or choose another --via")]
-    NotWith {
-        /// The option.
-        option: &'static str,
-        /// The network.
-        via: &'static str,
-    },
-    /// The option needs another option.
-    #[error("{option} has an effect only with {with}: leave it out")]
-    OnlyWith {
-        /// The option.
-        option: &'static str,
-        /// The other option.
-        with: &'static str,
-    },
-    /// The value of the option is outside of its range.
-    #[error("{option} {value}: give a number from {least} to {most}")]
-    OutOfRange {
-        /// The option.
-        option: &'static str,
-        /// The value.
-        value: u64,
-        /// Smallest valid value.
-        least: u64,
-        /// Largest valid value.
-        most: u64,
-    },
+    /// The setting does not apply to this network.
+    #[error("`{setting}` has no effect with `via` {via}: leave it out, or choose another `via`")]
+    NotWith { setting: &'static str, via: &'static str },
+    /// The setting needs another setting.
+    #[error("`{setting}` has an effect only with {with}: leave it out")]
+    OnlyWith { setting: &'static str, with: &'static str },
+    /// The value of the setting is outside of its range.
+    #[error("`{setting}` {value}: give a number from {least} to {most}")]
+    OutOfRange { setting: &'static str, value: u64, least: u64, most: u64 },
     /// Completions are requested too seldom: the send queue would fill up.
     #[error(
-        "--rdma-signal-every {every}: with {sends} outstanding requests at least one in {most} must be signalled: give {most} or less, \
-         or more requests with --rdma-sends"
+        "`rdma.signal_every` {every}: with {sends} outstanding requests at least one in {most} must be signalled: give {most} or less, \
+         or more requests with `rdma.sends`"
     )]
-    TooFewSignalled {
-        /// Requested messages per completion.
-        every: u16,
-        /// Send-queue depth.
-        sends: u16,
-        /// Largest valid number of messages per completion.
-        most: usize,
-    },
-    /// The option conflicts with `--rdma-mode`.
-    #[error("{option} with --rdma-mode {mode}: {reason}: leave one of the two out")]
-    NotInMode {
-        /// The other option.
-        option: &'static str,
-        /// The mode.
-        mode: &'static str,
-        /// Reason.
-        reason: &'static str,
-    },
+    TooFewSignalled { every: u16, sends: u16, most: usize },
+    /// The setting conflicts with [`RdmaConfig::mode`](crate::RdmaConfig::mode).
+    #[error("`{setting}` with `rdma.mode` {mode}: {reason}: leave one of the two out")]
+    NotInMode { setting: &'static str, mode: &'static str, reason: &'static str },
+    /// Only queue pairs have one-sided operations.
+    #[error("memory that peers access needs `via` rdma:DEVICE and `rdma.mode` send")]
+    NoRemoteMemory,
     /// The stack has no address.
-    #[error("--via {0}: no local address: give --ip ADDRESS/PREFIX, --dhcp or --slaac")]
+    #[error("`via` {0}: no local address: give `ip` ADDRESS/PREFIX, `dhcp` or `slaac`")]
     NoAddress(Via),
     /// No local address has the family of the peer's.
-    #[error("--connect {0}: no local address of that family: give --ip ADDRESS/PREFIX")]
+    #[error("`connect` {0}: no local address of that family: give `ip` ADDRESS/PREFIX")]
     NoAddressFor(SocketAddr),
     /// A listening address is not local.
-    #[error("--listen {address}: not a local address: listen on {}, or give it with --ip", listed(.own))]
-    NotLocal {
-        /// The address.
-        address: SocketAddr,
-        /// The local addresses.
-        own: Vec<IpCidr>,
-    },
+    #[error("`listen` {address}: not a local address: listen on {}, or give it with `ip`", listed(.own))]
+    NotLocal { address: SocketAddr, own: Vec<IpCidr> },
     /// Only kernel sockets reach a loopback address.
-    #[error("{option} {address}: a loopback address, which only kernel sockets reach: give {option} {instead}")]
-    Loopback {
-        /// The option.
-        option: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// Example of an address.
-        instead: String,
-    },
+    #[error("`{setting}` {address}: a loopback address, which only kernel sockets reach: give `{setting}` {instead}")]
+    Loopback { setting: &'static str, address: SocketAddr, instead: String },
     /// A local address is not the address of a host.
-    #[error("--ip {own}: {reason}: give the address of a host, such as 10.0.0.2/24")]
-    NotAHostAddress {
-        /// The address.
-        own: IpCidr,
-        /// Reason.
-        reason: &'static str,
-    },
+    #[error("`ip` {own}: {reason}: give the address of a host, such as 10.0.0.2/24")]
+    NotAHostAddress { own: IpCidr, reason: &'static str },
     /// The interface reaches no other host.
     #[error(
-        "--via {0}: the loopback interface, which reaches no other host: use --via kernel, or name another interface"
+        "`via` {0}: the loopback interface, which reaches no other host: use `via` kernel, or name another interface"
     )]
     LoopbackInterface(Via),
     /// The kernel has the local address on the interface.
     #[error(
-        "--ip {address}: the kernel has this address on '{interface}', and would answer for it too: give another \
-         address, or leave out --ip and share the interface with --via af_xdp:{interface},share"
+        "`ip` {address}: the kernel has this address on '{interface}', and would answer for it too: give another \
+         address, or leave out `ip` and share the interface with `via` af_xdp:{interface},share"
     )]
-    AddressOfKernel {
-        /// The address.
-        address: IpAddr,
-        /// The interface.
-        interface: String,
-    },
+    AddressOfKernel { address: IpAddr, interface: String },
     /// A source address is not local.
-    #[error("--from {address}: not a local address: connect from {}, or give it with --ip", listed(.own))]
-    SourceNotLocal {
-        /// The address.
-        address: IpAddr,
-        /// The local addresses.
-        own: Vec<IpCidr>,
-    },
+    #[error("`from` {address}: not a local address: connect from {}, or give it with `ip`", listed(.own))]
+    SourceNotLocal { address: IpAddr, own: Vec<IpCidr> },
     /// A shared interface has no address in the kernel.
-    #[error("'{0}' has no address to share: give it one with 'ip addr add ADDRESS/PREFIX dev {0}', or give --ip")]
+    #[error("'{0}' has no address to share: give it one with 'ip addr add ADDRESS/PREFIX dev {0}', or give `ip`")]
     NoKernelAddress(String),
     /// A shared interface has more routes than the stack supports.
-    #[error("'{interface}' has more than {most} routes in the kernel: give --ip and --gateway instead")]
-    TooManyRoutes {
-        /// The interface.
-        interface: String,
-        /// Limit.
-        most: usize,
-    },
+    #[error("'{interface}' has more than {most} routes in the kernel: give `ip` and `gateway` instead")]
+    TooManyRoutes { interface: String, most: usize },
     /// The kernel uses ports that outgoing connections of a shared interface need.
     #[error(
-        "--outgoing-ports {wanted}: the kernel uses the ports {kernel} for its own connections: give other ports, or \
+        "`outgoing_ports` {wanted}: the kernel uses the ports {kernel} for its own connections: give other ports, or \
          narrow the kernel's range with 'sysctl net.ipv4.ip_local_port_range=\"32768 60999\"'"
     )]
-    KernelPorts {
-        /// Ports of outgoing connections.
-        wanted: PortRange,
-        /// Ports of the kernel.
-        kernel: PortRange,
-    },
+    KernelPorts { wanted: PortRange, kernel: PortRange },
     /// The kernel's state of an interface could not be read.
     #[error(
         "'{interface}': reading its addresses, routes and neighbours from the kernel: {source}: name an interface that \
          'ip link' lists"
     )]
-    Rtnetlink {
-        /// The interface.
-        interface: String,
-        /// Reason.
-        source: io::Error,
-    },
+    Rtnetlink { interface: String, source: io::Error },
     /// More addresses than the stack supports.
     #[error(
-        "--ip: {count} addresses, counting IPv6's link-local address, the DHCP address and four for router prefixes: \
+        "`ip`: {count} addresses, counting IPv6's link-local address, the DHCP address and four for router prefixes: \
          at most {most} are supported"
     )]
-    TooManyAddresses {
-        /// Number of addresses.
-        count: usize,
-        /// Limit.
-        most: usize,
-    },
+    TooManyAddresses { count: usize, most: usize },
     /// A port number is required.
     #[error("{0}: port 0 is reserved: give a port from 1 to 65535")]
     PortZero(SocketAddr),
     /// A worker has no port number.
     #[error("{first}: worker {worker} has no port: give a port from 1 to 65535 less the number of workers")]
-    PortOfWorker {
-        /// Address of the first worker.
-        first: SocketAddr,
-        /// Number of the worker.
-        worker: usize,
-    },
+    PortOfWorker { first: SocketAddr, worker: usize },
     /// The address does not identify one host.
-    #[error("--connect {0}: not a host address: give the server's address")]
+    #[error("`connect` {0}: not a host address: give the server's address")]
     NotAHost(SocketAddr),
     /// Each address family has one router.
-    #[error("--gateway {0}: second router of its family: give at most one for IPv4 and one for IPv6")]
+    #[error("`gateway` {0}: second router of its family: give at most one for IPv4 and one for IPv6")]
     SecondGateway(IpAddr),
     /// A gateway is not the address of a router.
-    #[error("--gateway {gateway}: {reason}: give the address of the router")]
-    NotARouter {
-        /// The gateway.
-        gateway: IpAddr,
-        /// Reason.
-        reason: &'static str,
-    },
+    #[error("`gateway` {gateway}: {reason}: give the address of the router")]
+    NotARouter { gateway: IpAddr, reason: &'static str },
     /// A gateway is outside of the prefixes of the local addresses.
     #[error(
-        "--gateway {gateway}: not on the link of a local address ({}): give a router within such a prefix, or correct \
-         the prefix of --ip; a router outside of it needs --ip ADDRESS/{}",
+        "`gateway` {gateway}: not on the link of a local address ({}): give a router within such a prefix, or correct \
+         the prefix of `ip`; a router outside of it needs `ip` ADDRESS/{}",
         listed(.own),
         if .gateway.is_ipv4() { 32 } else { 128 }
     )]
-    GatewayNotOnLink {
-        /// The gateway.
-        gateway: IpAddr,
-        /// The local addresses.
-        own: Vec<IpCidr>,
-    },
+    GatewayNotOnLink { gateway: IpAddr, own: Vec<IpCidr> },
     /// The network is not compiled in.
-    #[error("--via {via}: not in this build: build it with the cargo feature {feature}, or use --via kernel")]
-    NotInThisBuild {
-        /// The network.
-        via: Via,
-        /// The missing feature.
-        feature: &'static str,
-    },
+    #[error("`via` {via}: not in this build: build it with the cargo feature {feature}, or use `via` kernel")]
+    NotInThisBuild { via: Via, feature: &'static str },
     /// The network has no port for raw frames.
-    #[error("--via {0}: raw frames need a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
+    #[error("`via` {0}: raw frames need a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
     NoFrames(Via),
     /// Raw frames use one worker.
-    #[error("--cores: {0} cores for one worker: give one")]
+    #[error("`cores`: {0} cores for one worker: give one")]
     OneCore(usize),
     /// The payload does not fit a frame.
-    #[error("--size {size}: this port's frames carry {most} bytes at most: give no more, or a larger --mtu")]
-    FrameTooLong {
-        /// Requested payload in bytes.
-        size: usize,
-        /// Largest payload in bytes.
-        most: usize,
-    },
+    #[error("`size` {size}: this port's frames carry {most} bytes at most: give no more, or a larger `mtu`")]
+    FrameTooLong { size: usize, most: usize },
     /// Kernel sockets could not be opened.
     #[error(transparent)]
     Kernel(#[from] linerate_kernel::Error),
@@ -263,59 +163,37 @@ pub enum Error {
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
     /// Duplicate address detection found another host with a local address.
-    #[error("--ip {0}; --no-dad skips this check")]
+    #[error("`ip` {0}; `skip_dad` skips this check")]
     Duplicate(#[from] linerate_stack::DuplicateAddress),
     /// The smoltcp engine is not compiled in.
     #[error(
-        "--engine smoltcp: not in this build: build it with the cargo feature smoltcp-engine, or use --engine native"
+        "`engine` smoltcp: not in this build: build it with the cargo feature smoltcp-engine, or use `engine` native"
     )]
     NoSmoltcpEngine,
     /// The system's random number generator failed.
     #[error("random numbers from the system: {0}")]
     NoRandomness(getrandom::Error),
     /// Each worker needs a core.
-    #[error("--workers {asked}: only {cores} cores can be used: give at most {cores}")]
-    MoreWorkersThanCores {
-        /// Requested workers.
-        asked: usize,
-        /// Usable cores.
-        cores: usize,
-    },
+    #[error("`workers` {asked}: only {cores} cores can be used: give at most {cores}")]
+    MoreWorkersThanCores { asked: usize, cores: usize },
     /// The core does not exist, or is not in this process's affinity mask.
-    #[error("{option}: core {core} cannot be used by this process: choose from {}", listed(.usable))]
-    NoSuchCore {
-        /// The option that names the core.
-        option: &'static str,
-        /// The core.
-        core: usize,
-        /// The usable cores.
-        usable: Vec<usize>,
-    },
+    #[error("`{setting}`: core {core} cannot be used by this process: choose from {}", listed(.usable))]
+    NoSuchCore { setting: &'static str, core: usize, usable: Vec<usize> },
     /// The numbers of service cores and workers differ.
-    #[error("--service-cores: {services} for {workers} workers: give one for each worker")]
-    ServiceCoresMismatch {
-        /// Service cores.
-        services: usize,
-        /// Workers.
-        workers: usize,
-    },
+    #[error("`service_cores`: {services} for {workers} workers: give one for each worker")]
+    ServiceCoresMismatch { services: usize, workers: usize },
     /// Memory for the services' data could not be allocated.
-    #[error("--threading split: {0}")]
+    #[error("`threading` split: {0}")]
     NoArena(linerate_bypass::arena::ArenaError),
     /// More workers than a `ConnId` can number.
     #[error("{0} workers are too many: give at most 256")]
     TooManyWorkers(usize),
     /// The kernel refused to pin a worker.
-    #[error("core {0}: cannot pin a worker to it: choose others with --cores")]
+    #[error("core {0}: cannot pin a worker to it: choose others with `cores`")]
     NotPinned(usize),
     /// A thread could not be started.
     #[error("worker {worker}: cannot start its thread: {source}")]
-    Spawn {
-        /// The worker.
-        worker: usize,
-        /// Reason.
-        source: io::Error,
-    },
+    Spawn { worker: usize, source: io::Error },
     /// The thread of a shared interface could not be started.
     #[error("cannot start the thread that follows the kernel's addresses, routes and neighbours: {0}")]
     NoControlThread(io::Error),
@@ -345,6 +223,7 @@ impl Error {
                 | OutOfRange { .. }
                 | TooFewSignalled { .. }
                 | NotInMode { .. }
+                | NoRemoteMemory
                 | NoAddress(_)
                 | NoAddressFor(_)
                 | NotLocal { .. }

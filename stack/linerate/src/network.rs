@@ -133,9 +133,8 @@ impl<M: Send + 'static> Network<M> {
     }
 
     /// Registers `memory` for atomic operations by all peers. Its address is known once the workers have started.
-    /// Errors name `option`, which requires the memory.
-    pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
-        with_port!(&self.port, port => port.count(memory, option))
+    pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, Error> {
+        with_port!(&self.port, port => port.count(memory))
     }
 
     /// Runs a service, created by `make` for each worker, until the flag of [`NetworkBuilder::stop_flag`] is set or a

@@ -100,19 +100,19 @@ impl<M: Send + 'static> Port<M> {
             Port::Rdma(port) => port.publish(memory),
             _ => {
                 drop(memory);
-                Err(Error::OnlyWith { option: "--export", with: "--via rdma:DEVICE" })
+                Err(Error::NoRemoteMemory)
             }
         }
     }
 
-    /// Registers `memory` for atomic operations by all peers. Errors name `option`, which requires the memory.
-    pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
+    /// Registers `memory` for atomic operations by all peers.
+    pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, Error> {
         match self {
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => port.count(memory, option),
+            Port::Rdma(port) => port.count(memory),
             _ => {
                 drop(memory);
-                Err(Error::OnlyWith { option, with: "--via rdma:DEVICE" })
+                Err(Error::NoRemoteMemory)
             }
         }
     }

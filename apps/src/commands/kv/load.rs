@@ -123,8 +123,9 @@ pub struct KvLoadArgs {
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingMode::Split {
         // One-sided requests are started on the thread of the worker.
-        let with = "--threading inline";
-        return Err(linerate::Error::OnlyWith { option: "a one-sided load", with }.into());
+        return Err(Error::Usage(
+            "a one-sided load has an effect only with --threading inline: leave it out".to_owned(),
+        ));
     }
     args.times.check(&args.load)?;
     if args.one_sided_incr {

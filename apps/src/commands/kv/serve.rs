@@ -245,7 +245,7 @@ fn export<M: Send + 'static>(
 /// Allocates and publishes `count` counters.
 fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<CounterNames>, RemoteAddrCell), Error> {
     let names = CounterNames::new(count as usize).map_err(|error| Error::Counters { count, error })?;
-    let addr = network.count(names.numbers().clone(), "--counters")?;
+    let addr = network.count(names.numbers().clone())?;
     Ok((Arc::new(names), addr))
 }
 

@@ -40,7 +40,7 @@ pub struct Ports {
 pub fn check(args: &LoadArgs) -> Result<(), Error> {
     args.net.check_remote(args.connect)?;
     if matches!(args.net.via, Via::Rdma { .. }) {
-        return Err(net::Error::NotWith { option: "--udp", via: "rdma" }.into());
+        return Err(net::Error::NotWith { setting: "udp", via: "rdma" }.into());
     }
     let connections = args.connections;
     if connections > MAX_PORTS {

@@ -28,23 +28,13 @@ const ETHERNET: usize = 14;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be created.
-    #[error("--pcap {}: {source}: give a file that can be written", path.display())]
-    Create {
-        /// The file.
-        path: PathBuf,
-        /// System error.
-        source: io::Error,
-    },
+    #[error("`capture` {}: {source}: give a file that can be written", path.display())]
+    Create { path: PathBuf, source: io::Error },
     /// The filter is invalid.
-    #[error("--pcap-filter '{words}': {message}: see the manual page pcap-filter(7)")]
-    Filter {
-        /// The filter.
-        words: String,
-        /// libpcap's message.
-        message: String,
-    },
+    #[error("`capture.filter` '{words}': {message}: see the manual page pcap-filter(7)")]
+    Filter { words: String, message: String },
     /// The thread cannot be started.
-    #[error("--pcap: cannot start a thread: {0}: raise the limit of threads")]
+    #[error("`capture`: cannot start a thread: {0}: raise the limit of threads")]
     Spawn(io::Error),
 }
 
@@ -91,7 +81,7 @@ impl CaptureFile {
         let until = ended.clone();
         let write = move || {
             if let Err(error) = write(file, readers, &until) {
-                tracing::error!("--pcap {}: {error}: capturing stops", config.file.display());
+                tracing::error!("{}: {error}: capturing stops", config.file.display());
             }
         };
         let thread = std::thread::Builder::new().name("pcap".into()).spawn(write).map_err(Error::Spawn)?;
@@ -155,10 +145,10 @@ fn write<W: io::Write>(
     file.flush()?;
     let missed: u64 = workers.iter().map(|worker| worker.reader.missed()).sum();
     if missed > 0 {
-        tracing::warn!("--pcap: {missed} frames are missing: they arrived faster than they could be written");
+        tracing::warn!("{missed} frames are missing in the capture: they arrived faster than they could be written");
     }
     if is_full {
-        tracing::warn!("--pcap: the file has reached its size limit: capturing stops");
+        tracing::warn!("the capture has reached its size limit: capturing stops");
     }
     Ok(())
 }

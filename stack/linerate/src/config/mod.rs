@@ -52,10 +52,9 @@ impl Listen {
 
 /// Configuration of a network. The default is one worker on kernel sockets.
 ///
-/// An option that is `None` has the default of the network that [`via`](Self::via) names. Errors name options as the
-/// command line does, and the documentation of a field is the text of its option there. With the feature `serde`,
-/// fields have the names of this type in kebab case, and values are those of the command line: `"10.0.0.2/24"`,
-/// `"500ms"`, `"64k"`.
+/// An option that is `None` has the default of the network that [`via`](Self::via) names. The documentation
+/// of a field is the text of its option of the command `linerate`. With the feature `serde`, fields have the names of
+/// this type in kebab case, and values are those of the command line: `"10.0.0.2/24"`, `"500ms"`, `"64k"`.
 #[derive(Debug, Default, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[cfg_attr(
@@ -87,7 +86,14 @@ pub struct NetConfig {
     /// worker, so that a computing service does not delay connections
     #[cfg_attr(
         feature = "clap",
-        arg(long, value_enum, value_name = "HOW", default_value_t, env = "LINERATE_THREADING", help_heading = "Network")
+        arg(
+            long,
+            value_enum,
+            value_name = "HOW",
+            default_value_t,
+            env = "LINERATE_THREADING",
+            help_heading = "Network"
+        )
     )]
     pub threading: ThreadingMode,
     /// Core of the service of each worker with --threading split [default: cores without a worker; if there are too
@@ -297,16 +303,44 @@ pub enum Profile {
     Datacenter,
 }
 
-/// Returns the first option that is given.
-fn first_given(options: &[(&'static str, bool)]) -> Option<&'static str> {
-    options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
+/// Setting that differs from its default when it is given.
+trait Setting {
+    fn is_given(&self) -> bool;
 }
+
+impl Setting for bool {
+    fn is_given(&self) -> bool {
+        *self
+    }
+}
+
+impl<T> Setting for Option<T> {
+    fn is_given(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl<T> Setting for Vec<T> {
+    fn is_given(&self) -> bool {
+        !self.is_empty()
+    }
+}
+
+/// Returns the name of the first of some fields of a configuration that is given. `$part` begins the names.
+macro_rules! first_given {
+    ($config:expr, $part:literal; $($field:ident)*) => {
+        [$(($crate::config::Setting::is_given(&$config.$field), concat!($part, stringify!($field)))),*]
+            .into_iter()
+            .find_map(|(given, name)| given.then_some(name))
+    };
+}
+use first_given;
 
 /// Returns an error for the first value outside of its range.
 fn check_ranges(values: &[(&'static str, Option<u64>, RangeInclusive<u64>)]) -> Result<(), Error> {
-    for (option, value, range) in values {
+    for (setting, value, range) in values {
         if let Some(value) = value.filter(|value| !range.contains(value)) {
-            return Err(Error::OutOfRange { option, value, least: *range.start(), most: *range.end() });
+            return Err(Error::OutOfRange { setting, value, least: *range.start(), most: *range.end() });
         }
     }
     Ok(())
@@ -349,65 +383,43 @@ fn host_fault(own: &IpCidr) -> Option<&'static str> {
 pub(crate) const DEFAULT_PACKETS: usize = 14_336;
 
 impl NativeTcpConfig {
-    /// Returns the name of the first option that is given.
+    /// Returns the name of the first setting that is given.
     fn given(&self) -> Option<&'static str> {
-        first_given(&[
-            ("--congestion", self.congestion.is_some()),
-            ("--profile", self.profile.is_some()),
-            ("--pacing", self.pacing),
-            ("--ecn", self.ecn),
-            ("--linger", self.linger.is_some()),
-            ("--fin-timeout", self.fin_timeout.is_some()),
-            ("--stall-timeout", self.stall_timeout.is_some()),
-            ("--keepalive", self.keepalive.is_some()),
-            ("--max-packets", self.max_packets.is_some()),
-            ("--max-packets-per-connection", self.max_packets_per_connection.is_some()),
-        ])
+        first_given!(
+            self, "native.";
+            congestion profile pacing ecn linger fin_timeout stall_timeout keepalive max_packets
+            max_packets_per_connection
+        )
     }
 }
 
 impl NetConfig {
-    /// Returns the name of the first given option that applies to the stack with either engine.
+    /// Returns the name of the first given setting that applies to the stack with either engine.
     fn stack_given(&self) -> Option<&'static str> {
-        first_given(&[
-            ("--ip", !self.ip.is_empty()),
-            ("--from", !self.from.is_empty()),
-            ("--outgoing-ports", self.outgoing_ports.is_some()),
-            ("--gateway", !self.gateway.is_empty()),
-            ("--dhcp", self.dhcp),
-            ("--slaac", self.slaac),
-            ("--no-dad", self.skip_dad),
-            ("--mac", self.mac.is_some()),
-            ("--mtu", self.mtu.is_some()),
-            ("--vlan", self.vlan.is_some()),
-            ("--fragments", self.fragments),
-            ("--no-multi-segment", self.single_segment),
-            ("--engine", self.engine.is_some()),
-            ("--pcap", self.capture.is_some()),
-            ("--max-connections", self.max_connections.is_some()),
-            ("--max-connections-per-source", self.max_connections_per_source.is_some()),
-            ("--max-half-open-per-source", self.max_half_open_per_source.is_some()),
-            ("EAL's arguments", !self.eal.is_empty()),
-        ])
+        first_given!(
+            self, "";
+            ip from outgoing_ports gateway dhcp slaac skip_dad mac mtu vlan fragments single_segment engine capture
+            max_connections max_connections_per_source max_half_open_per_source eal
+        )
     }
 
     fn check_ranges(&self) -> Result<(), Error> {
         let count = |count: Option<usize>| (count.map(|count| count as u64), 1..=u64::MAX);
         let counts = [
-            ("--workers", self.workers),
-            ("--max-connections-per-source", self.max_connections_per_source),
-            ("--max-half-open-per-source", self.max_half_open_per_source),
-            ("--buffer", self.buffer),
-            ("--max-packets", self.native.max_packets),
-            ("--max-packets-per-connection", self.native.max_packets_per_connection),
+            ("workers", self.workers),
+            ("max_connections_per_source", self.max_connections_per_source),
+            ("max_half_open_per_source", self.max_half_open_per_source),
+            ("buffer", self.buffer),
+            ("native.max_packets", self.native.max_packets),
+            ("native.max_packets_per_connection", self.native.max_packets_per_connection),
         ];
-        for (option, value) in counts {
+        for (setting, value) in counts {
             let (value, range) = count(value);
-            check_ranges(&[(option, value, range)])?;
+            check_ranges(&[(setting, value, range)])?;
         }
         check_ranges(&[
-            ("--mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into()),
-            ("--max-connections", self.max_connections.map(|n| n as u64), 1..=ConnId::MAX_SLOTS as u64),
+            ("mtu", self.mtu.map(u64::from), MIN_MTU.into()..=u16::MAX.into()),
+            ("max_connections", self.max_connections.map(|n| n as u64), 1..=ConnId::MAX_SLOTS as u64),
         ])
     }
 
@@ -415,28 +427,27 @@ impl NetConfig {
     pub fn check(&self, listen: &Listen) -> Result<(), Error> {
         self.check_ranges()?;
         if !matches!(self.via, Via::Rdma { .. })
-            && let Some(option) = self.rdma.given()
+            && let Some(setting) = self.rdma.given()
         {
-            return Err(Error::OnlyWith { option, with: "--via rdma:DEVICE" });
+            return Err(Error::OnlyWith { setting, with: "`via` rdma:DEVICE" });
         }
         if self.threading == ThreadingMode::Inline && self.service_cores.is_some() {
-            return Err(Error::OnlyWith { option: "--service-cores", with: "--threading split" });
+            return Err(Error::OnlyWith { setting: "service_cores", with: "`threading` split" });
         }
         let refuse =
-            |via, given: Option<&'static str>| given.map_or(Ok(()), |option| Err(Error::NotWith { option, via }));
+            |via, given: Option<&'static str>| given.map_or(Ok(()), |setting| Err(Error::NotWith { setting, via }));
         match self.via {
             Via::Kernel => {
-                let idle = self.idle.map(|_| "--idle");
-                refuse("kernel", self.stack_given().or(self.native.given()).or(idle))
+                refuse("kernel", self.stack_given().or(self.native.given()).or(first_given!(self, ""; idle)))
             }
             #[cfg(not(feature = "rdma"))]
             Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
             #[cfg(feature = "rdma")]
             Via::Rdma { .. } => {
-                let others = [("--idle-timeout", self.idle_timeout.is_some()), ("--spin", self.spin)];
-                refuse("rdma", self.stack_given().or(self.native.given()).or(first_given(&others)))?;
+                let others = first_given!(self, ""; idle_timeout spin);
+                refuse("rdma", self.stack_given().or(self.native.given()).or(others))?;
                 if !listen.by_worker.is_empty() {
-                    return Err(Error::NotWith { option: "a port for each worker", via: "rdma" });
+                    return Err(Error::NotWith { setting: "listen.by_worker", via: "rdma" });
                 }
                 self.rdma.check()
             }
@@ -448,31 +459,21 @@ impl NetConfig {
     fn check_stack(&self, listen: &Listen) -> Result<(), Error> {
         check_interface(&self.via)?;
         if self.spin {
-            return Err(Error::OnlyWith { option: "--spin", with: "--via kernel" });
+            return Err(Error::OnlyWith { setting: "spin", with: "`via` kernel" });
         }
         if let Via::AfXdp { shared: true, .. } = self.via {
-            let given = first_given(&[
-                // The kernel receives DHCP replies and router advertisements.
-                ("--dhcp", self.dhcp),
-                ("--slaac", self.slaac),
-                // The kernel receives frames with tags.
-                ("--vlan", self.vlan.is_some()),
-            ]);
+            // The kernel receives DHCP replies, router advertisements and frames with tags.
+            let given = first_given!(self, ""; dhcp slaac vlan);
             // Routes, verified addresses and fragments are the kernel's, too.
-            let with_kernel_addresses = first_given(&[
-                ("--gateway", !self.gateway.is_empty()),
-                ("--no-dad", self.skip_dad),
-                ("--fragments", self.fragments),
-            ]);
+            let with_kernel_addresses = first_given!(self, ""; gateway skip_dad fragments);
             let given = given.or(with_kernel_addresses.filter(|_| self.uses_kernel_addresses()));
-            if let Some(option) = given {
-                return Err(Error::NotWith { option, via: "af_xdp:INTERFACE,share" });
+            if let Some(setting) = given {
+                return Err(Error::NotWith { setting, via: "af_xdp:INTERFACE,share" });
             }
         }
         if self.engine == Some(TcpEngine::Smoltcp) {
-            let idle_timeout = self.idle_timeout.map(|_| "--idle-timeout");
-            if let Some(option) = idle_timeout.or(self.native.given()) {
-                return Err(Error::OnlyWith { option, with: "--engine native" });
+            if let Some(setting) = first_given!(self, ""; idle_timeout).or(self.native.given()) {
+                return Err(Error::OnlyWith { setting, with: "`engine` native" });
             }
             #[cfg(not(feature = "smoltcp-engine"))]
             return Err(Error::NoSmoltcpEngine);
@@ -538,7 +539,7 @@ impl NetConfig {
         if address.ip().is_loopback() {
             let own = self.ip.iter().map(|own| SocketAddr::new(own.address(), address.port()).to_string());
             let instead = own.into_iter().next().unwrap_or_else(|| "ADDRESS:PORT".to_owned());
-            return Err(Error::Loopback { option: "--listen", address, instead });
+            return Err(Error::Loopback { setting: "listen", address, instead });
         }
         let local = address.ip().is_unspecified() || self.is_local(address.ip());
         if local { Ok(()) } else { Err(Error::NotLocal { address, own: self.ip.clone() }) }
@@ -603,7 +604,7 @@ impl NetConfig {
         let has_loopback = self.via.has_loopback();
         if remote.ip().is_loopback() && !has_loopback {
             let instead = "ADDRESS:PORT of the server".to_owned();
-            return Err(Error::Loopback { option: "--connect", address: remote, instead });
+            return Err(Error::Loopback { setting: "connect", address: remote, instead });
         }
         let same_family = |own: &IpCidr| own.address().is_ipv4() == remote.is_ipv4();
         if has_loopback

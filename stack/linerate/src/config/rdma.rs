@@ -211,59 +211,43 @@ impl FromStr for RendezvousMin {
 }
 
 impl RdmaConfig {
-    /// Returns the name of the first option that is given.
+    /// Returns the name of the first setting that is given.
     pub fn given(&self) -> Option<&'static str> {
-        first_given(&[
-            ("--rdma-mode", self.mode.is_some()),
-            ("--srq", self.srq.is_some()),
-            ("--rdma-connections", self.connections.is_some()),
-            ("--rdma-pool", self.pool.is_some()),
-            ("--rdma-buffers", self.buffers.is_some()),
-            ("--rdma-sends", self.sends.is_some()),
-            ("--rdma-inline", self.inline.is_some()),
-            ("--rdma-signal-every", self.signal_every.is_some()),
-            ("--rdma-post-batch", self.post_batch.is_some()),
-            ("--rdma-rendezvous-min", self.rendezvous_min.is_some()),
-            ("--rdma-connect", self.connect.is_some()),
-            ("--rdma-traffic-class", self.traffic_class.is_some()),
-            ("--rdma-service-level", self.service_level.is_some()),
-            ("--rdma-pkey-index", self.pkey_index.is_some()),
-            ("--rdma-gid-index", self.gid_index.is_some()),
-            ("--rdma-port", self.port.is_some()),
-            ("--rdma-timeout", self.timeout.is_some()),
-            ("--rdma-retries", self.retries.is_some()),
-            ("--rdma-rnr-retries", self.rnr_retries.is_some()),
-        ])
+        first_given!(
+            self, "rdma.";
+            mode srq connections pool buffers sends inline signal_every post_batch rendezvous_min connect traffic_class
+            service_level pkey_index gid_index port timeout retries rnr_retries
+        )
     }
 }
 
 #[cfg(feature = "rdma")]
 impl RdmaConfig {
-    /// Checks the ranges of the options, and the options against each other.
+    /// Checks the ranges of the settings, and the settings against each other.
     pub fn check(&self) -> Result<(), Error> {
         check_ranges(&[
-            ("--srq", self.srq.map(u64::from), 3..=1 << 20),
-            ("--rdma-buffers", self.buffers.map(u64::from), 3..=16_384),
-            ("--rdma-sends", self.sends.map(u64::from), 8..=16_384),
-            ("--rdma-signal-every", self.signal_every.map(u64::from), 1..=u16::MAX.into()),
-            ("--rdma-post-batch", self.post_batch.map(u64::from), 1..=32),
-            ("--rdma-connections", self.connections.map(u64::from), 1..=1 << 20),
-            ("--rdma-pool", self.pool.map(u64::from), 0..=1 << 20),
-            ("--rdma-service-level", self.service_level.map(u64::from), 0..=15),
-            ("--rdma-port", self.port.map(u64::from), 1..=255),
-            ("--rdma-retries", self.retries.map(u64::from), 0..=7),
-            ("--rdma-rnr-retries", self.rnr_retries.map(u64::from), 0..=7),
+            ("rdma.srq", self.srq.map(u64::from), 3..=1 << 20),
+            ("rdma.buffers", self.buffers.map(u64::from), 3..=16_384),
+            ("rdma.sends", self.sends.map(u64::from), 8..=16_384),
+            ("rdma.signal_every", self.signal_every.map(u64::from), 1..=u16::MAX.into()),
+            ("rdma.post_batch", self.post_batch.map(u64::from), 1..=32),
+            ("rdma.connections", self.connections.map(u64::from), 1..=1 << 20),
+            ("rdma.pool", self.pool.map(u64::from), 0..=1 << 20),
+            ("rdma.service_level", self.service_level.map(u64::from), 0..=15),
+            ("rdma.port", self.port.map(u64::from), 1..=255),
+            ("rdma.retries", self.retries.map(u64::from), 0..=7),
+            ("rdma.rnr_retries", self.rnr_retries.map(u64::from), 0..=7),
         ])?;
         let refused = [
-            (self.srq.is_some(), RdmaMode::Ud, "--srq", "all connections share the buffers of one queue pair"),
-            (self.pool.is_some(), RdmaMode::Ud, "--rdma-pool", "all connections use one queue pair"),
-            (self.rendezvous_min.is_some(), RdmaMode::Ud, "--rdma-rendezvous-min", "unreliable datagrams have no READ"),
-            (self.connect == Some(RdmaConnect::Cm), RdmaMode::Ud, "--rdma-connect cm", "rdma_cm connects no datagrams"),
+            (self.srq.is_some(), RdmaMode::Ud, "rdma.srq", "all connections share the buffers of one queue pair"),
+            (self.pool.is_some(), RdmaMode::Ud, "rdma.pool", "all connections use one queue pair"),
+            (self.rendezvous_min.is_some(), RdmaMode::Ud, "rdma.rendezvous_min", "unreliable datagrams have no READ"),
+            (self.connect == Some(RdmaConnect::Cm), RdmaMode::Ud, "rdma.connect", "rdma_cm connects no datagrams"),
         ];
-        if let Some((_, mode, option, reason)) =
+        if let Some((_, mode, setting, reason)) =
             refused.iter().find(|(given, mode, ..)| *given && self.mode == Some(*mode))
         {
-            return Err(Error::NotInMode { option, mode: mode.name(), reason });
+            return Err(Error::NotInMode { setting, mode: mode.name(), reason });
         }
         let config = self.config();
         let most = config.most_unsignalled();

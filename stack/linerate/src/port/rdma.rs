@@ -104,22 +104,19 @@ impl<M: Send + 'static> Port<M> {
 
     /// Registers `memory` for READs by all peers. Its address is known once workers have been created.
     pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
-        self.is_reached("--export")?;
+        self.check_remote_memory()?;
         Ok(self.adapter.publish(memory))
     }
 
     /// Registers `memory` for atomic operations by all peers. Its address is known once workers have been created.
-    pub fn count(&self, memory: Arc<RemoteCounters>, option: &'static str) -> Result<RemoteAddrCell, Error> {
-        self.is_reached(option)?;
+    pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, Error> {
+        self.check_remote_memory()?;
         Ok(self.adapter.count(memory)?)
     }
 
-    /// Checks that the mode allows one-sided access, which `option` needs.
-    fn is_reached(&self, option: &'static str) -> Result<(), Error> {
-        match self.mode {
-            Mode::Send => Ok(()),
-            Mode::Ud => Err(Error::NotInMode { option, mode: "ud", reason: "datagrams have no one-sided operations" }),
-        }
+    /// Checks that the mode has one-sided operations.
+    fn check_remote_memory(&self) -> Result<(), Error> {
+        if self.mode == Mode::Send { Ok(()) } else { Err(Error::NoRemoteMemory) }
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves. The connector has its own

@@ -45,7 +45,7 @@ const MADE: u64 = 1 << 62;
 #[non_exhaustive]
 pub enum ExchangeError {
     /// iWARP runs over TCP connections that rdma_cm establishes.
-    #[error("iWARP connections need rdma_cm: remove --rdma-connect")]
+    #[error("iWARP connections need rdma_cm: remove `rdma.connect`")]
     Iwarp,
     /// RoCE needs an address of the device's port.
     #[error(
@@ -67,7 +67,7 @@ pub enum ExchangeError {
     #[error("the peer is not a compatible Linerate process")]
     Malformed,
     /// Only one of the ends uses sessions.
-    #[error("the peer uses another transport: --rdma-mode ud must be set at both ends or neither")]
+    #[error("the peer uses another transport: `rdma.mode` ud must be set at both ends or neither")]
     OtherMode,
     /// No random session number.
     #[error("no random number: {0}")]
