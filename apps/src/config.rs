@@ -20,22 +20,10 @@ const COMMAND_LINE_ONLY: [&str; 3] = ["config", "help", "version"];
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("--config {}: {source}: name a file that can be read", file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Unreadable { file: PathBuf, source: io::Error },
     /// The file is not TOML, or a value does not fit its option.
     #[error("{}:{line}: {message}", file.display())]
-    Invalid {
-        /// The file.
-        file: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// Description, including the key.
-        message: String,
-    },
+    Invalid { file: PathBuf, line: usize, message: String },
 }
 
 /// Command line with the options of the file inserted.

@@ -34,7 +34,6 @@ pub enum Error {
     /// The load generator could not open any connection.
     #[error("{remote}: {}: start a server there or fix the network path", reason(.why))]
     NoConnection {
-        /// The server.
         remote: SocketAddr,
         /// Error of the last attempt. `None` if all attempts timed out.
         why: Option<ConnectError>,
@@ -52,47 +51,23 @@ pub enum Error {
     NoReflector(Via),
     /// Requests in datagrams or frames failed.
     #[error("{}", datagram_errors(.lost, .errors, .first))]
-    Datagrams {
-        /// Requests without a reply within the time limit.
-        lost: u64,
-        /// Other errors; corrupt replies instead of connections.
-        errors: Errors,
-        /// First failure other than a loss.
-        first: Option<String>,
-    },
+    Datagrams { lost: u64, errors: Errors, first: Option<String> },
     /// The server exports no memory.
     #[error("{0} exports nothing: start it with kv serve --export BYTES")]
     NoExport(SocketAddr),
     /// The server stopped replying while the load generator prepared it.
     #[error("{remote}: no reply for {limit:?} while preparing the server: check it and the network path")]
-    Stalled {
-        /// The server.
-        remote: SocketAddr,
-        /// Time limit.
-        limit: Duration,
-    },
+    Stalled { remote: SocketAddr, limit: Duration },
     /// A signal ended the load before the end of its measurement.
     #[error("{}", interrupted(.measured, .planned))]
-    Interrupted {
-        /// Duration of the measurement.
-        measured: Duration,
-        /// Its planned duration.
-        planned: Duration,
-    },
+    Interrupted { measured: Duration, planned: Duration },
     /// The server refused keys that the load set before measuring.
     #[error(
         "{remote} refused {refused} SET{} while keys were loaded{}: correct the settings of the server, or add --no-fill",
         if *.refused == 1 { "" } else { "s" },
         first_of(.first)
     )]
-    NotFilled {
-        /// The server.
-        remote: SocketAddr,
-        /// Error replies.
-        refused: u64,
-        /// First error.
-        first: Option<String>,
-    },
+    NotFilled { remote: SocketAddr, refused: u64, first: Option<String> },
     /// The options contradict each other or the network.
     #[error("{0}")]
     Usage(String),
@@ -104,81 +79,37 @@ pub enum Error {
         "{}: the figures cover the remaining traffic; check the server and the network path",
         load_errors(.errors, .first)
     )]
-    Load {
-        /// Error counts.
-        errors: Errors,
-        /// First error, if known.
-        first: Option<String>,
-    },
+    Load { errors: Errors, first: Option<String> },
     /// Memory for keys and values could not be allocated.
     #[error("--memory: {0}")]
     Arena(#[from] ArenaError),
     /// The server does not have the counter.
     #[error("{remote} has no counter {name}: {reply}")]
-    NoCounter {
-        /// The server.
-        remote: SocketAddr,
-        /// Name of the counter.
-        name: String,
-        /// Reply of the server.
-        reply: String,
-    },
+    NoCounter { remote: SocketAddr, name: String, reply: String },
     /// Counters differ from the operations applied to them.
     #[error(
         "the counters grew by {grew}, but acknowledged operations added {added} and {unknown} were not acknowledged: \
          an operation was lost or duplicated, or other clients changed the counters"
     )]
-    Miscounted {
-        /// Increase of the counters.
-        grew: u64,
-        /// Sum of the acknowledged operations.
-        added: u64,
-        /// Operations without acknowledgement because their connection was lost.
-        unknown: u64,
-    },
+    Miscounted { grew: u64, added: u64, unknown: u64 },
     /// Memory for counters could not be allocated.
     #[error("--counters {count}: {error}: lower the count or add memory")]
-    Counters {
-        /// Requested number of counters.
-        count: u32,
-        /// Cause.
-        error: std::io::Error,
-    },
+    Counters { count: u32, error: std::io::Error },
     /// Memory for copies of values could not be allocated.
     #[error("--read-copies {bytes}: {error}: lower the size or add memory")]
-    ReadCopies {
-        /// Requested size in bytes.
-        bytes: usize,
-        /// Cause.
-        error: io::Error,
-    },
+    ReadCopies { bytes: usize, error: io::Error },
     /// Exported memory could not be allocated.
     #[error("--export {bytes}: {error}: lower the size or add memory")]
-    Export {
-        /// Requested size in bytes.
-        bytes: u64,
-        /// Cause.
-        error: io::Error,
-    },
+    Export { bytes: u64, error: io::Error },
     /// The directory of an HTTP server could not be loaded.
     #[error("--dir {0}")]
     Site(#[from] SiteError),
     /// The cluster map could not be read, or is invalid.
     #[error("--cluster-map {}: {reason}", path.display())]
-    ClusterMap {
-        /// The file.
-        path: PathBuf,
-        /// Cause, with the remedy.
-        reason: String,
-    },
+    ClusterMap { path: PathBuf, reason: String },
     /// The password file could not be read.
     #[error("--password-file {}: {error}: {}", path.display(), password_remedy(error))]
-    PasswordFile {
-        /// The file.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
+    PasswordFile { path: PathBuf, error: io::Error },
     /// `linerate compare` failed.
     #[error(transparent)]
     Compare(#[from] CompareError),

@@ -78,12 +78,7 @@ impl IntrospectionArgs {
 pub enum Error {
     /// The address cannot be bound.
     #[error("--metrics {address}: {source}: give a free address and port of this machine")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// Error of the kernel.
-        source: io::Error,
-    },
+    Bind { address: SocketAddr, source: io::Error },
     /// The thread cannot be started.
     #[error("cannot start the introspection thread: {0}: raise the limit on threads")]
     Spawn(io::Error),

@@ -5,6 +5,7 @@
 //! | [`Nic`], [`Packet`] | queue pairs of ports, and frames; [`memory_nic`] is a port without a device, for tests |
 //! | [`Arena`] | memory shared by devices and applications |
 //! | [`Published`], [`RemoteCounters`] | one-sided access: memory that peers read, counters that peers change |
+#![warn(missing_docs)]
 
 pub mod arena;
 mod buffer_pool;

@@ -18,6 +18,7 @@
 //! # Ok::<(), linerate_hugepages::Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod error;
 mod host;

@@ -3,6 +3,7 @@
 //! A [`Worker`] runs a [`Service`] over one queue pair of a port. The service acts on its connections through
 //! [`Transport`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod config;
 mod engine;

@@ -153,20 +153,10 @@ pub enum CompareError {
     Report(#[from] ReportError),
     /// The comparison could not be started.
     #[error("{step}: {error}")]
-    Begin {
-        /// Failed operation.
-        step: &'static str,
-        /// Cause.
-        error: io::Error,
-    },
+    Begin { step: &'static str, error: io::Error },
     /// The directory for the reports cannot be written.
     #[error("--out {}: {error}: name a directory that can be written", path.display())]
-    Out {
-        /// The directory.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
+    Out { path: PathBuf, error: io::Error },
     /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
     Process(#[from] linerate_process::Error),

@@ -96,12 +96,7 @@ fn parse_amount(text: &str) -> Result<u64, InvalidSize> {
 pub enum HugepagesError {
     /// The command needs root.
     #[error("{} is writable by root only: sudo {command}", path.display())]
-    NotPermitted {
-        /// File of the kernel.
-        path: PathBuf,
-        /// Command line.
-        command: String,
-    },
+    NotPermitted { path: PathBuf, command: String },
     /// Error of the hugepages library.
     #[error(transparent)]
     Hugepages(Error),
@@ -110,26 +105,10 @@ pub enum HugepagesError {
         "release {requested} pages of {size}{}: {reserved} are reserved: give at most {reserved}, or --all",
         on(*.node)
     )]
-    NotReserved {
-        /// Page size.
-        size: PageSize,
-        /// NUMA node.
-        node: Option<u32>,
-        /// Requested number of pages.
-        requested: u64,
-        /// Reserved number of pages.
-        reserved: u64,
-    },
+    NotReserved { size: PageSize, node: Option<u32>, requested: u64, reserved: u64 },
     /// Fewer pages were released than requested.
     #[error("released {released} of {requested} pages of {size}: no more were free")]
-    NotReleased {
-        /// Page size.
-        size: PageSize,
-        /// Requested number of pages.
-        requested: u64,
-        /// Released number of pages.
-        released: u64,
-    },
+    NotReleased { size: PageSize, requested: u64, released: u64 },
     /// Standard output could not be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),

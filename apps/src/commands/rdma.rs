@@ -46,12 +46,7 @@ pub enum RdmaError {
     Absent(#[from] Absent),
     /// A device attribute cannot be read.
     #[error("RDMA device {name}: {error}: see linerate doctor")]
-    Device {
-        /// Name of the device.
-        name: String,
-        /// Cause.
-        error: io::Error,
-    },
+    Device { name: String, error: io::Error },
     /// The network failed.
     #[error(transparent)]
     Net(#[from] NetError),

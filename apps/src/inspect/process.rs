@@ -34,31 +34,16 @@ pub enum QueryError {
         "no linerate process found: start one without --no-inspect; only root sees processes of other users{}",
         reasons(.0)
     )]
-    None(
-        /// Reasons why existing processes could not be reached.
-        Vec<String>,
-    ),
+    None(Vec<String>),
     /// Several processes were found.
     #[error("several processes: select one with --pid: {}", list(.0))]
     Several(Vec<About>),
     /// The process was not found.
     #[error("--pid {pid}: {}{}", not_found(.others), reasons(.unreachable))]
-    NotFound {
-        /// Process id.
-        pid: u32,
-        /// Processes found.
-        others: Vec<About>,
-        /// Reasons why existing processes could not be reached.
-        unreachable: Vec<String>,
-    },
+    NotFound { pid: u32, others: Vec<About>, unreachable: Vec<String> },
     /// The socket cannot be connected to.
     #[error("{}: {error}: check that the process runs and that you are its user or root", path.display())]
-    Unreachable {
-        /// The socket.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
+    Unreachable { path: PathBuf, error: io::Error },
     /// The process closed the connection.
     #[error("the process has ended")]
     Ended,

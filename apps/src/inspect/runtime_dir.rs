@@ -20,23 +20,13 @@ pub enum SocketError {
     NoRuntimeDir,
     /// The directory cannot be created or examined.
     #[error("{}: {error}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
+    Directory { path: PathBuf, error: io::Error },
     /// The directory is accessible to other users.
     #[error("{}: accessible to other users: chown it to this user and chmod it to 700", .0.display())]
     NotPrivate(PathBuf),
     /// The socket cannot be bound.
     #[error("{}: {error}", path.display())]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// Cause.
-        error: io::Error,
-    },
+    Socket { path: PathBuf, error: io::Error },
 }
 
 /// Returns the directory of this process's socket, below `RUNTIME_DIRECTORY` if systemd set it, otherwise below /run

@@ -30,31 +30,17 @@ const LEAST: usize = 1 << 20;
 /// Failure to open a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum OpenError {
     /// A call failed.
     #[error("{device}: {error}")]
-    Verbs {
-        /// Device name.
-        device: String,
-        /// Failed call.
-        error: Error,
-    },
+    Verbs { device: String, error: Error },
     /// The device does not support the configuration.
     #[error("{device}: {error}")]
-    Unsupported {
-        /// Device name.
-        device: String,
-        /// Unsupported setting.
-        error: Unsupported,
-    },
+    Unsupported { device: String, error: Unsupported },
     /// The TCP exchange cannot be used.
     #[error("{device}: {error}")]
-    Exchange {
-        /// Device name.
-        device: String,
-        /// Cause.
-        error: ExchangeError,
-    },
+    Exchange { device: String, error: ExchangeError },
     /// Out of memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),

@@ -146,28 +146,17 @@ impl Default for Config {
 /// Setting that a device or another setting does not permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Unsupported {
     /// The device's limit is lower.
     #[error("{requested} {objects} exceed the device's limit: at most {most} are possible")]
-    TooMany {
-        /// Resource.
-        objects: &'static str,
-        /// Requested number.
-        requested: u32,
-        /// Limit.
-        most: u32,
-    },
+    TooMany { objects: &'static str, requested: u32, most: u32 },
     /// rdma_cm does not carry the attributes of sessions.
     #[error("datagram sessions need the exchange over TCP instead of rdma_cm")]
     SessionsByManager,
     /// The device has fewer ports.
     #[error("there is no port {port}: the device has {ports}")]
-    NoPort {
-        /// Requested port.
-        port: u8,
-        /// Number of ports.
-        ports: u8,
-    },
+    NoPort { port: u8, ports: u8 },
     /// The transport has no reliable connections of the verbs specification.
     #[error(
         "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as kernel \

@@ -4,6 +4,7 @@
 //! Worker (Service) ── net ── connection ── verbs ── provider::Provider ── rdma_core, or linerate-rdma-sim in tests
 //!        └── mailboxes ── Connector: rdma_cm or the TCP exchange, one thread per device
 //! ```
+#![warn(missing_docs)]
 
 mod adapter;
 mod config;

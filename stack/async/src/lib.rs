@@ -56,6 +56,7 @@
 //! | `futures` | `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of futures-io |
 //! | `hyper` | `Read`, `Write`, `Timer` and `Executor` of hyper 1 |
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod conn;
 mod context;

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 /// [`NetConfig`](crate::NetConfig) in backticks, those of its parts with the part: `` `rdma.buffers` ``. `Debug` formats
 /// the message, too, because it is what a program prints whose `main` returns the error.
 #[derive(thiserror::Error)]
-#[allow(missing_docs, reason = "messages explain the fields of variants")]
+#[allow(missing_docs, reason = "messages explain the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// The setting does not apply to this network.

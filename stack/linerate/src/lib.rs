@@ -46,6 +46,7 @@
 //! | `clap` | `clap::Args` for [`NetConfig`]: a program has the network options of the command `linerate` |
 //! | `serde` | `Deserialize` for [`NetConfig`] and its parts, `Serialize` for [`RunContext`] |
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod builder;
 mod capture;

@@ -48,6 +48,7 @@
 //! | [`mailbox`], [`AppSender`] | messages between threads |
 //! | [`ServiceHost`], [`ConnTable`] | event delivery of workers over kernel sockets and RDMA |
 //! | [`inspect`] | queries to a running worker |
+#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 // Memory of any owner behind a table of functions, without the cost of a trait object.

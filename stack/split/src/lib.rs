@@ -19,6 +19,7 @@
 //! that the service has not consumed; beyond that the peer's window closes. A service can send at most `window` bytes
 //! that the worker has not taken; beyond that it has no send space.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod flow;
 mod net;

@@ -4,6 +4,7 @@
 //! simulated device of `linerate-rdma-sim`, with which the adapter is tested without hardware. States and errors are
 //! those of the InfiniBand Architecture Specification, volume 1, chapters 10 and 11, and of the manual pages `ibv_*(3)`
 //! and `rdma_*(3)`.
+#![warn(missing_docs)]
 
 mod cm;
 mod device;

@@ -5,6 +5,7 @@ use std::io;
 /// Failure to open a device, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Error {
     /// libibverbs or librdmacm is missing.
     #[error("rdma-core was not found: apt-get install ibverbs-providers librdmacm1")]
@@ -17,48 +18,23 @@ pub enum Error {
     NoDevices,
     /// There is no device of this name.
     #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
-    NoDevice {
-        /// Requested name.
-        name: String,
-        /// Existing devices.
-        there: Vec<String>,
-    },
+    NoDevice { name: String, there: Vec<String> },
     /// The kernel has the device, but rdma-core has no provider for it.
     #[error("RDMA device {name}: rdma-core has no provider for its driver: apt-get install ibverbs-providers")]
-    NoProvider {
-        /// Requested name.
-        name: String,
-    },
+    NoProvider { name: String },
     /// Permission denied.
     #[error("RDMA device {name}: {error}: run it as root, or let this user read and write /dev/infiniband/*")]
-    Permission {
-        /// Requested name.
-        name: String,
-        /// Error of the kernel.
-        error: io::Error,
-    },
+    Permission { name: String, error: io::Error },
     /// The limit of locked memory is too low.
     #[error(
         "RDMA device {name}: {error}: the limit of {} of locked memory is too low: ulimit -l unlimited, or run it as \
          root",
         kilobytes(*.limit)
     )]
-    LockedMemory {
-        /// Requested name.
-        name: String,
-        /// Error of the kernel.
-        error: io::Error,
-        /// Limit in bytes.
-        limit: u64,
-    },
+    LockedMemory { name: String, error: io::Error, limit: u64 },
     /// Any other error.
     #[error("RDMA device {name}: {error}: see linerate doctor")]
-    Open {
-        /// Requested name.
-        name: String,
-        /// Error.
-        error: io::Error,
-    },
+    Open { name: String, error: io::Error },
 }
 
 impl Error {

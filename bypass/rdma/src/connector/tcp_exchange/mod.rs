@@ -43,6 +43,7 @@ const MADE: u64 = 1 << 62;
 /// Failure of the TCP exchange.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ExchangeError {
     /// iWARP runs over TCP connections that rdma_cm establishes.
     #[error("iWARP connections need rdma_cm: remove `rdma.connect`")]
@@ -57,12 +58,7 @@ pub enum ExchangeError {
     NotChosen(IpAddr),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// Address.
-        address: SocketAddr,
-        /// Cause.
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     /// Malformed attributes.
     #[error("the peer is not a compatible Linerate process")]
     Malformed,
