@@ -13,7 +13,7 @@ const PER_WORKER: usize = 256 << 10;
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
 /// Allocates the memory of constant payload of loads and services on `network`, unless it copies sent bytes anyway.
-pub fn allocate_payload<M: Send + 'static>(network: &Network<M>, via: &Via) {
+pub fn allocate_payload(network: &Network, via: &Via) {
     if *via == Via::Kernel {
         return;
     }

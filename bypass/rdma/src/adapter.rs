@@ -10,7 +10,7 @@ use crate::{Config, Parts, Rendezvous, WorkerChannels};
 use linerate_bypass::arena::{ArenaConfig, ArenaError};
 use linerate_bypass::{Arena, Published, RemoteCounters};
 use linerate_service::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
-use linerate_service::{AppMsg, AppSender, RemoteAddr, RemoteAddrCell};
+use linerate_service::{AppSender, RemoteAddr, RemoteAddrCell};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,8 +46,8 @@ pub enum OpenError {
     Arena(#[from] ArenaError),
 }
 
-/// Device that listens for connections, before its workers run. `M` is the message type of the services.
-pub struct Adapter<C: Provider, M> {
+/// Device that listens for connections, before its workers run.
+pub struct Adapter<C: Provider> {
     config: Config,
     limits: DeviceLimits,
     provider: Arc<C>,
@@ -58,10 +58,8 @@ pub struct Adapter<C: Provider, M> {
     published: Mutex<Vec<(Arc<Published>, RemoteAddrCell)>>,
     /// Counters that peers may update, with the cells that receive their addresses.
     counters: Mutex<Vec<(Arc<RemoteCounters>, RemoteAddrCell)>>,
-    app_sender: AppSender<M>,
-    /// Message mailbox and wake-up sources of each worker.
-    #[expect(clippy::type_complexity, reason = "a pair per worker")]
-    workers: Vec<(Receiver<AppMsg<M>>, Option<IdleWait<C>>)>,
+    /// Wake-up sources of each worker.
+    rests: Vec<Option<IdleWait<C>>>,
 }
 
 /// Parts of one worker, to be assembled on its thread.
@@ -76,7 +74,17 @@ pub struct WorkerParts<C: Provider, M> {
     pub channels: WorkerChannels<C, M>,
 }
 
-impl<C: Provider, M: Send + 'static> Adapter<C, M> {
+/// Connector and workers of a device.
+pub struct Started<C: Provider, M> {
+    /// Connector, which runs on its own thread.
+    pub connector: Connector<C>,
+    /// Parts of each worker.
+    pub workers: Vec<WorkerParts<C, M>>,
+    /// Sender of messages to workers and their connections.
+    pub app_sender: AppSender<M>,
+}
+
+impl<C: Provider> Adapter<C> {
     /// Opens the device for `workers` workers and listens on the addresses `listen`.
     pub fn open(provider: &Arc<C>, config: &Config, listen: &[SocketAddr], workers: usize) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
@@ -114,7 +122,6 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let arena = Arena::new(ArenaConfig { bytes: workers * BESIDE, hugepages: true })?;
         let rests = (0..workers).map(|_| config.rests.then(|| IdleWait::new(provider)).transpose());
         let rests = rests.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        let (senders, messages): (_, Vec<_>) = rests.iter().map(|rest| mailbox_of(rest.as_ref(), MAILBOX)).unzip();
         Ok(Adapter {
             config,
             limits,
@@ -123,19 +130,13 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
             arenas: Mutex::new(vec![arena, buffers]),
             published: Mutex::default(),
             counters: Mutex::default(),
-            app_sender: AppSender::new(senders),
-            workers: messages.into_iter().zip(rests).collect(),
+            rests,
         })
     }
 
     /// Returns the addresses listened on, with the ports chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         self.listeners.addresses()
-    }
-
-    /// Returns the sender of messages to workers and their connections.
-    pub fn app_sender(&self) -> &AppSender<M> {
-        &self.app_sender
     }
 
     /// Allocates `bytes` of memory that the device will be able to access.
@@ -165,26 +166,15 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         cell
     }
 
-    /// Creates the connector and the parts of each worker.
-    #[expect(clippy::type_complexity, reason = "used once")]
-    pub fn start(self) -> Result<(Connector<C>, Vec<WorkerParts<C, M>>), OpenError> {
-        let Adapter {
-            config,
-            limits,
-            provider,
-            listeners,
-            arenas,
-            published,
-            counters: counted,
-            workers: channels,
-            ..
-        } = self;
+    /// Creates the connector, and the parts of each worker for services with message type `M`.
+    pub fn start<M: Send + 'static>(self) -> Result<Started<C, M>, OpenError> {
+        let Adapter { config, limits, provider, listeners, arenas, published, counters: counted, rests } = self;
         let failed = |error| OpenError::Verbs { device: provider.name().to_owned(), error };
         let arenas = arenas.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (arena, own) = (arenas[0].clone(), arenas[1].clone());
         let pd = Pd::new(&provider).map_err(failed)?;
         let sink = (limits.transport == TransportKind::Iwarp)
-            .then(|| Arena::new(ArenaConfig { bytes: channels.len() * SINK, hugepages: true }))
+            .then(|| Arena::new(ArenaConfig { bytes: rests.len() * SINK, hugepages: true }))
             .transpose()?;
         let mr = Mr::new(&pd, &arenas, sink).map_err(failed)?;
         let mut exposed = Vec::new();
@@ -203,9 +193,11 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         let narrow = Rendezvous::of(&limits, provider.emulated_by()) == Rendezvous::RegisteredWindows;
         let bell = waker().map_err(failed)?;
         let (commands, requests) =
-            waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * channels.len(), bell.wake());
-        let (mut handles, mut workers) = (Vec::new(), Vec::new());
-        for (worker, (messages, rest)) in channels.into_iter().enumerate() {
+            waking_mailbox(EVENTS_PER_CONNECTION * config.max_connections * rests.len(), bell.wake());
+        let (mut handles, mut workers, mut senders) = (Vec::new(), Vec::new(), Vec::new());
+        for (worker, rest) in rests.into_iter().enumerate() {
+            let (sender, messages) = mailbox_of(rest.as_ref(), MAILBOX);
+            senders.push(sender);
             let channel = rest.as_ref().map(IdleWait::channel);
             let Queues { cqs, srq, datagrams } =
                 Queues::new(&config, &limits, &mr, &own, channel, worker).map_err(failed)?;
@@ -238,7 +230,7 @@ impl<C: Provider, M: Send + 'static> Adapter<C, M> {
         }
         let mut connector = Connector::new(&config, listeners, &mr, &own, handles, requests, bell).map_err(failed)?;
         connector.begin(exposed, counters).map_err(failed)?;
-        Ok((connector, workers))
+        Ok(Started { connector, workers, app_sender: AppSender::new(senders) })
     }
 }
 

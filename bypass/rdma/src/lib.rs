@@ -26,7 +26,7 @@ mod waker;
 mod wire;
 mod worker;
 
-pub use adapter::{Adapter, OpenError, WorkerParts};
+pub use adapter::{Adapter, OpenError, Started, WorkerParts};
 pub use config::{Config, Connect, Mode, Unsupported};
 pub use connect_steps::{Step, steps};
 pub use connection::ConnCore;

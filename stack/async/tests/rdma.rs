@@ -1,7 +1,7 @@
 //! Tasks on workers over RDMA: simulated devices, with a sleeping worker at each end.
 
 use linerate_async::{AsyncService, TcpListener, TcpStream, Woken, sleep, spawn};
-use linerate_rdma::{Adapter, Config, Connect, Mode, Worker, WorkerParts};
+use linerate_rdma::{Adapter, Config, Connect, Mode, Started, Worker, WorkerParts};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Stop, WorkerCtx};
@@ -19,9 +19,9 @@ fn run<F: Future<Output = ()> + 'static>(
     main: impl FnOnce(Option<SocketAddr>) -> F + Send + 'static,
 ) -> (Option<SocketAddr>, JoinHandle<()>) {
     let config = Config { rests: true, max_connections: 8, connect: Connect::Exchange, mode, ..Config::default() };
-    let adapter = Adapter::<_, Woken>::open(device, &config, listen, 1).unwrap();
-    let (app_sender, address) = (adapter.app_sender().clone(), adapter.listening().first().copied());
-    let (connector, mut workers) = adapter.start().unwrap();
+    let adapter = Adapter::open(device, &config, listen, 1).unwrap();
+    let address = adapter.listening().first().copied();
+    let Started { connector, mut workers, app_sender } = adapter.start::<Woken>().unwrap();
     let WorkerParts { worker, config, parts, channels } = workers.pop().unwrap();
     let stop = stop.clone();
     let thread = thread::spawn(move || {

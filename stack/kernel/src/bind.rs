@@ -10,22 +10,36 @@ use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::ops::Deref;
 
 /// Maximum connections that wait for `accept`. The kernel may have a lower limit.
 const BACKLOG: i32 = 4096;
 
-/// Sockets of one worker, made by [`bind`] and sent to the worker's thread.
-pub struct Sockets<M> {
+/// Sockets of one worker, made by [`bind_sockets`].
+pub struct BoundSockets {
     pub(crate) worker: usize,
     pub(crate) config: Config,
     pub(crate) poller: Poller,
-    pub(crate) mailbox: Receiver<AppMsg<M>>,
     pub(crate) listeners: Vec<(TcpListener, SocketAddr)>,
     pub(crate) udp: Vec<(UdpSocket, SocketAddr)>,
     pub(crate) descriptors: Descriptors,
 }
 
-impl<M> Sockets<M> {
+/// Sockets and mailbox of one worker, made by [`bind`] and sent to the worker's thread.
+pub struct Sockets<M> {
+    pub(crate) bound: BoundSockets,
+    pub(crate) mailbox: Receiver<AppMsg<M>>,
+}
+
+impl<M> Deref for Sockets<M> {
+    type Target = BoundSockets;
+
+    fn deref(&self) -> &BoundSockets {
+        &self.bound
+    }
+}
+
+impl BoundSockets {
     /// Returns the number of the worker, counted from 0.
     pub fn worker(&self) -> usize {
         self.worker
@@ -48,10 +62,25 @@ impl<M> Sockets<M> {
     }
 }
 
-/// Binds the sockets of `workers` workers, which share the addresses of [`Config::listen`] and [`Config::listen_udp`].
-/// Returns the sockets, and a sender of messages to all workers. Raises this process's limit of open files as far as
-/// allowed.
+/// Binds the sockets of `workers` workers, as [`bind_sockets`] does, and [adds mailboxes](add_mailboxes).
 pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSender<M>, Vec<Sockets<M>>), Error> {
+    Ok(add_mailboxes(bind_sockets(config, workers)?))
+}
+
+/// Creates the mailboxes of the workers of `sockets`. Returns a sender of messages to all workers.
+pub fn add_mailboxes<M: Send + 'static>(sockets: Vec<BoundSockets>) -> (AppSender<M>, Vec<Sockets<M>>) {
+    let with_mailbox = |bound: BoundSockets| {
+        let (capacity, waker) = (bound.config.mailbox, bound.poller.waker.wake());
+        let (sender, mailbox) = if bound.config.spin { mailbox(capacity) } else { waking_mailbox(capacity, waker) };
+        (sender, Sockets { bound, mailbox })
+    };
+    let (senders, sockets): (Vec<_>, _) = sockets.into_iter().map(with_mailbox).unzip();
+    (AppSender::new(senders), sockets)
+}
+
+/// Binds the sockets of `workers` workers, which share the addresses of [`Config::listen`] and [`Config::listen_udp`].
+/// Raises this process's limit of open files as far as allowed.
+pub fn bind_sockets(config: &Config, workers: usize) -> Result<Vec<BoundSockets>, Error> {
     if !(1..=ConnId::MAX_WORKERS).contains(&workers) {
         return Err(Error::Workers(workers));
     }
@@ -67,15 +96,11 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
         }
     }
     let descriptors = raise_descriptor_limit(config.max_connections.saturating_mul(workers));
-    let mut senders = Vec::new();
     let mut sockets = Vec::new();
     for worker in 0..workers {
         let poller = Poller::new().map_err(Error::Epoll)?;
-        let (sender, mailbox) =
-            if config.spin { mailbox(config.mailbox) } else { waking_mailbox(config.mailbox, poller.waker.wake()) };
-        senders.push(sender);
         let (listeners, udp) = (Vec::new(), Vec::new());
-        sockets.push(Sockets { worker, config: config.clone(), poller, mailbox, listeners, udp, descriptors });
+        sockets.push(BoundSockets { worker, config: config.clone(), poller, listeners, udp, descriptors });
     }
     for (index, &address) in config.listen.iter().enumerate() {
         let address = claim(Protocol::Tcp, address)?;
@@ -115,7 +140,7 @@ pub fn bind<M: Send + 'static>(config: &Config, workers: usize) -> Result<(AppSe
             sockets.udp.push((socket, address));
         }
     }
-    Ok((AppSender::new(senders), sockets))
+    Ok(sockets)
 }
 
 /// Checks that `address` is free, and selects a port if its port is 0. A socket with `SO_REUSEPORT` can share a port

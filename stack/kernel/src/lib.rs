@@ -44,7 +44,7 @@ mod transport;
 mod udp;
 mod worker;
 
-pub use bind::{Sockets, bind};
+pub use bind::{BoundSockets, Sockets, add_mailboxes, bind, bind_sockets};
 pub use config::Config;
 pub use error::{Error, Protocol};
 pub use worker::Worker;

@@ -1,6 +1,6 @@
 //! Worker loop: wait, gather events, call the service, write.
 
-use crate::bind::Sockets;
+use crate::bind::{BoundSockets, Sockets};
 use crate::net::Net;
 use crate::udp::Udp;
 use linerate_service::time::Duration;
@@ -22,7 +22,7 @@ pub struct Worker<S: Service> {
 impl<S: Service> Worker<S> {
     /// Creates a worker. The service starts in the first turn.
     pub fn new(sockets: Sockets<S::Message>, service: S) -> Self {
-        let Sockets { worker, config, poller, mailbox, listeners, udp, descriptors } = sockets;
+        let Sockets { bound: BoundSockets { worker, config, poller, listeners, udp, descriptors }, mailbox } = sockets;
         let spin = config.spin;
         let udp = Udp::new(udp, config.memory);
         let net = Net::new(worker, config, poller, listeners, udp, descriptors);

@@ -116,13 +116,11 @@ impl NetworkBuilder {
         self
     }
 
-    /// Opens the network and begins to listen. `M` is the message type of its services, which the compiler infers from
-    /// the service that runs on it.
+    /// Opens the network and begins to listen.
     ///
     /// # Errors
-    /// If options exclude each other, a core cannot be used, or the network cannot be opened. The message names the
-    /// option as the command `linerate` does.
-    pub fn build<M: Send + 'static>(self) -> Result<Network<M>, Error> {
+    /// If options exclude each other, a core cannot be used, or the network cannot be opened.
+    pub fn build(self) -> Result<Network, Error> {
         let NetworkBuilder { config, listen, placement, stop } = self;
         config.check(&listen)?;
         let cores = cores::choose(&config.via, config.workers, config.cores.as_ref(), placement)?;

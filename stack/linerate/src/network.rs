@@ -2,16 +2,15 @@
 
 use crate::builder::NetworkBuilder;
 use crate::config::{Listen, NetConfig, ThreadingMode};
-use crate::cores::CorePlacement;
+use crate::cores::{CorePlacement, choose_services};
 use crate::error::Error;
 use crate::port::{Close, Job, Port};
 use crate::run_context::RunContext;
-use crate::split;
+use crate::split::Services;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_service::{RemoteAddrCell, Service, Stop, Summary, WorkerCtx};
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use std::time::Duration;
 /// Interval at which the start of workers is checked.
 pub(crate) const READY_PERIOD: Duration = Duration::from_millis(2);
 
-/// An open network with a core for each worker, before any worker runs. `M` is the message type of its services.
+/// An open network with a core for each worker, before any worker runs.
 ///
 /// ```
 /// use linerate::{ConnId, Network, Origin, Service, Transport};
@@ -49,39 +48,21 @@ pub(crate) const READY_PERIOD: Duration = Duration::from_millis(2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "workers are started by `run` or `start`"]
-pub struct Network<M> {
+pub struct Network {
     cores: Vec<usize>,
-    port: Threaded<M>,
+    port: Port,
+    /// Threads of services, if they are not those of the workers.
+    services: Option<Services>,
     stats: StatsClient,
     stop: Arc<AtomicBool>,
 }
 
-/// A port, and the threads that services run on.
-enum Threaded<M> {
-    /// The workers' threads.
-    Inline(Port<M>),
-    /// Their own threads.
-    Split(split::Port<M>),
-}
-
-/// Evaluates an expression with the port of a [`Threaded`] in either mode: the ports have different message types.
-macro_rules! with_port {
-    ($threaded:expr, $port:ident => $does:expr) => {
-        match $threaded {
-            Threaded::Inline($port) => $does,
-            Threaded::Split(split::Port { port: $port, .. }) => $does,
-        }
-    };
-}
-
-impl Network<Infallible> {
-    /// Returns a builder. The service determines the message type of the network; the type in this call has no effect.
+impl Network {
+    /// Returns a builder.
     pub fn builder() -> NetworkBuilder {
         NetworkBuilder::default()
     }
-}
 
-impl<M: Send + 'static> Network<M> {
     /// Opens the network of `config`, which has been checked, for workers on `cores`. `place` selects the cores of
     /// services on their own threads. `stop` ends the wait for another process.
     pub(crate) fn open(
@@ -91,16 +72,18 @@ impl<M: Send + 'static> Network<M> {
         place: CorePlacement,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
-        let port = match config.threading {
-            ThreadingMode::Inline => Threaded::Inline(Port::open(config, listen, &cores, &stop)?),
-            ThreadingMode::Split => Threaded::Split(split::Port::open(config, listen, &cores, place, &stop)?),
+        let services = match config.threading {
+            ThreadingMode::Inline => None,
+            ThreadingMode::Split => Some(choose_services(&config.via, config.service_cores.as_ref(), &cores, place)?),
         };
-        Ok(Network { cores, port, stats: StatsClient::default(), stop })
+        let port = Port::open(config, listen, &cores, &stop)?;
+        let services = services.map(|services| Services::new(config, &cores, services, &port)).transpose()?;
+        Ok(Network { cores, port, services, stats: StatsClient::default(), stop })
     }
 
     /// Returns the TCP listening addresses, with the ports that were chosen for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        with_port!(&self.port, port => port.listening())
+        self.port.listening()
     }
 
     /// Returns the number of workers.
@@ -115,26 +98,22 @@ impl<M: Send + 'static> Network<M> {
 
     /// Returns the context to report beside results.
     pub fn run_context(&self) -> RunContext {
-        let threading = match &self.port {
-            Threaded::Inline(_) => None,
-            Threaded::Split(port) => Some(port.threading()),
-        };
-        RunContext { device: with_port!(&self.port, port => port.device()), threading }
+        RunContext { device: self.port.device(), threading: self.services.as_ref().map(Services::threading) }
     }
 
     /// Allocates `bytes` of memory that the network can send from without a copy.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
-        with_port!(&self.port, port => port.arena(bytes))
+        self.port.arena(bytes)
     }
 
     /// Registers `memory` for READs by all peers. Its address is known once the workers have started.
     pub fn publish(&self, memory: Arc<Published>) -> Result<RemoteAddrCell, Error> {
-        with_port!(&self.port, port => port.publish(memory))
+        self.port.publish(memory)
     }
 
     /// Registers `memory` for atomic operations by all peers. Its address is known once the workers have started.
     pub fn count(&self, memory: Arc<RemoteCounters>) -> Result<RemoteAddrCell, Error> {
-        with_port!(&self.port, port => port.count(memory))
+        self.port.count(memory)
     }
 
     /// Runs a service, created by `make` for each worker, until the flag of [`NetworkBuilder::stop_flag`] is set or a
@@ -143,9 +122,9 @@ impl<M: Send + 'static> Network<M> {
     ///
     /// # Errors
     /// If a worker fails or panics.
-    pub fn run<S: Service<Message = M> + 'static>(
+    pub fn run<S: Service + 'static>(
         self,
-        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
+        make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
     ) -> Result<Summary, Error> {
         let stop = self.stop.clone();
         self.start_local(make, drop, stop)?.join().map(|(_, summary)| summary)
@@ -153,34 +132,34 @@ impl<M: Send + 'static> Network<M> {
 
     /// Starts each worker on a thread pinned to its core, with a service created there by `make`. Workers run until
     /// `stop` is set or one of them fails.
-    pub fn start<S: Service<Message = M> + Send + 'static>(
+    pub fn start<S: Service + Send + 'static>(
         self,
-        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
+        make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
         stop: impl Into<Stop>,
     ) -> Result<Running<S>, Error> {
         self.start_local(make, |service| service, stop)
     }
 
     /// As [`start`](Self::start), for services that are not `Send`: `finish` turns each into its result, on its thread.
-    pub fn start_local<S: Service<Message = M> + 'static, R: Send + 'static>(
+    pub fn start_local<S: Service + 'static, R: Send + 'static>(
         self,
-        make: impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static,
+        make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
         finish: impl Fn(S) -> R + Send + Sync + 'static,
         stop: impl Into<Stop>,
     ) -> Result<Running<R>, Error> {
         let (make, finish, stop) = (Arc::new(make), Arc::new(finish), stop.into());
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
-        let (jobs, close) = match self.port {
-            Threaded::Inline(port) => {
-                let (jobs, close) = port.jobs(make, &stop, &ready, &self.stats)?;
+        let (jobs, close) = match self.services {
+            None => {
+                let (jobs, close) = self.port.jobs(make, &stop, &ready, &self.stats)?;
                 let finished = |job: Job<S>| -> Job<R> {
                     let finish = finish.clone();
                     Box::new(move || job().map(|(service, summary)| (finish(service), summary)))
                 };
                 (jobs.into_iter().map(finished).collect(), close)
             }
-            Threaded::Split(port) => port.jobs(make, finish, &stop, &ready, &self.stats)?,
+            Some(services) => services.jobs(self.port, make, finish, &stop, &ready, &self.stats)?,
         };
         linerate_bypass::trim_heap();
         let mut running = Running::start(&self.cores, jobs, stop, close)?;

@@ -28,19 +28,19 @@ pub type Job<S> = Box<dyn FnOnce() -> Result<(S, Summary), Error> + Send>;
 /// Closes a port and returns the port's own counters.
 pub type Close = Box<dyn FnOnce() -> Summary>;
 
-/// An open network for services with message type `M`.
-pub enum Port<M> {
+/// An open network.
+pub enum Port {
     /// Kernel sockets.
-    Kernel(kernel::Port<M>),
+    Kernel(kernel::Port),
     /// The stack on a DPDK port, and its listening addresses.
     #[cfg(feature = "dpdk")]
     Stack(Box<stack::Port>, Vec<SocketAddr>),
     /// An RDMA device.
     #[cfg(feature = "rdma")]
-    Rdma(Box<rdma::Port<M>>),
+    Rdma(Box<rdma::Port>),
 }
 
-impl<M: Send + 'static> Port<M> {
+impl Port {
     /// Opens the network of `config` for workers on `cores`, and begins to listen.
     pub fn open(config: &NetConfig, listen: &Listen, cores: &[usize], stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let workers = cores.len();
@@ -119,9 +119,9 @@ impl<M: Send + 'static> Port<M> {
 
     /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
     /// it serves; and a function that closes the port after all workers have ended. The first worker connects `stats`.
-    pub fn jobs<S: Service<Message = M> + 'static>(
+    pub fn jobs<S: Service + 'static>(
         self,
-        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,

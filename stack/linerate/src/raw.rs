@@ -32,7 +32,7 @@ pub struct FramePortConfig {
     /// Largest frame payload in bytes, if less than the port's maximum
     #[cfg_attr(
         feature = "clap",
-        arg(long, value_name = "BYTES", value_parser = ranged::<u16>(MIN_MTU.into()..), help_heading = "Network")
+        arg(long, value_name = "BYTES", value_parser = ranged::<u16>(i64::from(MIN_MTU)..), help_heading = "Network")
     )]
     pub mtu: Option<u16>,
     /// Use the interface even if it carries this host's default route

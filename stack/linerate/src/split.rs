@@ -1,11 +1,9 @@
-//! `--threading split`: workers that run only their transport, with each service on its own thread beside its worker.
+//! [`ThreadingMode::Split`](crate::ThreadingMode::Split): workers that run only their transport, with each service on its own thread beside its worker.
 
-use crate::config::Listen;
 use crate::config::NetConfig;
-use crate::cores::{self, CorePlacement};
 use crate::error::Error;
 use crate::network::spawn;
-use crate::port::{self, Close, Job};
+use crate::port::{Close, Job, Port};
 use crate::run_context::Threading;
 use crate::stats_client::StatsClient;
 use linerate_bypass::Via;
@@ -14,36 +12,25 @@ use linerate_service::time::Clock;
 use linerate_service::{Service, Stop, WorkerCtx};
 use linerate_split::{Commands, Config, Relay, RunnerSetup, split};
 use linerate_stack::Idle;
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes in each direction of a connection between the two threads, without `--buffer`.
+/// Bytes in each direction of a connection between the two threads, without [`NetConfig::buffer`].
 const WINDOW: usize = 256 << 10;
 /// Memory for the data that each service sends.
 const WRITTEN: usize = 32 << 20;
 
-/// A port whose workers run relays for services with message type `M`.
-pub struct Port<M> {
-    /// The port of the relays.
-    pub port: port::Port<Commands>,
-    services: Vec<usize>,
+/// Threads and memory of the services of a port whose workers run relays.
+pub struct Services {
+    cores: Vec<usize>,
     config: Config,
-    message: PhantomData<fn() -> M>,
 }
 
-impl<M: Send + 'static> Port<M> {
-    /// Opens the network of `options` for workers on `cores`, and chooses the cores of their services.
-    pub fn open(
-        options: &NetConfig,
-        listen: &Listen,
-        cores: &[usize],
-        place: CorePlacement,
-        stop: &Arc<AtomicBool>,
-    ) -> Result<Self, Error> {
-        let services = cores::choose_services(&options.via, options.service_cores.as_ref(), cores, place)?;
-        let port = port::Port::open(options, listen, cores, stop)?;
-        let bytes = cores.len() * WRITTEN;
+impl Services {
+    /// Allocates the memory that the services on the cores `services` send from. `port` is the network of `options`, with
+    /// workers on `workers`.
+    pub fn new(options: &NetConfig, workers: &[usize], services: Vec<usize>, port: &Port) -> Result<Self, Error> {
+        let bytes = workers.len() * WRITTEN;
         let arena = match options.via {
             Via::Kernel => Arena::new(ArenaConfig { bytes, hugepages: false }),
             _ => port.arena(bytes),
@@ -51,10 +38,10 @@ impl<M: Send + 'static> Port<M> {
         let config = Config {
             window: options.buffer.unwrap_or(WINDOW),
             arena: arena.map_err(Error::NoArena)?,
-            co_scheduled: services.iter().any(|core| cores.contains(core)),
+            co_scheduled: services.iter().any(|core| workers.contains(core)),
             sleeps: options.via == Via::Kernel && !options.spin || options.idle == Some(Idle::Backoff),
         };
-        Ok(Port { port, services, config, message: PhantomData })
+        Ok(Services { cores: services, config })
     }
 
     /// Returns how services run.
@@ -62,17 +49,19 @@ impl<M: Send + 'static> Port<M> {
         Threading { co_scheduled: self.config.co_scheduled }
     }
 
-    /// As [`port::Port::jobs`]. The services' threads start at once and end with their workers; there, `finish` turns
-    /// each service into its result.
-    pub fn jobs<S: Service<Message = M> + 'static, R: Send + 'static>(
+    /// As [`Port::jobs`]. The services' threads start at once and end with their workers; there, `finish` turns each
+    /// service into its result.
+    pub fn jobs<S: Service + 'static, R: Send + 'static>(
         self,
-        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+        port: Port,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         finish: Arc<impl Fn(S) -> R + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
     ) -> Result<(Vec<Job<R>>, Close), Error> {
-        let (relays, setups): (Vec<_>, Vec<_>) = split::<M>(self.services.len(), &self.config).into_iter().unzip();
+        let (relays, setups): (Vec<_>, Vec<_>) =
+            split::<S::Message>(self.cores.len(), &self.config).into_iter().unzip();
         let relays = Arc::new(Mutex::new(relays.into_iter().map(Some).collect::<Vec<Option<Relay>>>()));
         let take = {
             let relays = relays.clone();
@@ -82,12 +71,12 @@ impl<M: Send + 'static> Port<M> {
             let take = take.clone();
             move |ctx: WorkerCtx<Commands>| take(ctx.worker).expect("each worker makes its relay once").attach(ctx)
         };
-        let (workers, close) = self.port.jobs(Arc::new(attach), stop, ready, stats)?;
+        let (workers, close) = port.jobs(Arc::new(attach), stop, ready, stats)?;
         let mut jobs: Vec<Job<R>> = Vec::new();
         for (worker, (run, setup)) in workers.into_iter().zip(setups).enumerate() {
             let (make, finish) = (make.clone(), finish.clone());
             let serve = move || Ok(finish(RunnerSetup::with_service(setup, |ctx| make(ctx)).run(&Clock::start())));
-            let service = spawn(format!("service-{worker}"), self.services[worker], stop, serve)
+            let service = spawn(format!("service-{worker}"), self.cores[worker], stop, serve)
                 .map_err(|source| Error::Spawn { worker, source })?;
             let take = take.clone();
             jobs.push(Box::new(move || {

@@ -179,7 +179,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
     if args.memcached_sharded { &mut listen.by_worker } else { &mut listen.tcp }.extend(args.memcached);
     let mut net = args.net.clone();
     net.arena = args.memory as usize;
-    let open = |network: &Network<<Kv as Service>::Message>| -> Result<_, Error> {
+    let open = |network: &Network| -> Result<_, Error> {
         let settings = Settings {
             password,
             memory: args.memory,
@@ -230,11 +230,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
 }
 
 /// Allocates and publishes memory in which `workers` workers export values.
-fn export<M: Send + 'static>(
-    network: &Network<M>,
-    bytes: u64,
-    workers: usize,
-) -> Result<(Arc<Export>, RemoteAddrCell), Error> {
+fn export(network: &Network, bytes: u64, workers: usize) -> Result<(Arc<Export>, RemoteAddrCell), Error> {
     let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::fitting(bytes, workers, fastrand::u64(..)));
     let layout = layout.ok_or_else(|| Error::Usage(format!("--export {bytes}: too small for {workers} workers")))?;
     let export = Export::new(layout, true).map_err(|error| Error::Export { bytes, error })?;
@@ -243,7 +239,7 @@ fn export<M: Send + 'static>(
 }
 
 /// Allocates and publishes `count` counters.
-fn counters<M: Send + 'static>(network: &Network<M>, count: u32) -> Result<(Arc<CounterNames>, RemoteAddrCell), Error> {
+fn counters(network: &Network, count: u32) -> Result<(Arc<CounterNames>, RemoteAddrCell), Error> {
     let names = CounterNames::new(count as usize).map_err(|error| Error::Counters { count, error })?;
     let addr = network.count(names.numbers().clone())?;
     Ok((Arc::new(names), addr))

@@ -75,7 +75,7 @@ pub fn serve_on<S: Service + Send + 'static, M>(
     inspect: &InspectArgs,
     end: &EndArgs,
     other_networks: Option<&str>,
-    make: impl FnOnce(&Network<S::Message>) -> Result<M, Error>,
+    make: impl FnOnce(&Network) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
@@ -93,7 +93,7 @@ pub fn serve_local<S: Service + 'static, M, R: Send + 'static>(
     inspect: &InspectArgs,
     end: &EndArgs,
     other_networks: Option<&str>,
-    make: impl FnOnce(&Network<S::Message>, &Stop) -> Result<M, Error>,
+    make: impl FnOnce(&Network, &Stop) -> Result<M, Error>,
     finish: impl Fn(S) -> R + Send + Sync + 'static,
 ) -> Result<Vec<R>, Error>
 where

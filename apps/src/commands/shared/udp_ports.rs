@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// Network that listens on one local port per connection of the load.
 pub struct Ports {
-    network: Network<Infallible>,
+    network: Network,
     introspection: IntrospectionArgs,
     interrupted: Arc<AtomicBool>,
     via: Via,

@@ -4,7 +4,7 @@ use super::rig::{Peer, Rig, Setup};
 use super::setup::connecting::ADDRESS;
 use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
-use crate::{Adapter, Config, Connect, Mode, OpenError};
+use crate::{Adapter, Config, Connect, Mode, OpenError, Started};
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use linerate_service::{CloseReason, OneSidedOp, OneSidedResult};
@@ -18,7 +18,7 @@ fn device(change: impl FnOnce(&mut DeviceConfig)) -> (Fabric, Arc<SimDevice>) {
     (fabric, device)
 }
 
-fn open(device: &Arc<SimDevice>, config: &Config) -> Result<Adapter<SimDevice, ()>, OpenError> {
+fn open(device: &Arc<SimDevice>, config: &Config) -> Result<Adapter<SimDevice>, OpenError> {
     let config = Config { max_connections: 4, ..config.clone() };
     Adapter::open(device, &config, &[], 1)
 }
@@ -26,7 +26,7 @@ fn open(device: &Arc<SimDevice>, config: &Config) -> Result<Adapter<SimDevice, (
 #[test]
 fn unavailable_windows_disable_rendezvous() {
     let (fabric, device) = device(|device| device.allocates_windows = false);
-    let (connector, mut workers) = open(&device, &Config::default()).unwrap().start().unwrap();
+    let Started { connector, mut workers, .. } = open(&device, &Config::default()).unwrap().start::<()>().unwrap();
     let parts = workers.pop().unwrap();
     assert_eq!((parts.config.offer_from, parts.parts.mws.len()), (usize::MAX, 0));
     drop((connector, parts));
@@ -45,8 +45,8 @@ fn available_windows_are_probed_without_leftovers() {
 fn workers_take_turns_with_completion_vectors() {
     let (fabric, device) = device(|device| device.comp_vectors = 3);
     let config = Config { max_connections: 4, ..Config::default() };
-    let adapter = Adapter::<_, ()>::open(&device, &config, &[], 5).unwrap();
-    let started = adapter.start().unwrap();
+    let adapter = Adapter::open(&device, &config, &[], 5).unwrap();
+    let started = adapter.start::<()>().unwrap();
     assert_eq!(fabric.vectors(&device), [0, 1, 2, 0, 1]);
     drop(started);
 }
@@ -84,7 +84,7 @@ fn workers_have_separate_thread_domains_and_continue_without_one() {
     let config = Config { max_connections: 4, ..Config::default() };
     fabric.fail_call(&device, Call::AllocThread, 1, libc::ENOMEM);
     fabric.fail_call(&device, Call::AllocParent, 1, libc::ENOMEM);
-    let started = Adapter::<_, ()>::open(&device, &config, &[], 5).unwrap().start().unwrap();
+    let started = Adapter::open(&device, &config, &[], 5).unwrap().start::<()>().unwrap();
     // Two of five workers have no parent domain. The thread domain of one of them is deallocated.
     assert_eq!((fabric.live().tds, fabric.live().pds), (3, 4));
     drop(started);
@@ -96,7 +96,7 @@ fn only_memory_that_nothing_polls_has_relaxed_ordering() {
     let (fabric, device) = device(|_| {});
     let adapter = open(&device, &Config::default()).unwrap();
     let counted = adapter.count(Arc::new(RemoteCounters::new(1).unwrap())).unwrap();
-    let started = adapter.start().unwrap();
+    let started = adapter.start::<()>().unwrap();
     // The arenas, and the counters that the program reads while peers change them.
     assert_eq!((fabric.relaxed(&device), counted.get().is_some()), ((2, 1), true));
     drop(started);
@@ -107,7 +107,7 @@ fn iwarp_peers_can_write_the_responses_of_reads_only() {
     let (fabric, device) = device(|device| *device = DeviceConfig::iwarp([10, 0, 0, 1].into()));
     let adapter = open(&device, &Config::default()).unwrap();
     let services = adapter.arena(1 << 20).unwrap();
-    let (connector, mut workers) = adapter.start().unwrap();
+    let Started { connector, mut workers, .. } = adapter.start::<()>().unwrap();
     let parts = workers.pop().unwrap().parts;
     let writable = fabric.writable(&device);
     let is_writable = |bytes: &[u8]| {

@@ -3,7 +3,7 @@
 use super::rig::{Peer, Rig, Setup};
 use crate::provider::{Access, AtomicCap, Provider};
 use crate::verbs::{Counters, ExposedMr};
-use crate::{Adapter, Config, OpenError, Unsupported};
+use crate::{Adapter, Config, OpenError, Started, Unsupported};
 use linerate_bypass::{self as bypass, Published};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use linerate_service::{CloseReason, OneSidedError, OneSidedOp, OneSidedResult, RemoteAddr};
@@ -178,15 +178,15 @@ fn atomic_operations_are_refused_without_device_support() {
     let unable = fabric.device("unable", DeviceConfig { address: [127, 0, 0, 2].into(), ..config });
     let small = Config { max_connections: 1, ..Config::default() };
     let memory = Arc::new(bypass::RemoteCounters::new(5).unwrap());
-    let refused = Adapter::<_, ()>::open(&unable, &small, &[], 1).unwrap().count(memory.clone());
+    let refused = Adapter::open(&unable, &small, &[], 1).unwrap().count(memory.clone());
     match refused {
         Err(OpenError::Unsupported { error: Unsupported::NoAtomics, .. }) => {}
         other => panic!("{other:?}"),
     }
-    let adapter = Adapter::<_, ()>::open(&device, &small, &[], 1).unwrap();
+    let adapter = Adapter::open(&device, &small, &[], 1).unwrap();
     let cell = adapter.count(memory.clone()).unwrap();
     assert_eq!(cell.get(), None);
-    let (connector, workers) = adapter.start().unwrap();
+    let Started { connector, workers, .. } = adapter.start::<()>().unwrap();
     let RemoteAddr { address, key } = *cell.get().unwrap();
     assert_eq!(address, memory.range().start as u64);
     assert!(key > 0 && workers[0].parts.atomics && device.limits().unwrap().atomics.any());

@@ -1,7 +1,7 @@
 //! Sleeping workers are woken by every kind of event.
 
 use super::rig::{Peer, Rig, Setup};
-use crate::{Adapter, Config, Connect, Worker, WorkerParts};
+use crate::{Adapter, Config, Connect, Started, Worker, WorkerParts};
 use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Mode, SimDevice};
 use linerate_service::inspect::{ConnState, StatsQuery};
 use linerate_service::time::{Clock, Duration, Instant};
@@ -109,8 +109,8 @@ fn run(
 ) -> (AppSender<Order>, Vec<SocketAddr>, thread::JoinHandle<u64>) {
     let config = Config { rests: true, max_connections: 1, connect, mode, ..Config::default() };
     let adapter = Adapter::open(device, &config, listen, 1).unwrap();
-    let (app_sender, listening) = (adapter.app_sender().clone(), adapter.listening());
-    let (connector, mut workers) = adapter.start().unwrap();
+    let listening = adapter.listening();
+    let Started { connector, mut workers, app_sender } = adapter.start().unwrap();
     let WorkerParts { worker, config, parts, mut channels } = workers.pop().unwrap();
     channels.rest.as_mut().unwrap().longest = FOR_EVER;
     let service = Pinger { remote, conn: None, events: events.clone(), is_over: false };
@@ -204,8 +204,8 @@ fn failed_device_stops_workers_and_is_reported() {
         let config = DeviceConfig { flushes_on_fatal: false, ..DeviceConfig::roce([127, 0, 0, 1].into()) };
         let device = fabric.device("model", config);
         let config = Config { max_connections: 1, ..Config::default() };
-        let adapter = Adapter::<_, ()>::open(&device, &config, &[], 1).unwrap();
-        let (connector, workers) = adapter.start().unwrap();
+        let adapter = Adapter::open(&device, &config, &[], 1).unwrap();
+        let Started { connector, workers, .. } = adapter.start::<()>().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let (seen, stop) = (over.clone(), over.clone());
         let is_over = move || seen.load(Ordering::Relaxed);

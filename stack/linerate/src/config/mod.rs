@@ -112,7 +112,7 @@ pub struct NetConfig {
     #[cfg_attr(feature = "clap", arg(long, help_heading = "Network"))]
     pub force: bool,
     /// Largest IP packet in bytes, if less than the port's maximum
-    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", value_parser = ranged::<u16>(MIN_MTU.into()..), help_heading = "Network"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES", value_parser = ranged::<u16>(i64::from(MIN_MTU)..), help_heading = "Network"))]
     pub mtu: Option<u16>,
     /// VLAN ID, from 1 to 4094: sent frames are tagged with it, and received frames without this tag are dropped and
     /// counted

@@ -4,8 +4,8 @@ use super::Job;
 use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
-use linerate_kernel::{Config, Sockets, Worker, bind};
-use linerate_service::{AppSender, Service, Stop, WorkerCtx};
+use linerate_kernel::{BoundSockets, Config, Sockets, Worker, add_mailboxes, bind_sockets};
+use linerate_service::{Service, Stop, WorkerCtx};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const ATTEMPTS: usize = 16;
 
 /// The bound sockets of all workers.
-pub struct Port<M> {
-    app_sender: AppSender<M>,
-    sockets: Vec<Sockets<M>>,
+pub struct Port {
+    sockets: Vec<BoundSockets>,
 }
 
-impl<M: Send + 'static> Port<M> {
+impl Port {
     /// Binds the sockets of `workers` workers.
     pub fn open(options: &NetConfig, listen: &Listen, workers: usize) -> Result<Self, Error> {
         let defaults = Config::default();
@@ -36,27 +35,26 @@ impl<M: Send + 'static> Port<M> {
             idle_timeout: options.idle_timeout,
             ..defaults
         };
-        let (app_sender, sockets) = bind(&config, workers)?;
-        Ok(Port { app_sender, sockets })
+        Ok(Port { sockets: bind_sockets(&config, workers)? })
     }
 
     /// Returns the TCP listening addresses, with the ports that the kernel chose for port 0.
     pub fn listening(&self) -> Vec<SocketAddr> {
         let (first, others) = self.sockets.split_at(1);
-        let own = others.iter().flat_map(Sockets::own_tcp_addrs);
-        first.iter().flat_map(Sockets::tcp_addrs).chain(own).collect()
+        let own = others.iter().flat_map(BoundSockets::own_tcp_addrs);
+        first.iter().flat_map(BoundSockets::tcp_addrs).chain(own).collect()
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.
-    pub fn jobs<S: Service<Message = M> + 'static>(
+    pub fn jobs<S: Service + 'static>(
         self,
-        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Vec<Job<S>> {
-        let Port { app_sender, sockets } = self;
+        let (app_sender, sockets) = add_mailboxes(self.sockets);
         let workers = sockets.len();
-        let job = |sockets: Sockets<M>| -> Job<S> {
+        let job = |sockets: Sockets<S::Message>| -> Job<S> {
             let ctx = WorkerCtx { worker: sockets.worker(), workers, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             Box::new(move || {

@@ -10,7 +10,7 @@ use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::RdmaCore;
-use linerate_rdma::{Adapter, Config, Mode, Worker, WorkerParts};
+use linerate_rdma::{Adapter, Config, Mode, Started, Worker, WorkerParts};
 use linerate_service::time::Clock;
 use linerate_service::{RemoteAddrCell, Service, Stop, WorkerCtx};
 use linerate_stack::Idle;
@@ -24,9 +24,9 @@ use std::thread::JoinHandle;
 const DEFAULT_SHARE: usize = 1 << 20;
 
 /// A listening verbs device.
-pub struct Port<M> {
+pub struct Port {
     device: Device,
-    adapter: Adapter<RdmaCore, M>,
+    adapter: Adapter<RdmaCore>,
     mode: Mode,
     workers: usize,
     near: Near,
@@ -62,7 +62,7 @@ impl Near {
     }
 }
 
-impl<M: Send + 'static> Port<M> {
+impl Port {
     /// Opens `device` and listens on it for workers on `cores`.
     pub fn open(device: &str, options: &NetConfig, listen: &Listen, cores: &[usize]) -> Result<Self, Error> {
         if !listen.udp.is_empty() {
@@ -121,15 +121,14 @@ impl<M: Send + 'static> Port<M> {
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves. The connector has its own
     /// thread, which ends after the last worker.
-    pub fn jobs<S: Service<Message = M> + 'static>(
+    pub fn jobs<S: Service + 'static>(
         self,
-        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
         let Port { adapter, workers: count, near, .. } = self;
-        let app_sender = adapter.app_sender().clone();
-        let (connector, workers) = near.run(|| adapter.start())?;
+        let Started { connector, workers, app_sender } = near.run(|| adapter.start::<S::Message>())?;
         let running = Arc::new(AtomicUsize::new(count));
         let left = running.clone();
         let stops = stop.clone();
@@ -137,7 +136,7 @@ impl<M: Send + 'static> Port<M> {
         let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
         let connector = near.run(|| std::thread::Builder::new().name("connector".to_owned()).spawn(connects));
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
-        let job = |parts: WorkerParts<RdmaCore, M>| -> Job<S> {
+        let job = |parts: WorkerParts<RdmaCore, S::Message>| -> Job<S> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());
