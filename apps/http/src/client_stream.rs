@@ -2,7 +2,7 @@
 
 use crate::frames::{ENHANCE_YOUR_CALM, Frames};
 use hyper::rt::{Read, ReadBufCursor, Write};
-use linerate_async::{ReadHalf, TcpStream, WriteHalf, now};
+use linerate_async::{OwnedReadHalf, OwnedWriteHalf, TcpStream, now};
 use linerate_service::time::Instant;
 use std::cell::Cell;
 use std::io;
@@ -24,8 +24,8 @@ pub(crate) enum Protocol {
 /// frames of HTTP/2.
 pub(crate) struct ClientStream {
     // Dropped in this order, as a whole stream: closing lingers.
-    reader: ReadHalf,
-    writer: WriteHalf,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
     /// Bytes `replayed..read` are to be read again.
     first: [u8; PREFACE.len()],
     read: usize,

@@ -112,8 +112,7 @@ impl WorkerState {
 /// Accepts connections to `address`.
 async fn accept(address: SocketAddr, worker: Rc<WorkerState>) {
     let mut listener = TcpListener::bind(address).expect("the addresses of a network differ");
-    loop {
-        let (stream, _) = listener.accept().await;
+    while let Ok((stream, _)) = listener.accept().await {
         let Some(client) = worker.server.enter() else {
             stream.reset();
             continue;

@@ -94,8 +94,7 @@ impl Service for Writer {
 
 async fn serve<F: Future<Output = ()> + 'static>(address: SocketAddr, echo: fn(TcpStream) -> F) {
     let mut listener = TcpListener::bind(address).expect("the only listener of the address");
-    loop {
-        let (stream, _) = listener.accept().await;
+    while let Ok((stream, _)) = listener.accept().await {
         spawn(echo(stream));
     }
 }

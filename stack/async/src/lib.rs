@@ -12,7 +12,7 @@
 //! async fn serve(address: std::net::SocketAddr) -> std::io::Result<()> {
 //!     let mut listener = TcpListener::bind(address)?;
 //!     loop {
-//!         let (mut stream, _peer) = listener.accept().await;
+//!         let (mut stream, _peer) = listener.accept().await?;
 //!         spawn(async move {
 //!             loop {
 //!                 let bytes = stream.read_bytes().await?;
@@ -78,7 +78,7 @@ pub use conn::{ConnError, ConnErrorReason};
 pub use io::hyper::{HyperExecutor, HyperTimer};
 pub use service::{AsyncConn, AsyncService};
 pub use task::{Draining, JoinError, JoinHandle, draining, spawn, yield_now};
-pub use tcp::{ReadHalf, TcpListener, TcpStream, WriteHalf};
+pub use tcp::{OwnedReadHalf, OwnedWriteHalf, TcpListener, TcpStream};
 pub use time::{Elapsed, Sleep, now, sleep, sleep_until, timeout};
 pub use udp::UdpSocket;
 pub use wake::Woken;

@@ -69,8 +69,8 @@ impl UdpSocket {
     }
 
     /// Returns the address of [`bind`](Self::bind).
-    pub fn local_addr(&self) -> SocketAddr {
-        self.state.address
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.state.address)
     }
 
     /// Waits for a datagram. No datagram is lost if the future is dropped.

@@ -54,8 +54,7 @@ impl Running {
 
 async fn serve<F: Future<Output = ()> + 'static>(address: SocketAddr, serve: impl Fn(TcpStream) -> F) {
     let mut listener = TcpListener::bind(address).unwrap();
-    loop {
-        let (stream, _) = listener.accept().await;
+    while let Ok((stream, _)) = listener.accept().await {
         spawn(serve(stream));
     }
 }

@@ -41,8 +41,7 @@ fn run<F: Future<Output = ()> + 'static>(
 
 async fn serve(address: SocketAddr) {
     let mut listener = TcpListener::bind(address).unwrap();
-    loop {
-        let (mut stream, _) = listener.accept().await;
+    while let Ok((mut stream, _)) = listener.accept().await {
         spawn(async move {
             while let Ok(bytes) = stream.read_bytes().await
                 && !bytes.is_empty()

@@ -50,8 +50,7 @@ pub async fn converse(stream: impl Read + Write + Unpin + 'static, requests: Rc<
 pub async fn serve(address: SocketAddr) {
     let mut listener = TcpListener::bind(address).expect("the first listener of the address");
     let requests = Rc::new(Cell::new(0));
-    loop {
-        let (stream, peer) = listener.accept().await;
+    while let Ok((stream, peer)) = listener.accept().await {
         let requests = requests.clone();
         spawn(async move {
             if let Err(error) = converse(stream, requests).await {

@@ -41,8 +41,7 @@ async fn converse(acceptor: TlsAcceptor, stream: TcpStream, requests: Rc<Cell<u6
 pub async fn serve(acceptor: TlsAcceptor, address: SocketAddr) {
     let mut listener = TcpListener::bind(address).expect("the first listener of the address");
     let requests = Rc::new(Cell::new(0));
-    loop {
-        let (stream, peer) = listener.accept().await;
+    while let Ok((stream, peer)) = listener.accept().await {
         let (acceptor, requests) = (acceptor.clone(), requests.clone());
         spawn(async move {
             if let Err(error) = converse(acceptor, stream, requests).await {

@@ -18,7 +18,7 @@ use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict, ReadCopies};
 use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
-use linerate_service::{RemoteAddrCell, Service};
+use linerate_service::RemoteAddrCell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;

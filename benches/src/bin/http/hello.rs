@@ -77,8 +77,7 @@ fn builder() -> http1::Builder {
 
 async fn serve(address: SocketAddr) {
     let mut listener = TcpListener::bind(address).expect("the only listener of the address");
-    loop {
-        let (stream, _) = listener.accept().await;
+    while let Ok((stream, _)) = listener.accept().await {
         spawn(async move { builder().serve_connection(stream, service_fn(respond)).await });
     }
 }

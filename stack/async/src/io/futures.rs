@@ -1,30 +1,30 @@
 //! Traits of futures-io.
 
-use crate::tcp::{ReadHalf, TcpStream, WriteHalf};
+use crate::tcp::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-impl AsyncRead for ReadHalf {
+impl AsyncRead for OwnedReadHalf {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        ReadHalf::poll_read(self.get_mut(), cx, buffer)
+        OwnedReadHalf::poll_read(self.get_mut(), cx, buffer)
     }
 }
 
-impl AsyncBufRead for ReadHalf {
+impl AsyncBufRead for OwnedReadHalf {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        ReadHalf::poll_fill_buf(self.get_mut(), cx)
+        OwnedReadHalf::poll_fill_buf(self.get_mut(), cx)
     }
 
     fn consume(self: Pin<&mut Self>, n: usize) {
-        ReadHalf::consume(self.get_mut(), n);
+        OwnedReadHalf::consume(self.get_mut(), n);
     }
 }
 
-impl AsyncWrite for WriteHalf {
+impl AsyncWrite for OwnedWriteHalf {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        WriteHalf::poll_write(self.get_mut(), cx, bytes)
+        OwnedWriteHalf::poll_write(self.get_mut(), cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -39,13 +39,13 @@ impl AsyncWrite for WriteHalf {
 
 impl AsyncRead for TcpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        ReadHalf::poll_read(self.get_mut().halves().0, cx, buffer)
+        OwnedReadHalf::poll_read(self.get_mut().halves().0, cx, buffer)
     }
 }
 
 impl AsyncBufRead for TcpStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        ReadHalf::poll_fill_buf(self.get_mut().halves().0, cx)
+        OwnedReadHalf::poll_fill_buf(self.get_mut().halves().0, cx)
     }
 
     fn consume(self: Pin<&mut Self>, n: usize) {
@@ -55,7 +55,7 @@ impl AsyncBufRead for TcpStream {
 
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        WriteHalf::poll_write(self.get_mut().halves().1, cx, bytes)
+        OwnedWriteHalf::poll_write(self.get_mut().halves().1, cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

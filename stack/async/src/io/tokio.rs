@@ -1,31 +1,31 @@
 //! Traits of tokio.
 
-use crate::tcp::{ReadHalf, TcpStream, WriteHalf};
+use crate::tcp::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
-impl AsyncRead for ReadHalf {
+impl AsyncRead for OwnedReadHalf {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let room = buffer.remaining();
         self.get_mut().poll_copy(cx, room, |part| buffer.put_slice(part))
     }
 }
 
-impl AsyncBufRead for ReadHalf {
+impl AsyncBufRead for OwnedReadHalf {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        ReadHalf::poll_fill_buf(self.get_mut(), cx)
+        OwnedReadHalf::poll_fill_buf(self.get_mut(), cx)
     }
 
     fn consume(self: Pin<&mut Self>, n: usize) {
-        ReadHalf::consume(self.get_mut(), n);
+        OwnedReadHalf::consume(self.get_mut(), n);
     }
 }
 
-impl AsyncWrite for WriteHalf {
+impl AsyncWrite for OwnedWriteHalf {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        WriteHalf::poll_write(self.get_mut(), cx, bytes)
+        OwnedWriteHalf::poll_write(self.get_mut(), cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -46,7 +46,7 @@ impl AsyncRead for TcpStream {
 
 impl AsyncBufRead for TcpStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        ReadHalf::poll_fill_buf(self.get_mut().halves().0, cx)
+        OwnedReadHalf::poll_fill_buf(self.get_mut().halves().0, cx)
     }
 
     fn consume(self: Pin<&mut Self>, n: usize) {
@@ -56,7 +56,7 @@ impl AsyncBufRead for TcpStream {
 
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        WriteHalf::poll_write(self.get_mut().halves().1, cx, bytes)
+        OwnedWriteHalf::poll_write(self.get_mut().halves().1, cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -76,20 +76,23 @@ impl TcpListener {
     }
 
     /// Returns the address of [`bind`](Self::bind).
-    pub fn local_addr(&self) -> SocketAddr {
-        self.state.address
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.state.address)
     }
 
     /// Waits for a connection, and returns it with the peer's address. Connections that have ended meanwhile are
     /// skipped. No connection is lost if the future is dropped.
-    pub async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+    ///
+    /// # Errors
+    /// None at present.
+    pub async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
         poll_fn(|cx| {
             context::executor(|executor| {
                 ready!(executor.poll_operation(cx));
                 match self.state.pop() {
                     Some(conn) => {
                         let peer = conn.peer;
-                        Poll::Ready((TcpStream::new(conn), peer))
+                        Poll::Ready(Ok((TcpStream::new(conn), peer)))
                     }
                     None => {
                         self.state.acceptor.wait(executor, cx);

@@ -5,4 +5,4 @@ mod stream;
 
 pub(crate) use listener::ListenerState;
 pub use listener::TcpListener;
-pub use stream::{ReadHalf, TcpStream, WriteHalf};
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, TcpStream};

@@ -34,14 +34,14 @@ use std::task::{Context, Poll, ready};
 #[derive(Debug)]
 #[must_use = "dropping a stream closes the connection"]
 pub struct TcpStream {
-    reader: ReadHalf,
-    writer: WriteHalf,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
 }
 
 /// Receiving half of a [`TcpStream`]. If it is dropped first, the connection goes on sending, and unread input closes
 /// the receive window.
 #[derive(Debug)]
-pub struct ReadHalf {
+pub struct OwnedReadHalf {
     end: End,
     /// Unconsumed rest of the slice that [`fill_buf`](Self::fill_buf) has returned.
     borrowed: Bytes,
@@ -49,7 +49,7 @@ pub struct ReadHalf {
 
 /// Sending half of a [`TcpStream`]. Dropping it ends sending.
 #[derive(Debug)]
-pub struct WriteHalf {
+pub struct OwnedWriteHalf {
     end: End,
 }
 
@@ -84,7 +84,10 @@ impl TcpStream {
     pub(crate) fn new(conn: Rc<Conn>) -> Self {
         conn.ends.set(2);
         let end = |sends| End { conn: conn.clone(), sends };
-        TcpStream { reader: ReadHalf { end: end(false), borrowed: Bytes::new() }, writer: WriteHalf { end: end(true) } }
+        TcpStream {
+            reader: OwnedReadHalf { end: end(false), borrowed: Bytes::new() },
+            writer: OwnedWriteHalf { end: end(true) },
+        }
     }
 
     /// Connects to `remote`. A connection that is established after the future was dropped is reset.
@@ -104,13 +107,13 @@ impl TcpStream {
     }
 
     /// Returns the local address.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.conn().local
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.conn().local)
     }
 
     /// Returns the peer's address.
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.conn().peer
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.conn().peer)
     }
 
     /// Waits for received bytes and takes a slice of them. A slice of more than 256 bytes is not copied where the
@@ -191,12 +194,12 @@ impl TcpStream {
     }
 
     /// Divides the stream into halves for two tasks.
-    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         (self.reader, self.writer)
     }
 
     #[cfg_attr(not(any(feature = "tokio", feature = "futures", feature = "hyper")), expect(dead_code))]
-    pub(crate) fn halves(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+    pub(crate) fn halves(&mut self) -> (&mut OwnedReadHalf, &mut OwnedWriteHalf) {
         (&mut self.reader, &mut self.writer)
     }
 
@@ -205,7 +208,7 @@ impl TcpStream {
     }
 }
 
-impl ReadHalf {
+impl OwnedReadHalf {
     /// As [`TcpStream::read_bytes`].
     ///
     /// # Errors
@@ -308,7 +311,7 @@ impl ReadHalf {
     }
 }
 
-impl WriteHalf {
+impl OwnedWriteHalf {
     /// As [`TcpStream::write_bytes`].
     ///
     /// # Errors

@@ -113,8 +113,7 @@ where
 /// Accepts connections at [`server_addr`] and runs `serve` as a task for each.
 pub async fn serve<F: Future<Output = ()> + 'static>(serve: impl Fn(TcpStream) -> F) {
     let mut listener = TcpListener::bind(server_addr()).unwrap();
-    loop {
-        let (stream, _) = listener.accept().await;
+    while let Ok((stream, _)) = listener.accept().await {
         spawn(serve(stream));
     }
 }
