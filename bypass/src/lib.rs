@@ -25,7 +25,7 @@ mod xdp;
 
 pub use arena::Arena;
 pub use buffer_pool::{Buffer, BufferPool};
-pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats, capture};
+pub use nic::{BURST, Capabilities, ChecksumOffload, InvalidMac, MacAddr, Nic, QueueStats, capture, pcapng};
 pub use nic::{InvalidVia, L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG, Via};
 pub use one_sided::{Published, RemoteCounters};
 pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};

@@ -1,13 +1,26 @@
 //! Link: two ends in one process, and a handle for the test.
 
-use super::capture::Frame;
 use super::clock::VirtualClock;
 use super::impair::{Counters, ImpairmentStats, Impairments};
 use super::nic::MemoryNic;
 use super::ring::{Receiver, Sender, ring};
+use linerate_service::time::Instant;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Frame as it was sent, before impairments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Time of sending.
+    pub at: Instant,
+    /// Sending end.
+    pub from: End,
+    /// Queue to which the frame was sent.
+    pub queue: usize,
+    /// Bytes of the frame, from the Ethernet header on.
+    pub bytes: Vec<u8>,
+}
 
 /// End of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -23,7 +23,6 @@
 //! assert_eq!(b.rx_burst(&mut received), 1);
 //! ```
 
-mod capture;
 mod clock;
 mod impair;
 mod link;
@@ -32,9 +31,8 @@ mod packet;
 mod ring;
 mod wire;
 
-pub use capture::{Frame, write_pcap};
 pub use clock::VirtualClock;
 pub use impair::{DropIf, ImpairmentStats, Impairments, Rate, Reordering};
-pub use link::{End, Link, LinkConfig, Steering};
+pub use link::{End, Frame, Link, LinkConfig, Steering};
 pub use nic::MemoryNic;
 pub use packet::MemoryPacket;

@@ -39,6 +39,11 @@ impl Record {
         Record { at: Duration::ZERO, direction: Direction::Received, len: 0, bytes: Vec::with_capacity(room) }
     }
 
+    /// Creates the record of a frame with all its `bytes`.
+    pub fn new(at: Duration, direction: Direction, bytes: Vec<u8>) -> Self {
+        Record { at, direction, len: bytes.len(), bytes }
+    }
+
     /// Returns the captured bytes, from the Ethernet header on. A sent frame lacks values that the port computes, such
     /// as checksums.
     pub fn bytes(&self) -> &[u8] {

@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub(crate) mod packet;
+pub mod pcapng;
 mod via;
 
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG};

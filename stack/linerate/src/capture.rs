@@ -3,8 +3,6 @@
 #[cfg(feature = "dpdk")]
 mod filter;
 #[cfg(feature = "dpdk")]
-mod pcapng;
-#[cfg(feature = "dpdk")]
 mod writer;
 
 #[cfg(feature = "dpdk")]

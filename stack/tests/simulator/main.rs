@@ -19,8 +19,14 @@ mod verdict;
 mod wire;
 mod world;
 
-use linerate_bypass::memory_nic::write_pcap;
+use linerate_bypass::capture::{Direction, Record};
+use linerate_bypass::memory_nic::Frame;
+use linerate_bypass::pcapng::{self, Interface};
 use scenario::Scenario;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::time::Duration;
 use world::{Outcome, World};
 
 /// Seeds in a default run.
@@ -46,14 +52,23 @@ impl Drop for Report {
         if let Some(file) = std::env::var_os("SIMULATOR_PCAP")
             && !self.world.frames.is_empty()
         {
-            let mut pcap = Vec::new();
-            let written = write_pcap(&mut pcap, &self.world.frames).and_then(|()| std::fs::write(&file, pcap));
-            match written {
+            match write_pcapng(&file, &self.world.frames) {
                 Ok(()) => eprintln!("{} frames written to {}", self.world.frames.len(), file.display()),
                 Err(error) => eprintln!("{}: {error}", file.display()),
             }
         }
     }
+}
+
+/// Writes `frames` to a capture file with an interface for each end.
+fn write_pcapng(file: &OsStr, frames: &[Frame]) -> io::Result<()> {
+    let interfaces = ["A", "B"].map(|name| Interface { name, snap: usize::from(u16::MAX), filter: None });
+    let mut out = pcapng::File::begin(BufWriter::new(File::create(file)?), u64::MAX, &interfaces)?;
+    for frame in frames {
+        let at = Duration::from_nanos(frame.at.as_nanos());
+        out.frame(frame.from as usize, &Record::new(at, Direction::Sent, frame.bytes.clone()))?;
+    }
+    out.flush()
 }
 
 /// Runs a scenario and keeps its frames if `keeps`.

@@ -1,7 +1,6 @@
 //! Queue pair of one end of a link.
 
-use super::capture::Frame;
-use super::link::{Direction, End, Link, LinkConfig};
+use super::link::{Direction, End, Frame, Link, LinkConfig};
 use super::packet::pool::{HEADROOM, PoolHandle};
 use super::packet::{MAX_LEN, MemoryPacket};
 use super::ring::{Receiver, Sender};

@@ -1,9 +1,9 @@
 //! The capture file and the thread that writes it.
 
-use super::pcapng::{self, Interface};
 use super::{CaptureConfig, filter};
 use linerate_bypass::capture::{Filter, Reader, capture};
 use linerate_bypass::dpdk::QueuePair;
+use linerate_bypass::pcapng::{self, Interface};
 use linerate_bypass::{Capabilities, Via};
 use std::fs::File;
 use std::io::{self, BufWriter};

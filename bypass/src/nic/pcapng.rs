@@ -1,6 +1,6 @@
-//! Subset of the pcapng file format for captures: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format".
+//! Capture files for tcpdump and Wireshark: a subset of the pcapng format, draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format".
 
-use linerate_bypass::capture::{Direction, Record};
+use super::capture::{Direction, Record};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -144,9 +144,9 @@ fn end_of_options(block: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_bypass::capture::capture;
-    use linerate_bypass::memory_nic::{Link, LinkConfig};
-    use linerate_bypass::{Nic, Packet};
+    use crate::capture::capture;
+    use crate::memory_nic::{Link, LinkConfig};
+    use crate::{Nic, Packet};
 
     /// Returns the types and bodies of a file's blocks, and checks that both length fields of each agree.
     fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
