@@ -7,12 +7,11 @@ use clap::Parser;
 use linerate::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use linerate::{CorePlacement, NetConfig, Network};
 use linerate_apps::signals;
+use linerate_service::Stop;
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest reply that is kept, in bytes.
 const LONGEST: usize = 1 << 16;
@@ -25,7 +24,7 @@ struct Ask {
     /// Result of the connection: the reply is complete, or the reason why it is not.
     result: Result<(), String>,
     /// Stops the worker at the end of the connection.
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Service for Ask {
@@ -39,7 +38,7 @@ impl Service for Ask {
 
     fn failed(&mut self, _: &mut impl Transport, _: u64, error: ConnectError) {
         self.result = Err(format!("{}: {error}", self.remote));
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
@@ -59,7 +58,7 @@ impl Service for Ask {
         if why != CloseReason::Finished {
             self.result = Err(format!("{}: the connection ended early: {why:?}", self.remote));
         }
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.stop();
     }
 }
 
@@ -89,11 +88,11 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), Box<dyn Error>> {
-    let stop = signals::stop_flag()?;
+    let stop = signals::interrupted()?;
     args.net.check_remote(args.connect)?;
     // A client has no listening address and, by convention, the last core.
     let builder = Network::builder().config(args.net).core_placement(CorePlacement::Last);
-    let network = builder.stop_flag(stop.clone()).build()?;
+    let network = builder.stop(stop.clone()).build()?;
     let (remote, flag) = (args.connect, stop.clone());
     let ask = move |_| Ask { remote, text: args.text.clone(), reply: Vec::new(), result: Ok(()), stop: flag.clone() };
     let (services, _) = network.start(ask, stop)?.join()?;

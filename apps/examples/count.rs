@@ -12,7 +12,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Service that replies with the number of bytes received when the peer closes its side.
 struct Count;
@@ -64,9 +63,9 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // SIGINT and SIGTERM stop the workers. A time other than zero lets connections finish first.
-    let (stop, signalled) = signals::stop(Duration::ZERO)?;
+    let stop = signals::interrupted()?;
     let listeners = args.inspect.listen()?;
-    let network = Network::builder().config(args.net.clone()).listen(args.listen).stop_flag(signalled).build()?;
+    let network = Network::builder().config(args.net.clone()).listen(args.listen).stop(stop.clone()).build()?;
     let (addresses, workers) = (network.listening(), network.workers());
     // For --metrics, linerate top and linerate conns.
     let _inspection = listeners.serve(&network.stats_client(), workers)?;

@@ -153,7 +153,6 @@ pub fn with_options(message: &str) -> String {
     parts.collect()
 }
 
-/// Returns the text or texts of a context of `error`.
 fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],

@@ -11,9 +11,8 @@ use linerate_load::raw::{Load, Reflector, SMALLEST, summary_of};
 use linerate_load::report::Report;
 use linerate_load::{Counts, Errors, FlightPlan};
 use linerate_process::output::{eprint_line, print_line};
-use linerate_service::Summary;
 use linerate_service::time::Clock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use linerate_service::{Stop, Summary};
 use std::time::Duration;
 
 /// Subcommands of `linerate raw`.
@@ -100,7 +99,7 @@ pub fn run(command: Command) -> Result<(), Error> {
 }
 
 fn reflect(args: &ReflectArgs) -> Result<(), Error> {
-    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let stop = signals::interrupted().map_err(Error::Signals)?;
     let ready = format!("ready raw reflect via {}, 1 worker", args.port.via);
     let mut printed = Ok(());
     let ((), total) = args.port.run(CorePlacement::First, Reflect, &stop, || printed = print_line(ready))?;
@@ -126,9 +125,9 @@ impl FrameWorker for Reflect {
         false
     }
 
-    fn run(self, nic: impl Nic, stop: &AtomicBool) -> ((), Summary) {
+    fn run(self, nic: impl Nic, stop: &Stop) -> ((), Summary) {
         let mut reflector = Reflector::new(nic);
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.is_stopped() {
             if reflector.turn() == 0 {
                 std::hint::spin_loop();
             }
@@ -140,7 +139,7 @@ impl FrameWorker for Reflect {
 }
 
 fn load(args: &RawLoadArgs) -> Result<(), Error> {
-    let stop = signals::stop_flag().map_err(Error::Signals)?;
+    let stop = signals::interrupted().map_err(Error::Signals)?;
     let mut run = [0; 8];
     getrandom::fill(&mut run).map_err(net::Error::NoRandomness)?;
     let plan = FlightPlan {
@@ -153,7 +152,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(CorePlacement::Last, worker, &stop, || ())?;
     tracing::info!("{}", SummaryReport::new(&total, &args.port.via));
-    let interruption = Interruption::of(stop.load(Ordering::Relaxed), measured, args.duration)?;
+    let interruption = Interruption::of(stop.is_stopped(), measured, args.duration)?;
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }
@@ -182,11 +181,11 @@ impl FrameWorker for Send {
         true
     }
 
-    fn run(self, nic: impl Nic, stop: &AtomicBool) -> (Self::Outcome, Summary) {
+    fn run(self, nic: impl Nic, stop: &Stop) -> (Self::Outcome, Summary) {
         let clock = Clock::start();
         let mut load = Load::new(nic, self.plan, self.run);
         while load.turn(clock.now()) {
-            if stop.load(Ordering::Relaxed) {
+            if stop.is_stopped() {
                 load.flight().stop(clock.now());
             }
         }

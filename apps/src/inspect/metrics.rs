@@ -61,12 +61,18 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Snapshot) -> O
 
 /// Returns the only figure `name` of the service.
 fn figure(snapshot: &Snapshot, name: &str) -> Option<u64> {
-    snapshot.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+    snapshot.service.others.iter().find(|metric| metric.name == name).map(|metric| metric.value)
 }
 
 /// Returns the figures `name` of the service, by part.
 fn figures(snapshot: &Snapshot, name: &str) -> Vec<(&'static str, u64)> {
-    snapshot.figures.iter().filter(|figure| figure.name == name).map(|figure| (figure.part, figure.value)).collect()
+    snapshot
+        .service
+        .others
+        .iter()
+        .filter(|metric| metric.name == name)
+        .map(|metric| (metric.part, metric.value))
+        .collect()
 }
 
 /// Returns the verbs counters, if an RDMA device is in use.
@@ -74,7 +80,6 @@ fn verbs(snapshot: &Snapshot) -> Option<&Verbs> {
     Some(&snapshot.summary.verbs).filter(|verbs| **verbs != Verbs::default())
 }
 
-/// All metrics.
 const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_build_info",
@@ -107,12 +112,12 @@ const METRICS: &[Metric] = &[
         "linerate_requests_total",
         "Requests completed by the service or the load generator. Key-value: commands, and keys of memcached clients. \
          Services other than key-value and HTTP do not count requests.",
-        |snapshot| snapshot.requests,
+        |snapshot| snapshot.service.requests,
     ),
     counter(
         "linerate_slow_requests_total",
         "Requests that blocked the worker for more than 10 ms (key-value only).",
-        |snapshot| snapshot.slow_requests,
+        |snapshot| snapshot.service.slow_requests,
     ),
     Metric {
         name: "linerate_kv_commands_total",

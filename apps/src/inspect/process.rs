@@ -80,7 +80,6 @@ fn not_found(others: &[About]) -> String {
     }
 }
 
-/// Result of a query.
 pub type QueryResult<T> = Result<T, QueryError>;
 
 /// Connection to another process.

@@ -12,7 +12,6 @@ pub const VERSION: u32 = 1;
 /// Query or reply line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Line<T> {
-    /// [`VERSION`].
     pub version: u32,
     /// Content.
     #[serde(flatten)]
@@ -29,7 +28,6 @@ impl<T: Serialize> Line<T> {
     }
 }
 
-/// Query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Query {
@@ -115,7 +113,6 @@ pub struct Connection {
     pub generation: u32,
     /// TCP state.
     pub state: String,
-    /// Local address.
     pub local: Option<SocketAddr>,
     /// Address of the peer.
     pub remote: SocketAddr,
@@ -131,7 +128,6 @@ pub struct Connection {
     pub send_window_bytes: Option<u64>,
     /// Window advertised to the peer.
     pub receive_window_bytes: Option<u64>,
-    /// Congestion window.
     pub congestion_window_bytes: Option<u64>,
     /// Slow-start threshold, set after the first loss or mark.
     pub slow_start_threshold_bytes: Option<u64>,
@@ -145,7 +141,6 @@ pub struct Connection {
     pub retransmission_time_out_us: Option<f64>,
     /// Consecutive retransmission timeouts.
     pub time_outs: Option<u32>,
-    /// Retransmitted segments.
     pub retransmitted_segments: Option<u64>,
     /// Set if loss recovery is in progress.
     pub is_recovering: Option<bool>,

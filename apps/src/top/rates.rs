@@ -85,7 +85,6 @@ impl Interval<'_> {
     }
 }
 
-/// Returns the median.
 fn median(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied()
@@ -171,7 +170,6 @@ pub fn drops(after: &Sample, before: Option<&Sample>) -> Vec<(String, Option<f64
 
 /// Column of the table of workers.
 pub struct Column {
-    /// Heading.
     pub head: &'static str,
     /// Width in characters.
     pub width: usize,

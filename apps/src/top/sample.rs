@@ -21,7 +21,6 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Queries `process`.
     pub fn take(process: &mut Process) -> QueryResult<Sample> {
         let counters = process.counters()?;
         let (mut connections, mut is_complete) = (Vec::new(), true);
@@ -40,7 +39,6 @@ impl Sample {
     }
 }
 
-/// Event of a [`Sampler`].
 pub enum SamplerEvent {
     /// Next sample.
     Sample(Box<Sample>),

@@ -130,7 +130,6 @@ impl State {
         Some((opened, self.connections().iter().any(|connection| key_of(connection) == key_of(opened))))
     }
 
-    /// Handles a key.
     pub fn handle_key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
             return KeyAction::None;

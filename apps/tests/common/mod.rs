@@ -13,7 +13,6 @@ pub fn linerate(args: &str) -> Command {
     command
 }
 
-/// Starts the program.
 #[track_caller]
 pub fn start(args: &str) -> Program {
     Program::start(linerate(args))

@@ -36,7 +36,6 @@ fn queries(dashboard: &Value) -> Vec<(String, String)> {
     targets.collect()
 }
 
-/// Returns the metrics in an expression.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let words = words.filter(|word| word.starts_with("linerate_"));

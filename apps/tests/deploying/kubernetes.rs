@@ -32,7 +32,6 @@ fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
     Some(serde_json::from_str(&output).unwrap())
 }
 
-/// Returns the output of a command for an input.
 #[track_caller]
 fn output_of(command: &mut Command, input: &str) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

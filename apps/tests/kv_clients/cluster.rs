@@ -28,7 +28,6 @@ fn consecutive<const N: usize>() -> [SocketAddr; N] {
     }
 }
 
-/// Writes the map of `nodes`.
 fn write_map(path: &Path, nodes: &[SocketAddr], slots: &[&str]) {
     let mut text = String::new();
     for (node, slots) in nodes.iter().zip(slots) {

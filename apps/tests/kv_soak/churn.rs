@@ -108,7 +108,6 @@ impl Churn {
         self.seen
     }
 
-    /// Sends a batch of requests.
     fn send_batch(&mut self, is_large: bool) -> Vec<Request> {
         let (mut out, mut replies, mut all) = (Vec::new(), 0, Vec::new());
         while all.len() < BATCH && out.len() + replies < BYTES {

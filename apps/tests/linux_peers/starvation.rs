@@ -21,7 +21,6 @@ const REFUSALS: u32 = 10;
 const TIME: Duration = Duration::from_secs(2);
 const MIN_ANSWERED: u32 = 100;
 
-/// Connects with small buffers.
 fn connect_with_small_buffers(to: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER).unwrap();

@@ -12,7 +12,6 @@ use linerate_harness::rerun::{beside_others, in_namespaces, is_installed};
 use linerate_harness::wait_for;
 use std::process::Command;
 
-/// Returns the command of a server on `via` in the namespace.
 fn serve(namespace: &str, via: &str, more: &str) -> Command {
     linerate_in(namespace, &format!("echo serve --via {via} {ADDRESSES} --no-dad {more}"))
 }

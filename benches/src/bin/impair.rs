@@ -176,7 +176,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let eal = Eal::start(&eal_config(args))?;
     let open = |via: &Via| {
-        let config = PortConfig { force: args.force, stop: interrupt::flag(), ..PortConfig::default() };
+        let config = PortConfig { force: args.force, stop: interrupt::flag().into(), ..PortConfig::default() };
         Port::open(&eal, via, config)
     };
     let (a, b) = (open(&args.a)?, open(&args.b)?);

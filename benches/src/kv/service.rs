@@ -77,7 +77,7 @@ impl ServiceBench {
         while before != Some(self.answered()) {
             before = Some(self.answered());
             self.net.now += Duration::from_secs(1);
-            self.kv.poll(&mut self.net);
+            self.kv.turn(&mut self.net);
         }
     }
 

@@ -274,11 +274,11 @@ impl Worker {
         let mut has_worked = !readable.is_empty();
         while let Some(letter) = mail.receive() {
             if let AppMsg::Message { message, .. } = letter {
-                kv.on_message(net, message);
+                kv.message(net, message);
             }
             has_worked = true;
         }
-        kv.poll(net);
+        kv.turn(net);
         server_turn(kv, net, readable);
         readable.clear();
         has_worked

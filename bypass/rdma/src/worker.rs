@@ -76,7 +76,7 @@ pub struct Worker<C: Provider, S: Service> {
     unsent: VecDeque<ConnectorRequest<C>>,
     /// Present if the worker may sleep.
     rest: Option<IdleWait<C>>,
-    /// Latest time of the next [`Service::poll`].
+    /// Latest time of the next [`Service::turn`].
     poll_at: Option<Instant>,
 }
 
@@ -149,7 +149,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         work += self.process_events();
         let host = &mut self.host;
         let came = host.net.take_in();
-        self.poll_at = host.service.poll(&mut host.net).map(|rest| now + rest);
+        self.poll_at = host.service.turn(&mut host.net).map(|rest| now + rest);
         work += came + host.deliver_outcomes() + host.deliver_ready();
         host.net.flush_all();
         self.send_requests();

@@ -5,10 +5,9 @@ use super::process::{self, socket, wait_for};
 use linerate_bypass::dpdk::{Eal, OpenError, Port, PortConfig, QueuePair};
 use linerate_bypass::{Nic, Packet};
 use linerate_harness::rerun::parts;
+use linerate_service::Stop;
 use rustix::process::Signal;
 use std::ffi::{CString, c_char, c_int};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const VIA: &str = "LINERATE_TEST_VIA";
@@ -225,13 +224,13 @@ fn wait_for_a_peer_ends_on_stop_or_timeout() {
         let timeout = PortConfig { peer_timeout: Some(Duration::from_millis(100)), ..small() };
         let error = Port::open(&eal, &via, timeout).unwrap_err();
         assert!(matches!(error, OpenError::NoPeer { .. }), "{error}");
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
         let config = PortConfig { peer_timeout: None, stop: stop.clone(), ..small() };
         std::thread::scope(|scope| {
             let opening = scope.spawn(|| Port::open(&eal, &via, config).unwrap_err());
             std::thread::sleep(Duration::from_millis(100));
             assert!(!opening.is_finished());
-            stop.store(true, Ordering::Relaxed);
+            stop.stop();
             assert_eq!(opening.join().unwrap(), OpenError::Stopped);
         });
     });

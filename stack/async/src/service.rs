@@ -5,6 +5,7 @@ use crate::context;
 use crate::executor::Executor;
 use crate::task;
 use crate::wake::Woken;
+use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::Duration;
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Stop, Transport, WorkerCtx};
 use std::cell::Cell;
@@ -127,12 +128,12 @@ impl Service for AsyncService {
         self.handle(net, |_| conn.0.reader.wake());
     }
 
-    fn on_message(&mut self, net: &mut impl Transport, _: Woken) {
+    fn message(&mut self, net: &mut impl Transport, _: Woken) {
         self.handle(net, Executor::begin_turn);
     }
 
     #[inline]
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         if self.executor.registry.drain.is_requested() || !self.executor.is_idle(net.now()) {
             self.handle(net, |executor| {
                 executor.registry.drain.begin_turn();
@@ -154,8 +155,9 @@ impl Service for AsyncService {
         });
     }
 
-    fn requests(&self) -> Option<u64> {
-        self.requests.as_ref().map(|requests| requests.get())
+    fn metrics(&self) -> ServiceMetrics {
+        let requests = self.requests.as_ref().map(|requests| requests.get());
+        ServiceMetrics { requests, ..ServiceMetrics::default() }
     }
 
     fn closed(&mut self, net: &mut impl Transport, id: ConnId, conn: AsyncConn, why: CloseReason) {

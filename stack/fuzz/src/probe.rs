@@ -270,7 +270,7 @@ impl Service for Probe {
         self.read(net, conn, usize::MAX);
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn, op: Op) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn, op: Op) {
         match op {
             Op::Write(len) => self.write(net, conn, state.port, len.into()),
             Op::Reserve(len) => {

@@ -91,7 +91,7 @@ impl<S: Service> Worker<S> {
     fn turn_within(&mut self, longest: Option<Duration>) {
         let host = &mut self.host;
         host.start();
-        let rest = host.service.poll(&mut host.net);
+        let rest = host.service.turn(&mut host.net);
         host.net.flush_all();
         let longest = [longest, rest].into_iter().flatten().min();
         let mut timeout = if self.spin { Some(Duration::ZERO) } else { host.net.idle_time(longest) };

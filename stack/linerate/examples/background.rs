@@ -102,7 +102,7 @@ impl Service for Primes {
         self.serve(net, conn, state);
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn, (n, prime): Prime) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Conn, (n, prime): Prime) {
         if self.known.insert(n, prime).is_none() {
             self.ages.push_back((net.now() + KEPT, n));
         }
@@ -117,7 +117,7 @@ impl Service for Primes {
         self.serve(net, conn, state);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         // All connections wait during the call, so its work is bounded.
         for _ in 0..STEP {
             match self.ages.front() {

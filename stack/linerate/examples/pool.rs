@@ -3,12 +3,10 @@
 //! `cargo run --example lines`, and from another shell `cargo run --example pool`.
 
 use linerate::time::Duration;
-use linerate::{CloseReason, ConnId, ConnectError, Network, Origin, Service, Transport};
+use linerate::{CloseReason, ConnId, ConnectError, Network, Origin, Service, Stop, Transport};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 /// Largest number of connections.
@@ -89,7 +87,7 @@ impl Service for Pool {
     type Conn = Conn;
     type Message = Request;
 
-    fn on_message(&mut self, net: &mut impl Transport, request: Request) {
+    fn message(&mut self, net: &mut impl Transport, request: Request) {
         if self.waiting.len() == WAITING {
             return request.answer(Err("too many requests wait".to_owned()));
         }
@@ -159,14 +157,13 @@ impl Service for Pool {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let server = "127.0.0.1:7007".parse()?;
-    let stop = Arc::new(AtomicBool::new(false));
     let (senders, sender) = channel();
     let make = move |ctx: linerate::WorkerCtx<Request>| {
         // Every worker has the same sender; the first one is used.
         let _ = senders.send(ctx.app_sender);
         Pool::new(server)
     };
-    let running = Network::builder().build()?.start(make, stop.clone())?;
+    let running = Network::builder().build()?.start(make, Stop::default())?;
     let sender = sender.recv()?;
     let (reply, replies) = channel();
     for number in 1..=10 {
@@ -176,7 +173,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for reply in replies.iter().take(10) {
         print!("{}", reply?);
     }
-    stop.store(true, Ordering::Relaxed);
+    running.stop();
     running.join()?;
     Ok(())
 }

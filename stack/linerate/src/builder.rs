@@ -5,10 +5,9 @@ use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
 use crate::network::Network;
 use linerate_bypass::Via;
+use linerate_service::Stop;
 use linerate_stack::{Idle, IpCidr};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Builder of a [`Network`], created by [`Network::builder`]. The default is one worker on kernel sockets that does not
 /// listen.
@@ -20,7 +19,7 @@ pub struct NetworkBuilder {
     config: NetConfig,
     listen: Listen,
     placement: CorePlacement,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl NetworkBuilder {
@@ -109,9 +108,9 @@ impl NetworkBuilder {
         self
     }
 
-    /// Sets the flag that ends [`Network::run`], and the wait of [`build`](Self::build) for another process, such as
-    /// the other end of a link. A signal handler may set it.
-    pub fn stop_flag(mut self, stop: Arc<AtomicBool>) -> Self {
+    /// Sets the request that ends [`Network::run`], and the wait of [`build`](Self::build) for another process, such as
+    /// the other end of a link.
+    pub fn stop(mut self, stop: Stop) -> Self {
         self.stop = stop;
         self
     }

@@ -14,7 +14,7 @@ use linerate_service::{RemoteAddrCell, Service, Stop, Summary, WorkerCtx};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,7 +43,9 @@ pub(crate) const READY_PERIOD: Duration = Duration::from_millis(2);
 /// }
 ///
 /// let network = Network::builder().via("kernel".parse()?).listen("127.0.0.1:0".parse()?);
-/// # let network = network.stop_flag(Arc::new(AtomicBool::new(true)));
+/// # let stop = linerate::Stop::default();
+/// # stop.stop();
+/// # let network = network.stop(stop);
 /// network.build()?.run(|_ctx| Echo)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -54,7 +56,7 @@ pub struct Network {
     /// Threads of services, if they are not those of the workers.
     services: Option<Services>,
     stats: StatsClient,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
 }
 
 impl Network {
@@ -70,7 +72,7 @@ impl Network {
         listen: &Listen,
         cores: Vec<usize>,
         place: CorePlacement,
-        stop: Arc<AtomicBool>,
+        stop: Stop,
     ) -> Result<Self, Error> {
         let services = match config.threading {
             ThreadingMode::Inline => None,
@@ -116,7 +118,7 @@ impl Network {
         self.port.count(memory)
     }
 
-    /// Runs a service, created by `make` for each worker, until the flag of [`NetworkBuilder::stop_flag`] is set or a
+    /// Runs a service, created by `make` for each worker, until the request of [`NetworkBuilder::stop`] or until a
     /// worker fails. Returns the sum of the counters. `make` runs on the thread of the worker, where the service stays,
     /// so the service need not be `Send`.
     ///
@@ -131,11 +133,11 @@ impl Network {
     }
 
     /// Starts each worker on a thread pinned to its core, with a service created there by `make`. Workers run until
-    /// `stop` is set or one of them fails.
+    /// `stop`, or until one of them fails.
     pub fn start<S: Service + Send + 'static>(
         self,
         make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
-        stop: impl Into<Stop>,
+        stop: Stop,
     ) -> Result<Running<S>, Error> {
         self.start_local(make, |service| service, stop)
     }
@@ -145,9 +147,9 @@ impl Network {
         self,
         make: impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
         finish: impl Fn(S) -> R + Send + Sync + 'static,
-        stop: impl Into<Stop>,
+        stop: Stop,
     ) -> Result<Running<R>, Error> {
-        let (make, finish, stop) = (Arc::new(make), Arc::new(finish), stop.into());
+        let (make, finish) = (Arc::new(make), Arc::new(finish));
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.services {
@@ -205,6 +207,22 @@ impl<S: Send + 'static> Running<S> {
             std::thread::sleep(READY_PERIOD);
         }
         true
+    }
+
+    /// Requests the workers to stop.
+    pub fn stop(&self) {
+        self.stop.stop();
+    }
+
+    /// Requests the workers to drain: they accept no new connections, and serve the existing ones until
+    /// [`stop`](Self::stop).
+    pub fn drain(&self) {
+        self.stop.drain();
+    }
+
+    /// Returns the number of remaining connections, or `None` until all workers have stopped listening.
+    pub fn remaining(&self) -> Option<usize> {
+        self.stop.remaining()
     }
 
     /// Returns whether a worker has ended, of its own accord or stopped.
@@ -281,11 +299,12 @@ mod tests {
     #[test]
     fn service_that_is_not_send_is_finished_on_its_thread() {
         for threading in [ThreadingMode::Inline, ThreadingMode::Split] {
-            let stop = Arc::new(AtomicBool::new(false));
             let network = Network::builder().threading(threading).build().unwrap();
-            let running = network.start_local(|_| Local(Rc::new(7)), |service| *service.0, stop.clone()).unwrap();
+            let running = network.start_local(|_| Local(Rc::new(7)), |service| *service.0, Stop::default()).unwrap();
             assert!(running.await_ready());
-            stop.store(true, Ordering::Relaxed);
+            running.drain();
+            assert!(!running.is_finished());
+            running.stop();
             assert_eq!(running.join().unwrap().0, [7]);
         }
     }

@@ -20,7 +20,7 @@ use linerate_bypass::{Published, RemoteCounters, Via};
 use linerate_service::{RemoteAddrCell, Service, Stop, Summary, WorkerCtx};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 /// A worker, ready to run on its own thread: creates its service there, and returns it at the end.
 pub type Job<S> = Box<dyn FnOnce() -> Result<(S, Summary), Error> + Send>;
@@ -42,7 +42,7 @@ pub enum Port {
 
 impl Port {
     /// Opens the network of `config` for workers on `cores`, and begins to listen.
-    pub fn open(config: &NetConfig, listen: &Listen, cores: &[usize], stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+    pub fn open(config: &NetConfig, listen: &Listen, cores: &[usize], stop: &Stop) -> Result<Self, Error> {
         let workers = cores.len();
         match &config.via {
             Via::Kernel => Ok(Port::Kernel(kernel::Port::open(config, listen, workers)?)),

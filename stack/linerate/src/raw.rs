@@ -9,9 +9,7 @@ use crate::config::check_interface;
 use crate::cores::{self, CoreList, CorePlacement};
 use crate::error::Error;
 use linerate_bypass::{Nic, Via};
-use linerate_service::Summary;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use linerate_service::{Stop, Summary};
 
 /// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
@@ -57,8 +55,8 @@ pub trait FrameWorker: Send + 'static {
     /// Returns whether to wait until the link is up before running.
     fn needs_link(&self) -> bool;
 
-    /// Runs until the work is complete or `stop` is set.
-    fn run(self, nic: impl Nic, stop: &AtomicBool) -> (Self::Outcome, Summary);
+    /// Runs until the work is complete or `stop`.
+    fn run(self, nic: impl Nic, stop: &Stop) -> (Self::Outcome, Summary);
 }
 
 impl FramePortConfig {
@@ -72,14 +70,14 @@ impl FramePortConfig {
         if cores.len() == 1 { Ok(cores) } else { Err(Error::OneCore(cores.len())) }
     }
 
-    /// Opens the port and runs `frames` on a worker until the work is complete or `stop` is set. Calls `ready` when the
+    /// Opens the port and runs `frames` on a worker until the work is complete or `stop`. Calls `ready` when the
     /// port is open. Returns the result, and the counters of the worker and of the port.
     #[cfg(feature = "dpdk")]
     pub fn run<F: FrameWorker>(
         &self,
         place: CorePlacement,
         frames: F,
-        stop: &Arc<AtomicBool>,
+        stop: &Stop,
         ready: impl FnOnce(),
     ) -> Result<(F::Outcome, Summary), Error> {
         use crate::network::{READY_PERIOD, Running};
@@ -98,15 +96,14 @@ impl FramePortConfig {
         let _capture = file.map(|file| file.begin(&self.via, can, &mut queues)).transpose()?;
         let queue = queues.remove(0);
         let (stopped, state) = (stop.clone(), port.state().clone());
-        state.stop_on_failure(&stop.clone().into());
+        state.stop_on_failure(stop);
         let job: Job<F::Outcome> = Box::new(move || {
             let _known_to_eal = eal.register_thread()?;
             let ended = frames.run(queue, &stopped);
             state.check()?;
             Ok(ended)
         });
-        let running =
-            Running::start(&cores, vec![job], stop.clone().into(), Box::new(move || dpdk_port::summary_of(&port)))?;
+        let running = Running::start(&cores, vec![job], stop.clone(), Box::new(move || dpdk_port::summary_of(&port)))?;
         ready();
         while !running.is_finished() {
             std::thread::sleep(READY_PERIOD);
@@ -121,7 +118,7 @@ impl FramePortConfig {
         &self,
         place: CorePlacement,
         _: F,
-        _: &Arc<AtomicBool>,
+        _: &Stop,
         _: impl FnOnce(),
     ) -> Result<(F::Outcome, Summary), Error> {
         self.check(place)?;

@@ -35,7 +35,7 @@ impl<M> AppSender<M> {
     }
 
     /// Sends `message` to the connection `conn`. Its worker delivers it to
-    /// [`Service::on_conn_message`](crate::Service::on_conn_message), or drops it if the connection has ended.
+    /// [`Service::conn_message`](crate::Service::conn_message), or drops it if the connection has ended.
     ///
     /// # Errors
     /// Returns `message` if the mailbox of the worker is full.
@@ -47,7 +47,7 @@ impl<M> AppSender<M> {
     }
 
     /// Sends `message` to the service of `worker`. The worker delivers it to
-    /// [`Service::on_message`](crate::Service::on_message) while it runs.
+    /// [`Service::message`](crate::Service::message) while it runs.
     ///
     /// # Errors
     /// Returns `message` if the mailbox of the worker is full.

@@ -1,6 +1,6 @@
 //! Event handlers of an application.
 
-use crate::inspect::Figure;
+use crate::inspect::ServiceMetrics;
 use crate::time::Duration;
 use crate::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Transport};
 
@@ -27,8 +27,8 @@ use crate::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin,
 ///    interleave.
 ///
 /// `opened` is the first event of a connection and `closed` the last; each occurs once. `peer_closed` occurs at most
-/// once, after everything that the peer sent has been consumed. [`on_conn_message`](Self::on_conn_message),
-/// [`on_message`](Self::on_message), [`poll`](Self::poll), [`datagram`](Self::datagram) and [`failed`](Self::failed)
+/// once, after everything that the peer sent has been consumed. [`conn_message`](Self::conn_message),
+/// [`message`](Self::message), [`turn`](Self::turn), [`datagram`](Self::datagram) and [`failed`](Self::failed)
 /// may occur before, between and after these steps.
 ///
 /// # Operations within events
@@ -89,23 +89,17 @@ pub trait Service {
     fn timer(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn) {}
 
     /// Called for a message to this connection ([`AppSender::send_to_conn`](crate::AppSender::send_to_conn)).
-    fn on_conn_message(
-        &mut self,
-        net: &mut impl Transport,
-        conn: ConnId,
-        state: &mut Self::Conn,
-        message: Self::Message,
-    ) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Self::Conn, message: Self::Message) {
     }
 
     /// Called for a message to the service of this worker
     /// ([`AppSender::send_to_worker`](crate::AppSender::send_to_worker)).
-    fn on_message(&mut self, net: &mut impl Transport, message: Self::Message) {}
+    fn message(&mut self, net: &mut impl Transport, message: Self::Message) {}
 
     /// Called once per turn of the worker, for background work. The work should be short, because connections wait for
     /// it. Returns the longest time for which the worker may sleep if nothing happens; `None` is no limit.
     #[inline(always)]
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         None
     }
 
@@ -123,21 +117,9 @@ pub trait Service {
     ) {
     }
 
-    /// Returns the number of requests served so far, or `None` if the service does not count requests. Called for
-    /// [queries](crate::inspect) only.
-    fn requests(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns the number of requests so far that delayed other connections noticeably, or `None` if the service does
-    /// not measure that. Called for [queries](crate::inspect) only.
-    fn slow_requests(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns the figures of the service, for metrics. Called for [queries](crate::inspect) only.
-    fn figures(&self) -> Vec<Figure> {
-        Vec::new()
+    /// Returns the metrics of the service. Called for [queries](crate::inspect) only.
+    fn metrics(&self) -> ServiceMetrics {
+        ServiceMetrics::default()
     }
 
     /// Called when a connection has ended. Returns its state to the service. `conn` is invalid from now on.

@@ -43,9 +43,9 @@ impl Stop {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Returns the flag that [`drain`](Self::drain) sets, for code that waits before any worker exists.
-    pub fn draining(&self) -> &Arc<AtomicBool> {
-        &self.draining
+    /// Returns whether workers are requested to stop or drain, for code that waits before any worker exists.
+    pub fn is_ending(&self) -> bool {
+        self.is_stopped() || self.is_draining()
     }
 
     /// Sets the number of workers from which reports are expected.
@@ -63,7 +63,7 @@ impl Stop {
 }
 
 impl From<Arc<AtomicBool>> for Stop {
-    /// Creates a request to stop that follows the flag `stopped`. It never requests to drain.
+    /// Creates a request to stop that follows the flag `stopped`, which a signal handler can set.
     fn from(stopped: Arc<AtomicBool>) -> Self {
         Stop { stopped, ..Stop::default() }
     }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(stop.remaining(), None);
         stop.set_workers(2);
         stop.clone().drain();
-        assert!(stop.is_draining() && !stop.is_stopped());
+        assert!(stop.is_draining() && stop.is_ending() && !stop.is_stopped());
         assert_eq!(stop.remaining(), None);
         first.report(&stop, 3);
         assert!(!first.is_listening() && second.is_listening());
@@ -126,8 +126,8 @@ mod tests {
     fn external_flag_stops_and_does_not_drain() {
         let flag = Arc::new(AtomicBool::new(false));
         let stop = Stop::from(flag.clone());
-        assert!(!stop.is_stopped());
+        assert!(!stop.is_ending());
         flag.store(true, Ordering::Relaxed);
-        assert!(stop.is_stopped() && !stop.is_draining());
+        assert!(stop.is_stopped() && stop.is_ending() && !stop.is_draining());
     }
 }

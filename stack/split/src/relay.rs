@@ -257,7 +257,7 @@ impl Service for Relay {
         }
     }
 
-    fn on_message(&mut self, net: &mut impl Transport, mut commands: Commands) {
+    fn message(&mut self, net: &mut impl Transport, mut commands: Commands) {
         for command in commands.items.drain(..) {
             self.execute(net, command);
         }
@@ -268,7 +268,7 @@ impl Service for Relay {
         let _ = self.commands_back.send(commands);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         if !self.waiting.is_empty() && !self.is_full() {
             let mut waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.spare));
             for conn in waiting.drain(..) {

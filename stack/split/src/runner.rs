@@ -128,7 +128,7 @@ impl<S: Service> Runner<S> {
         }
         work += self.fire_timers();
         if self.started && !self.over {
-            self.poll_at = self.service.poll(&mut self.net).map(|rest| now + rest);
+            self.poll_at = self.service.turn(&mut self.net).map(|rest| now + rest);
         }
         self.retry();
         self.deliver_ends();
@@ -156,12 +156,12 @@ impl<S: Service> Runner<S> {
             match message {
                 // The worker has the connections and counters; dropping the query reports that there is no reply.
                 AppMsg::Query(_) => {}
-                AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),
+                AppMsg::Message { to: None, message } => self.service.message(&mut self.net, message),
                 AppMsg::Message { to: Some(conn), message } => {
                     if self.net.stream_mut(conn).is_some()
                         && let Some(state) = self.states.get_mut(conn)
                     {
-                        self.service.on_conn_message(&mut self.net, conn, state, message);
+                        self.service.conn_message(&mut self.net, conn, state, message);
                     }
                 }
             }

@@ -58,7 +58,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     inbox: Receiver<WorkerMsg<N::Packet>>,
     messages: Receiver<AppMsg<S::Message>>,
     started: bool,
-    /// Latest time of the next [`Service::poll`].
+    /// Latest time of the next [`Service::turn`].
     poll_at: Option<Instant>,
     received: Vec<N::Packet>,
     /// Turns so far, turns with work, and receive bursts.
@@ -165,7 +165,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             self.started = true;
             self.service.start(&mut self.core);
         }
-        self.poll_at = self.service.poll(&mut self.core).map(|rest| now + rest);
+        self.poll_at = self.service.turn(&mut self.core).map(|rest| now + rest);
         work += self.deliver();
         self.core.egress.flush();
         if self.core.engine.connections() == 0 {
@@ -359,13 +359,13 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             read += 1;
             match message {
                 AppMsg::Query(look) => look.answer(self),
-                AppMsg::Message { to: None, message } => self.service.on_message(&mut self.core, message),
+                AppMsg::Message { to: None, message } => self.service.message(&mut self.core, message),
                 AppMsg::Message { to: Some(conn), message } => {
                     if self.core.engine.local_addr(conn).is_some()
                         && !self.core.silenced.has(conn)
                         && let Some(Some(state)) = self.states.get_mut(conn.slot())
                     {
-                        self.service.on_conn_message(&mut self.core, conn, state, message);
+                        self.service.conn_message(&mut self.core, conn, state, message);
                     }
                 }
             }
@@ -489,11 +489,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Inspect for Worker<N, S, E> {
         engine.fill_gauges(&mut gauges);
         let port = egress.nic().stats();
         let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
-        let (requests, slow_requests) = (self.service.requests(), self.service.slow_requests());
-        let figures = self.service.figures();
-        let worker = *worker;
+        let (worker, service) = (*worker, self.service.metrics());
         // The owner of the port adds its other values.
-        Snapshot { worker, summary, gauges, shortages, requests, slow_requests, figures, ..Snapshot::default() }
+        Snapshot { worker, summary, gauges, shortages, service, ..Snapshot::default() }
     }
 
     fn slots(&self) -> usize {

@@ -3,15 +3,15 @@
 use crate::commands::CommandType;
 use crate::service::Kv;
 use crate::store::KEYSPACES;
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetric;
 
 impl Kv {
-    pub(super) fn all_figures(&self) -> Vec<Figure> {
+    pub(super) fn all_figures(&self) -> Vec<ServiceMetric> {
         let stats = &self.stats;
         let shard = self.server.hub().shard_stats(self.worker);
         let keys = (0..KEYSPACES as u8).map(|space| shard.keys(space)).sum();
         let removed = shard.counts();
-        let mut figures: Vec<Figure> = [
+        let mut figures: Vec<ServiceMetric> = [
             ("hits", stats.hits),
             ("misses", stats.misses),
             ("keys", keys),
@@ -22,18 +22,18 @@ impl Kv {
             ("remote batches", stats.batches),
             ("remote requests", stats.batched),
         ]
-        .map(|(name, value)| Figure { name, part: "", value })
+        .map(|(name, value)| ServiceMetric { name, part: "", value })
         .into();
         let others = CommandType::ALL.map(|of| (of.label(), stats.by_type[of as usize]));
         // Only `GET` has no counter of its own.
         let gets = stats.commands.saturating_sub(stats.by_type.iter().sum());
         let commands = [("get", gets)].into_iter().chain(others);
-        figures.extend(commands.map(|(part, value)| Figure { name: "commands", part, value }));
+        figures.extend(commands.map(|(part, value)| ServiceMetric { name: "commands", part, value }));
         figures.extend(self.latency.figures());
         figures.extend(self.copies.figures());
         if let Some(store) = &self.stores[self.worker] {
             let classes = store.memory_by_class();
-            figures.extend(classes.map(|(part, bytes)| Figure { name: "memory", part, value: bytes as u64 }));
+            figures.extend(classes.map(|(part, bytes)| ServiceMetric { name: "memory", part, value: bytes as u64 }));
             figures.extend(store.copy_figures());
         }
         figures

@@ -4,7 +4,7 @@
 //! another worker counts when its batch returns.
 
 use crate::service::Kv;
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetric;
 use linerate_service::time::Instant;
 use linerate_service::{ConnId, Transport};
 
@@ -53,13 +53,14 @@ impl Latency {
     }
 
     /// Returns the cumulative buckets, and the sum of the latencies in nanoseconds.
-    pub fn figures(&self) -> impl Iterator<Item = Figure> {
+    pub fn figures(&self) -> impl Iterator<Item = ServiceMetric> {
         let counts = self.buckets.iter().scan(0, |sum, count| {
             *sum += count;
             Some(*sum)
         });
-        let buckets = BOUNDS.into_iter().zip(counts).map(|(part, value)| Figure { name: "latency", part, value });
-        buckets.chain([Figure { name: "latency sum", part: "", value: self.nanos }])
+        let buckets =
+            BOUNDS.into_iter().zip(counts).map(|(part, value)| ServiceMetric { name: "latency", part, value });
+        buckets.chain([ServiceMetric { name: "latency sum", part: "", value: self.nanos }])
     }
 }
 

@@ -54,7 +54,7 @@ use conn::{Client, ProtocolState};
 use fast_path::ParsedAhead;
 use fast_path::conn_fast_state::ConnFastState;
 use latency::Latency;
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use long_work::LongWork;
@@ -321,7 +321,7 @@ impl Service for Kv {
         });
     }
 
-    fn on_message(&mut self, net: &mut impl Transport, message: Message) {
+    fn message(&mut self, net: &mut impl Transport, message: Message) {
         self.now = self.clock.millis(net.now());
         self.handle_message(net, message);
         self.limit_client_memory(net);
@@ -331,21 +331,17 @@ impl Service for Kv {
         self.take_datagram(net, datagram);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         self.work_in_background(net)
     }
 
     /// Counts the commands of Redis clients and the keys of memcached requests.
-    fn requests(&self) -> Option<u64> {
-        Some(self.stats.commands + self.counts.keys())
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        self.all_figures()
-    }
-
-    fn slow_requests(&self) -> Option<u64> {
-        Some(self.stats.slow)
+    fn metrics(&self) -> ServiceMetrics {
+        ServiceMetrics {
+            requests: Some(self.stats.commands + self.counts.keys()),
+            slow_requests: Some(self.stats.slow),
+            others: self.all_figures(),
+        }
     }
 
     fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), _: CloseReason) {

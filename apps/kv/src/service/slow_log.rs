@@ -177,7 +177,7 @@ mod tests {
         for micros in [9_999, 10_000, 70_000] {
             kv.note_slow(&request, &session, micros);
         }
-        assert_eq!(kv.slow_requests(), Some(2));
+        assert_eq!(kv.metrics().slow_requests, Some(2));
         assert_eq!(hub.slow_log().list(9).iter().map(|slow| slow.micros).collect::<Vec<_>>(), [70_000, 10_000]);
         let get: OwnedArgs = [&b"get"[..], b"k"].into_iter().collect();
         assert!(!Request::new(get.args(), 0, &keys).may_take_long());

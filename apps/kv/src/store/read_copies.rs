@@ -13,7 +13,7 @@ use crate::store::memory::item::{Form, Item};
 use crate::store::reclaim::eviction::{EvictionPolicy, end_of_step};
 use crate::store::{Key, Store};
 use linerate_bypass::{CacheEntry, CacheWriter, Published, SharedCache, prefetch};
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetric;
 use std::io;
 use std::sync::Arc;
 
@@ -117,11 +117,11 @@ impl Store {
     }
 
     /// Returns the number of copies made, and their memory, if there are copies.
-    pub fn copy_figures(&self) -> impl Iterator<Item = Figure> {
+    pub fn copy_figures(&self) -> impl Iterator<Item = ServiceMetric> {
         let usage = self.copies.as_ref().map(|copies| copies.usage());
         usage.into_iter().flat_map(|usage| {
             [("copies made", usage.records), ("copies evicted bytes", usage.evicted), ("copies bytes", usage.used)]
-                .map(|(name, value)| Figure { name, part: "", value })
+                .map(|(name, value)| ServiceMetric { name, part: "", value })
         })
     }
 

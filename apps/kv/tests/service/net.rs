@@ -388,12 +388,12 @@ impl TestServer {
 
     /// Returns the number of requests that `worker` counts for its metrics.
     pub fn requests(&self, worker: usize) -> u64 {
-        self.workers[worker].kv.requests().unwrap()
+        self.workers[worker].kv.metrics().requests.unwrap()
     }
 
     /// Returns the figure `name` of `worker` for its metrics.
     pub fn figure(&self, worker: usize, name: &str, part: &str) -> Option<u64> {
-        let figures = self.workers[worker].kv.figures();
+        let figures = self.workers[worker].kv.metrics().others;
         figures.iter().find(|figure| (figure.name, figure.part) == (name, part)).map(|figure| figure.value)
     }
 
@@ -458,11 +458,11 @@ impl Worker {
         while let Some(msg) = inbox.receive() {
             worked = true;
             let AppMsg::Message { to: None, message } = msg else { panic!("a message that is not for the service") };
-            kv.on_message(net, message);
+            kv.message(net, message);
         }
         net.now += Duration::from_micros(1);
         // Clients that wait for their share of the time are served after the time that the service asks for.
-        if let Some(rest) = kv.poll(net)
+        if let Some(rest) = kv.turn(net)
             && rest < IDLE
         {
             worked = true;

@@ -130,7 +130,7 @@ impl Service for Rounds {
         self.progress.fail(Some(error));
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         match self.progress.stage() {
             Stage::Opening | Stage::Open => return Some(LOOK),
             Stage::Running if self.awaited == 0 && self.rounds > 0 => {
@@ -186,10 +186,10 @@ mod tests {
         service.start(&mut net);
         let conns = [0, 1].map(|_| net.establish(&mut service));
         assert_eq!((progress.stage(), net.connects.len()), (Stage::Open, 0));
-        assert!(service.poll(&mut net).is_some());
+        assert!(service.turn(&mut net).is_some());
         assert!(conns.iter().all(|conn| net.sent(*conn).is_empty()));
         progress.go();
-        service.poll(&mut net);
+        service.turn(&mut net);
         for round in 1..=2 {
             assert!(conns.iter().all(|conn| net.sent(*conn).len() == round * MESSAGE));
             net.arrive(&mut service, conns[0], &[b'x'; MESSAGE]);

@@ -4,7 +4,7 @@ use super::flight::{Counts, Flight, FlightPlan, RETRY_DELAY, SEND_BATCH};
 use super::probe::{Probe, ProbeCheck};
 use crate::Pace;
 use linerate_service::time::Duration;
-use linerate_service::{ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{ConnId, Datagram, Origin, Service, Stop, Transport};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct UdpEchoLoad {
     depth: usize,
     probe: Probe,
     flight: Flight,
-    interrupted: Arc<AtomicBool>,
+    interrupted: Stop,
     over: Arc<AtomicBool>,
     foreign: u64,
 }
@@ -39,7 +39,7 @@ impl UdpEchoLoad {
         depth: usize,
         plan: FlightPlan,
         run: u64,
-        (interrupted, over): (Arc<AtomicBool>, Arc<AtomicBool>),
+        (interrupted, over): (Stop, Arc<AtomicBool>),
     ) -> Self {
         let (probe, flight) = (Probe::new(plan.size, run), Flight::new(plan));
         UdpEchoLoad { remote, local, first, depth: depth.max(1), probe, flight, interrupted, over, foreign: 0 }
@@ -87,8 +87,8 @@ impl Service for UdpEchoLoad {
         net.abort(conn);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        if self.interrupted.load(Ordering::Relaxed) {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        if self.interrupted.is_stopped() {
             self.flight.stop(net.now());
         }
         if !self.flight.turn(net.now()) {
@@ -146,16 +146,16 @@ mod tests {
     #[test]
     fn first_answer_raises_outstanding_requests_to_the_depth() {
         let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
-        load.poll(&mut net);
+        load.turn(&mut net);
         let mut ports: Vec<u16> = net.datagrams.iter().map(|datagram| datagram.local.port()).collect();
         ports.sort_unstable();
         assert_eq!(ports, [9000, 9000, 9001, 9001, 9002, 9002]);
         assert_eq!(answer(&mut net, &mut load), 6);
-        load.poll(&mut net);
+        load.turn(&mut net);
         net.now += PLAN.duration;
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert!(load.over.load(Ordering::Relaxed));
         assert_eq!(load.result().1, PLAN.duration);
     }
@@ -164,23 +164,23 @@ mod tests {
     fn open_loop_requests_are_sent_when_due_and_timed_from_then() {
         let open = Some(OpenLoop { rate: 1000.0, arrivals: Arrivals::Even });
         let (mut net, mut load) = (FakeTransport::<()>::new(1000), load_of(FlightPlan { open, ..PLAN }));
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!(answer(&mut net, &mut load), 1);
         let from = net.now;
         // The first is due at once, and the others at intervals of a millisecond.
-        assert_eq!(load.poll(&mut net), Some(Duration::from_millis(1)));
+        assert_eq!(load.turn(&mut net), Some(Duration::from_millis(1)));
         assert_eq!(answer(&mut net, &mut load), 1);
         net.now = from + Duration::from_millis(3);
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!(net.datagrams.len(), 3, "due requests do not depend on answers");
         net.now = from + Duration::from_millis(20);
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!(net.datagrams.len(), 6, "all slots are in use");
         answer(&mut net, &mut load);
         let longest = load.result().0.times.answered().max();
         assert!((18_900_000..19_100_000).contains(&longest), "{longest}");
         net.now = from + PLAN.duration;
-        load.poll(&mut net);
+        load.turn(&mut net);
         let pace = load.pace().unwrap();
         assert!(load.over.load(Ordering::Relaxed) && (999..=1001).contains(&pace.due()), "{}", pace.due());
         let (Counts { answered, lost, times, .. }, _) = load.result();
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn answer_with_wrong_address_port_or_length_does_not_count() {
         let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
-        load.poll(&mut net);
+        load.turn(&mut net);
         let Datagram { local, remote, payload } = net.datagrams.remove(0);
         let elsewhere = Datagram { local, remote: "10.0.0.3:7".parse().unwrap(), payload: payload.clone() };
         let other_port = Datagram { local: "10.0.0.1:9001".parse().unwrap(), remote, payload: payload.clone() };
@@ -211,13 +211,13 @@ mod tests {
     #[test]
     fn lost_request_frees_its_slot() {
         let (mut net, mut load) = (FakeTransport::<()>::new(1000), load());
-        load.poll(&mut net);
+        load.turn(&mut net);
         net.datagrams.clear();
         net.now += Duration::from_millis(99);
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!((net.datagrams.len(), load.result().0.lost), (0, 0));
         net.now += Duration::from_millis(6);
-        load.poll(&mut net);
+        load.turn(&mut net);
         assert_eq!((net.datagrams.len(), load.result().0.lost), (1, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Simulated processing time of a service.
 
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetrics;
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
 
@@ -68,16 +68,16 @@ impl<S: Service> Service for Busy<S> {
         self.service.timer(net, conn, state);
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn, message: S::Message) {
-        self.service.on_conn_message(net, conn, state, message);
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut S::Conn, message: S::Message) {
+        self.service.conn_message(net, conn, state, message);
     }
 
-    fn on_message(&mut self, net: &mut impl Transport, message: S::Message) {
-        self.service.on_message(net, message);
+    fn message(&mut self, net: &mut impl Transport, message: S::Message) {
+        self.service.message(net, message);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.service.poll(net)
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        self.service.turn(net)
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
@@ -96,16 +96,8 @@ impl<S: Service> Service for Busy<S> {
         self.service.one_sided_done(net, conn, state, token, outcome);
     }
 
-    fn requests(&self) -> Option<u64> {
-        self.service.requests()
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        self.service.figures()
-    }
-
-    fn slow_requests(&self) -> Option<u64> {
-        self.service.slow_requests()
+    fn metrics(&self) -> ServiceMetrics {
+        self.service.metrics()
     }
 
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: S::Conn, reason: CloseReason) {

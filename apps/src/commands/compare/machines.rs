@@ -149,7 +149,6 @@ impl Machines {
         specs.iter().find_map(unfit).map_or(Ok(()), Err)
     }
 
-    /// Returns the obstacles of the links `specs`.
     pub fn obstacles(&self, specs: &[LinkSpec]) -> Obstacles {
         match &self.other {
             None => Obstacles::find(specs, &self.server.report),

@@ -24,7 +24,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let (remote, slots) = (args.connect, args.connections as usize * depth);
     let plan = FlightPlan { size, slots, warm_up: args.warm_up, duration: args.duration, open };
     let run = u64::from_ne_bytes(udp_ports::random()?);
-    let ports = Ports::open(args, signals::stop_flag().map_err(Error::Signals)?)?;
+    let ports = Ports::open(args, signals::interrupted().map_err(Error::Signals)?)?;
     let local = (ports.local, ports.first);
     let (load, context, signalled) =
         ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;

@@ -128,7 +128,6 @@ impl ClusterArgs {
 }
 
 impl MapSource {
-    /// Reads the map.
     pub fn read(&self) -> Result<ClusterMap, Error> {
         let Some(path) = &self.path else {
             let map = ClusterMap::of_one_process(self.host.as_deref(), self.port, self.workers, fastrand::u64(..));

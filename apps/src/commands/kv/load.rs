@@ -13,7 +13,7 @@ use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
     MOST_KEYS, OneSidedStats, OpStats, Protocol, Query, Times, counter_name,
 };
-use linerate_service::{RemoteAddr, Service};
+use linerate_service::{RemoteAddr, Service, Stop};
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -287,20 +287,20 @@ fn query<S: Service<Message = Infallible> + Send + 'static>(
     args: &KvLoadArgs,
     make: impl Fn(Arc<AtomicBool>) -> S + Send + Sync + 'static,
 ) -> Result<Option<S>, Error> {
-    let (interrupted, done) = (signals::stop_flag().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
+    let (interrupted, done) = (signals::interrupted().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     args.load.net.check_remote(args.load.connect)?;
     let builder = Network::builder().config(args.load.net.for_client(1)).core_placement(CorePlacement::Last);
-    let network = builder.stop_flag(interrupted.clone()).build()?;
-    let (stop, seen) = (Arc::new(AtomicBool::new(false)), done.clone());
-    let running = network.start(move |_| make(seen.clone()), stop.clone())?;
+    let network = builder.stop(interrupted.clone()).build()?;
+    let seen = done.clone();
+    let running = network.start(move |_| make(seen.clone()), Stop::default())?;
     let started = Instant::now();
-    while !done.load(Ordering::Acquire) && !running.is_finished() && !interrupted.load(Ordering::Relaxed) {
+    while !done.load(Ordering::Acquire) && !running.is_finished() && !interrupted.is_stopped() {
         if started.elapsed() > REPLY_LIMIT {
             break;
         }
         thread::sleep(TICK);
     }
-    stop.store(true, Ordering::Relaxed);
+    running.stop();
     let (services, _) = running.join()?;
     Ok(services.into_iter().next())
 }

@@ -23,7 +23,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
             "--udp --value-size {longest}: a SET must fit into one datagram: give at most {LONGEST_IN_DATAGRAM} bytes"
         ));
     }
-    let ports = Ports::open(&args.load, signals::stop_flag().map_err(Error::Signals)?)?;
+    let ports = Ports::open(&args.load, signals::interrupted().map_err(Error::Signals)?)?;
     let space = Keyspace::new(args.plan(None), fastrand::u64(..));
     let (remote, local, first) = (args.load.connect, ports.local, ports.first);
     let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up, duration: args.load.duration };

@@ -13,13 +13,13 @@ use linerate_load::{Barrier, ConnectPlan, Connects, Plan};
 use linerate_rdma::provider::{GidKind, Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
 use linerate_rdma::{Config, Step, steps};
+use linerate_service::Stop;
 use linerate_service::time::Clock;
 use linerate_stack::{Config as StackConfig, Idle, Mailboxes, Worker};
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,8 +223,8 @@ pub(super) fn address(native: &RdmaCore) -> std::io::Result<IpAddr> {
 
 /// Measures connections between two ends of one network.
 fn over_network(builder: NetworkBuilder, address: IpAddr, at_once: u32, rounds: usize) -> Result<Connects, RdmaError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let builder = builder.stop_flag(stop.clone());
+    let stop = Stop::default();
+    let builder = builder.stop(stop.clone());
     let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Discard::default(), stop.clone())?;
@@ -234,7 +234,7 @@ fn over_network(builder: NetworkBuilder, address: IpAddr, at_once: u32, rounds: 
     while !barrier.all_done() && !connecting.is_finished() && !serving.is_finished() {
         thread::sleep(TICK);
     }
-    stop.store(true, Ordering::Relaxed);
+    stop.stop();
     let result = connecting.join();
     serving.join()?;
     result?.0.pop().ok_or(RdmaError::NotConnected(None))

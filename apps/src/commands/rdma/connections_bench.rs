@@ -10,12 +10,12 @@ use linerate_load::services::Echo;
 use linerate_load::{Progress, Rounds, Stage};
 use linerate_rdma::provider::{Provider, TransportKind};
 use linerate_rdma::rdma_core::RdmaCore;
+use linerate_service::Stop;
 use linerate_stack::Idle;
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -177,8 +177,8 @@ fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds
     let rdma = setup.config(connections);
     // Idle workers sleep, so that the other end gets processor time.
     let via = Via::Rdma { device: device.to_owned() };
-    let stop = Arc::new(AtomicBool::new(false));
-    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop_flag(stop.clone());
+    let stop = Stop::default();
+    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop(stop.clone());
     let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Echo, stop.clone())?;
@@ -196,7 +196,7 @@ fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds
     let memory = Memory::now();
     progress.go();
     wait(&[Stage::Over]);
-    stop.store(true, Ordering::Relaxed);
+    stop.stop();
     let result = running.join();
     serving.join()?;
     let service = result?.0.pop().ok_or(RdmaError::NotConnected(None))?;

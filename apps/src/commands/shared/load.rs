@@ -13,12 +13,11 @@ use linerate_load::report::{BulkReport, Report};
 use linerate_load::{
     Arrivals, Barrier, Bulk, Direction, Errors, Load, OpenLoop, Plan, Times, Traffic, WorkerLoad, allocate_payload,
 };
-use linerate_service::ConnectError;
+use linerate_service::{ConnectError, Stop};
 use serde::Serialize;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -183,7 +182,6 @@ impl LoadArgs {
 pub struct Measured<T> {
     /// Traffic of each worker.
     pub traffic: Vec<T>,
-    /// Errors.
     pub errors: Errors,
     /// Measurement time.
     pub measured: Duration,
@@ -238,21 +236,20 @@ pub fn run_parts<P: WorkerLoad>(
     work: Work,
     make: impl Fn(&Plan, Arc<Barrier>, usize, usize) -> P + Send + Sync + 'static,
 ) -> Result<Measured<P::Traffic>, Error> {
-    let interrupted = signals::stop_flag().map_err(Error::Signals)?;
+    let interrupted = signals::interrupted().map_err(Error::Signals)?;
     args.net.check_remote(args.connect)?;
     let plan = args.plan();
     plan.check()?;
     args.check_local_ports()?;
     let builder = Network::builder().config(args.net.for_client(opening)).core_placement(CorePlacement::Last);
-    let network = builder.stop_flag(interrupted.clone()).build()?;
+    let network = builder.stop(interrupted.clone()).build()?;
     allocate_payload(&network, &args.net.via);
     let context = network.run_context();
     let barrier = Arc::new(Barrier::new(network.workers(), plan.connections));
-    let stop = Arc::new(AtomicBool::new(false));
     let _serving = args.introspection.serve(&network.stats_client(), network.workers())?;
     let running = {
         let (plan, barrier) = (plan.clone(), barrier.clone());
-        network.start(move |ctx| make(&plan, barrier.clone(), ctx.worker, ctx.workers), stop.clone())?
+        network.start(move |ctx| make(&plan, barrier.clone(), ctx.worker, ctx.workers), Stop::default())?
     };
     let mut watch = Watch::new(&plan, &barrier, work);
     while !running.is_finished() && !watch.is_done(&interrupted) {
@@ -260,7 +257,7 @@ pub fn run_parts<P: WorkerLoad>(
     }
     watch.progress.finish_and_clear();
     let stalled = watch.stalled;
-    stop.store(true, Ordering::Relaxed);
+    running.stop();
     let opened = barrier.opened();
     let unopened = plan.connections - opened - barrier.failed();
 
@@ -275,7 +272,7 @@ pub fn run_parts<P: WorkerLoad>(
         all.measured = all.measured.max(outcome.measured);
         all.why = all.why.or(outcome.last_failure);
     }
-    all.interruption = Interruption::of(interrupted.load(Ordering::Relaxed), all.measured, plan.duration)?;
+    all.interruption = Interruption::of(interrupted.is_stopped(), all.measured, plan.duration)?;
     if opened == 0 {
         return Err(Error::no_connection(plan.remote, all.why));
     }
@@ -350,9 +347,9 @@ impl<'a> Watch<'a> {
         self.progress.set_message(message);
     }
 
-    fn is_done(&mut self, interrupted: &AtomicBool) -> bool {
+    fn is_done(&mut self, interrupted: &Stop) -> bool {
         let now = Instant::now();
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted.is_stopped() {
             self.barrier.stop();
         }
         if self.barrier.is_stopped() && !self.stopped {
@@ -431,7 +428,7 @@ mod tests {
         let mut watch = Watch::new(&plan, &barrier, Work { unit: "requests", keys: 500 });
         watch.progress.set_draw_target(ProgressDrawTarget::hidden());
         let mut seen = || {
-            assert!(!watch.is_done(&AtomicBool::new(false)));
+            assert!(!watch.is_done(&Stop::default()));
             (watch.progress.position(), watch.progress.length().unwrap(), watch.progress.message())
         };
         (0..3).for_each(|_| barrier.connection_opened());

@@ -99,9 +99,9 @@ pub fn serve_local<S: Service + 'static, M, R: Send + 'static>(
 where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
-    let (stop, signalled) = signals::stop(end.drain).map_err(Error::Signals)?;
+    let stop = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
-    let builder = Network::builder().config(net.clone()).listen_on(listen.clone()).stop_flag(signalled);
+    let builder = Network::builder().config(net.clone()).listen_on(listen.clone()).stop(stop.clone());
     let network = builder.build()?;
     allocate_payload(&network, &net.via);
     let (workers, context) = (network.workers(), network.run_context());

@@ -7,8 +7,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,14 +16,14 @@ const LOOK: Duration = Duration::from_millis(5);
 /// process and then to its group.
 const REPETITION: Duration = Duration::from_secs(1);
 
-/// Returns a flag that the first SIGINT or SIGTERM sets. Another signal, at least a second later, kills the program.
-pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
+/// Returns a request to stop of the first SIGINT or SIGTERM. Another signal, at least a second later, kills the program.
+pub fn interrupted() -> io::Result<Stop> {
+    let stop = Stop::default();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let flag = stop.clone();
+    let stopper = stop.clone();
     let watch = move || {
         if signals.forever().next().is_some() {
-            flag.store(true, Ordering::Relaxed);
+            stopper.stop();
             kill_by_next(&mut signals, Instant::now());
         }
     };
@@ -42,22 +40,20 @@ fn kill_by_next(signals: &mut Signals, first: Instant) {
     }
 }
 
-/// Returns the stop signal of workers, driven by SIGINT and SIGTERM, and a flag that the first signal sets.
+/// Returns the stop request of workers, driven by SIGINT and SIGTERM.
 ///
 /// The first signal drains workers for up to `drain`. They stop when no connection remains, at the timeout, or at the
 /// second signal, if it comes at least a second later; a third kills the program. If `drain` is zero the first signal
-/// stops workers, as with [`stop_flag`].
-pub fn stop(drain: Duration) -> io::Result<(Stop, Arc<AtomicBool>)> {
+/// stops workers, as with [`interrupted`].
+pub fn stop(drain: Duration) -> io::Result<Stop> {
     if drain.is_zero() {
-        let flag = stop_flag()?;
-        return Ok((flag.clone().into(), flag));
+        return interrupted();
     }
     let stop = Stop::default();
     let signals = Signals::new([SIGINT, SIGTERM])?;
     let stopper = stop.clone();
     thread::Builder::new().name("signals".to_owned()).spawn(move || drain_and_stop(signals, &stopper, drain))?;
-    let flag = stop.draining().clone();
-    Ok((stop, flag))
+    Ok(stop)
 }
 
 /// Drains and stops the workers at the first of `signals`.

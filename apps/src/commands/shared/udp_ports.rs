@@ -7,7 +7,7 @@ use crate::inspect::IntrospectionArgs;
 use linerate::RunContext;
 use linerate::{self as net, CorePlacement, Listen, Network};
 use linerate_bypass::Via;
-use linerate_service::Service;
+use linerate_service::{Service, Stop};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -28,9 +28,8 @@ const TICK: Duration = Duration::from_millis(5);
 pub struct Ports {
     network: Network,
     introspection: IntrospectionArgs,
-    interrupted: Arc<AtomicBool>,
+    interrupted: Stop,
     via: Via,
-    /// Local address.
     pub local: IpAddr,
     /// First local port.
     pub first: u16,
@@ -51,8 +50,8 @@ pub fn check(args: &LoadArgs) -> Result<(), Error> {
 }
 
 impl Ports {
-    /// Opens the network of `args`. A signal sets `interrupted`.
-    pub fn open(args: &LoadArgs, interrupted: Arc<AtomicBool>) -> Result<Ports, Error> {
+    /// Opens the network of `args`. A signal stops `interrupted`.
+    pub fn open(args: &LoadArgs, interrupted: Stop) -> Result<Ports, Error> {
         let local = local(args)?;
         let mut first = FIRST_PORT.start + u16::from_ne_bytes(random()?) % FIRST_PORT.len() as u16;
         let mut attempts = ATTEMPTS;
@@ -60,7 +59,7 @@ impl Ports {
             let udp = (first..).take(args.connections as usize).map(|port| SocketAddr::new(local, port)).collect();
             let listen = Listen { udp, ..Listen::default() };
             let builder = Network::builder().config(args.net.clone()).listen_on(listen);
-            match builder.core_placement(CorePlacement::Last).stop_flag(interrupted.clone()).build() {
+            match builder.core_placement(CorePlacement::Last).stop(interrupted.clone()).build() {
                 Err(net::Error::Kernel(_)) if attempts > 1 => {
                     attempts -= 1;
                     first = FIRST_PORT.start + (first + 997) % FIRST_PORT.len() as u16;
@@ -80,21 +79,21 @@ impl Ports {
     /// flag when it is done. Returns the load, its context, and whether a signal has arrived.
     pub fn run<S: Service<Message = Infallible> + Send + 'static>(
         self,
-        make: impl Fn((Arc<AtomicBool>, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
+        make: impl Fn((Stop, Arc<AtomicBool>)) -> S + Send + Sync + 'static,
     ) -> Result<(Option<S>, RunContext, bool), Error> {
         let Ports { network, introspection, interrupted, via, .. } = self;
         let context = network.run_context();
         let _serving = introspection.serve(&network.stats_client(), network.workers())?;
-        let (done, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let done = Arc::new(AtomicBool::new(false));
         let flags = (interrupted.clone(), done.clone());
-        let running = network.start(move |_| make(flags.clone()), stop.clone())?;
+        let running = network.start(move |_| make(flags.clone()), Stop::default())?;
         while !running.is_finished() && !done.load(Ordering::Relaxed) {
             thread::sleep(TICK);
         }
-        stop.store(true, Ordering::Relaxed);
+        running.stop();
         let (loads, counted) = running.join()?;
         tracing::info!("{}", SummaryReport::new(&counted, &via));
-        Ok((loads.into_iter().next(), context, interrupted.load(Ordering::Relaxed)))
+        Ok((loads.into_iter().next(), context, interrupted.is_stopped()))
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use linerate_service::inspect::{Figure, Gauges, Link, Shortages};
+use linerate_service::inspect::{Gauges, Link, ServiceMetric, Shortages};
 use std::collections::HashSet;
 
 fn snapshot(worker: usize) -> Snapshot {
@@ -61,7 +61,7 @@ fn absent_metrics_have_no_lines() {
 #[test]
 fn values_match_the_page() {
     let mut snapshot = snapshot(0);
-    snapshot.requests = Some(5);
+    snapshot.service.requests = Some(5);
     let (values, page) = (values(&snapshot), page(&[Some(snapshot)]));
     let mut lines = 0;
     for (name, value) in &values {
@@ -83,8 +83,8 @@ fn values_match_the_page() {
 #[test]
 fn histogram_has_buckets_sum_and_count() {
     let mut snapshot = snapshot(3);
-    let figure = |name, part, value| Figure { name, part, value };
-    snapshot.figures =
+    let figure = |name, part, value| ServiceMetric { name, part, value };
+    snapshot.service.others =
         vec![figure("latency", "1e-06", 2), figure("latency", "+Inf", 5), figure("latency sum", "", 1_500_000_000)];
     let page = page(&[Some(snapshot)]);
     let part = "# TYPE linerate_kv_latency_seconds histogram\n\

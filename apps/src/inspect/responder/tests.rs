@@ -1,7 +1,7 @@
 use super::super::server::{self, ClientServer, Endpoint, Listener, MAX_CLIENTS, REQUEST_TIMEOUT};
 use super::*;
 use linerate_load::services::Echo;
-use linerate_service::inspect::{ConnInfo, ConnState, Inspect, Snapshot, TcpInfo};
+use linerate_service::inspect::{ConnInfo, ConnState, Inspect, ServiceMetrics, Snapshot, TcpInfo};
 use linerate_service::mailbox::mailbox;
 use linerate_service::{AppMsg, AppSender, ConnId, WorkerCtx};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,7 +24,7 @@ struct FakeWorker(usize);
 
 impl Inspect for FakeWorker {
     fn snapshot(&mut self) -> Snapshot {
-        Snapshot { requests: Some(3), ..Snapshot::default() }
+        Snapshot { service: ServiceMetrics { requests: Some(3), ..ServiceMetrics::default() }, ..Snapshot::default() }
     }
 
     fn slots(&self) -> usize {

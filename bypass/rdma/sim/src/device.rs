@@ -22,13 +22,11 @@ pub struct DeviceConfig {
     /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses
     /// above belong to IPoIB interfaces.
     pub link: LinkLayer,
-    /// Limits.
     pub limits: DeviceLimits,
     /// Maximum inline size in bytes.
     pub inline: u32,
     /// Maximum message size in bytes.
     pub message: u32,
-    /// MTU.
     pub mtu: Mtu,
     /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; Soft-RoCE
     /// keeps them.
@@ -218,7 +216,6 @@ impl Device {
         std::iter::once(self.config.address).chain(self.config.more_addresses.iter().copied())
     }
 
-    /// Returns the address of a port.
     pub fn address(&self, port: u8) -> IpAddr {
         self.addresses().nth(usize::from(port) - 1).unwrap_or(self.config.address)
     }
@@ -230,7 +227,6 @@ impl Device {
         }
     }
 
-    /// Returns the port with this address.
     pub fn port_of(&self, address: IpAddr) -> Option<u8> {
         Some(self.addresses().position(|own| own == address)? as u8 + 1)
     }

@@ -17,7 +17,6 @@ pub enum Mode {
 /// Steps until a request without a response is retried, whatever the queue pair's time-out is (never if that is 0).
 pub(super) const RETRY_STEPS: u64 = 100;
 
-/// Configuration of a fabric.
 #[derive(Debug, Clone)]
 pub struct FabricConfig {
     /// Seed of the event order.

@@ -61,7 +61,6 @@ pub struct DatagramFaults {
 /// Statistics of datagrams on the whole fabric.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramCounts {
-    /// Sent.
     pub sent: u64,
     /// Longer than the port's MTU.
     pub too_long: u64,
@@ -75,7 +74,6 @@ pub struct DatagramCounts {
     pub no_buffer: u64,
     /// For a buffer that was too short.
     pub short_buffer: u64,
-    /// Received.
     pub received: u64,
 }
 

@@ -49,7 +49,6 @@ impl<T> Table<T> {
         self.0.values_mut().map(|entry| &mut entry.object)
     }
 
-    /// Returns the handles of a device.
     pub fn of(&self, device: usize) -> Vec<Handle> {
         self.0.iter().filter(|(_, entry)| entry.device == device).map(|(&handle, _)| Handle(handle)).collect()
     }
@@ -90,7 +89,6 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// Adds an object to its table.
     pub fn add<T>(&mut self, table: &mut Table<T>, device: usize, object: T) -> Handle {
         self.next += 1;
         table.0.insert(self.next, Entry { device, object });

@@ -28,7 +28,6 @@ use std::sync::Arc;
 /// Windows of an end.
 pub const WINDOWS: usize = 8;
 
-/// One end.
 pub struct End<S: Service = Peer> {
     pub device: Arc<SimDevice>,
     pub worker: Worker<SimDevice, S>,

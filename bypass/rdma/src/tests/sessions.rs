@@ -226,7 +226,6 @@ impl Stranger {
     }
 }
 
-/// Returns a datagram of a session with `message`.
 fn datagram(session: u64, number: u32, message: &[u8]) -> Vec<u8> {
     let header = DatagramHeader { session, number, has_message: !message.is_empty(), expected: 0, room: 32, early: 0 };
     let mut bytes = vec![0; DatagramHeader::LEN];
@@ -256,7 +255,6 @@ fn datagrams_of_third_parties_are_dropped() {
     assert!(dropped.values().sum::<u64>() >= 100, "{dropped:?}");
 }
 
-/// Session of a [`Stranger`].
 const STRANGE_SESSION: u64 = FIRST_SESSION + 9;
 
 /// Creates two ends, the second of which has a session with the returned peer.

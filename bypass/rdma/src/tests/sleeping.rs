@@ -63,7 +63,7 @@ impl Service for Pinger {
         self.report(Event::Opened);
     }
 
-    fn on_message(&mut self, net: &mut impl Transport, order: Order) {
+    fn message(&mut self, net: &mut impl Transport, order: Order) {
         let conn = self.conn.unwrap();
         match order {
             Order::SetTimer => net.set_timer(conn, Some(TIMER)),

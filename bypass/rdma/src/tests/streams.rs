@@ -86,7 +86,7 @@ fn random_sends_arrive_in_order() {
 }
 
 #[test]
-fn memory_of_unsignalled_requests_is_released() {
+fn stream_longer_than_its_memory_arrives_with_seldom_signalled_requests() {
     let defaults = Setup::default();
     let config = Config { sends: 1000, signal_every: 990, tx_buffer: 1 << 20, ..defaults.config };
     let setup = Setup { config, inline: 0, offers: false, memory: 128 << 10, ..defaults };

@@ -27,6 +27,7 @@ use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
 use crate::xdp::{Attachment, Endpoints, KernelSocket, NotReserved, SharedInterface, XdpError};
 use crate::{Capabilities, MacAddr, Via};
+use linerate_service::Stop;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -72,7 +73,7 @@ pub struct PortConfig {
     /// Maximum time to wait for the other end of a link to which this end connects; `None` for no limit.
     pub peer_timeout: Option<Duration>,
     /// Flag that ends the wait for the other end.
-    pub stop: Arc<AtomicBool>,
+    pub stop: Stop,
 }
 
 impl Default for PortConfig {
@@ -92,7 +93,7 @@ impl Default for PortConfig {
             endpoints: None,
             force: false,
             peer_timeout: None,
-            stop: Arc::new(AtomicBool::new(false)),
+            stop: Stop::default(),
         }
     }
 }
@@ -234,7 +235,7 @@ impl Port {
                 Ok(shared) => break shared,
                 Err(error) => error,
             };
-            if is_busy_xsk(&error) && began.elapsed() < XSK_RELEASE && !config.stop.load(Ordering::Relaxed) {
+            if is_busy_xsk(&error) && began.elapsed() < XSK_RELEASE && !config.stop.is_ending() {
                 std::thread::sleep(XSK_RETRY);
                 continue;
             }
@@ -252,7 +253,7 @@ impl Port {
             if config.peer_timeout.is_some_and(|timeout| waited >= timeout) {
                 return Err(OpenError::NoPeer { socket: socket.clone(), peer, waited });
             }
-            if config.stop.load(Ordering::Relaxed) {
+            if config.stop.is_ending() {
                 return Err(OpenError::Stopped);
             }
             if waited < RETRY_INTERVAL {
@@ -386,7 +387,7 @@ fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Ins
         std::thread::spawn(move || open_once(&eal, &spec, &config))
     };
     while !opening.is_finished() {
-        if config.stop.load(Ordering::Relaxed) {
+        if config.stop.is_ending() {
             return Err(OpenError::Stopped);
         }
         let waited = began.elapsed();

@@ -201,11 +201,11 @@ impl Service for Gardener {
 
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
-    fn on_message(&mut self, _: &mut impl Transport, (): ()) {
+    fn message(&mut self, _: &mut impl Transport, (): ()) {
         self.stopped = true;
     }
 
-    fn poll(&mut self, _: &mut impl Transport) -> Option<linerate_service::time::Duration> {
+    fn turn(&mut self, _: &mut impl Transport) -> Option<linerate_service::time::Duration> {
         self.turns += 1;
         (!self.stopped).then_some(Duration::from_millis(2))
     }

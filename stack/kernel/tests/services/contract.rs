@@ -187,7 +187,7 @@ impl Service for Contract {
         }
     }
 
-    fn poll(&mut self, _: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, _: &mut impl Transport) -> Option<Duration> {
         self.assert_none_pending("tend");
         None
     }

@@ -60,7 +60,7 @@ impl Service for Deferred {
         Self::send(net, conn, waiting);
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, waiting: &mut VecDeque<Bytes>, reply: Bytes) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, waiting: &mut VecDeque<Bytes>, reply: Bytes) {
         waiting.push_back(reply);
         Self::send(net, conn, waiting);
     }

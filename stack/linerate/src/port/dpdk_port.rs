@@ -3,8 +3,7 @@
 use crate::error::Error;
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Backing, Eal, EalConfig, Port, PortConfig};
-use linerate_service::Summary;
-use std::sync::atomic::{AtomicBool, Ordering};
+use linerate_service::{Stop, Summary};
 use std::time::{Duration, Instant};
 
 /// Timeout for the link to come up. Connecting begins after it even if the link is down: some devices do not report
@@ -36,10 +35,10 @@ pub fn open(
     Ok((eal, port))
 }
 
-/// Waits until the link is up or `stop` is set: SYNs sent before are lost.
-pub fn await_link(port: &Port, stop: &AtomicBool) {
+/// Waits until the link is up or `stop`: SYNs sent before are lost.
+pub fn await_link(port: &Port, stop: &Stop) {
     let end = Instant::now() + LINK_LIMIT;
-    while !port.link_up() && !stop.load(Ordering::Relaxed) && Instant::now() < end {
+    while !port.link_up() && !stop.is_ending() && Instant::now() < end {
         std::thread::sleep(LINK_PERIOD);
     }
 }

@@ -15,7 +15,7 @@ use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Summary, WorkerCtx};
 use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Default keepalive idle time of servers, equal to the default of Redis (`tcp-keepalive`): connections of clients that
@@ -53,8 +53,8 @@ pub struct Port {
 
 impl Port {
     /// Starts EAL and opens the port with a queue pair for each of `workers` workers. Waiting for the other end of a
-    /// link ends when `stop` is set.
-    pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
+    /// link ends when `stop`.
+    pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Stop) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let tcp = listen.all_tcp(workers)?;
         let host =

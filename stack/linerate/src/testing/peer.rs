@@ -219,7 +219,7 @@ impl Service for Peer {
         self.conns[conn.0].peer_closed = true;
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<std::time::Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<std::time::Duration> {
         while let Some(conn) = self.pending.pop_front() {
             self.progress(net, conn);
         }

@@ -260,7 +260,7 @@ mod tests {
 
         fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
-        fn poll(&mut self, _: &mut impl Transport) -> Option<std::time::Duration> {
+        fn turn(&mut self, _: &mut impl Transport) -> Option<std::time::Duration> {
             self.0 += 1;
             None
         }

@@ -70,14 +70,14 @@ fn pool_is_a_client_of_the_line_protocol() {
 }
 
 #[test]
-fn run_ends_with_its_flag_and_returns_the_counters() {
-    let flag = std::sync::Arc::default();
-    let builder = Network::builder().listen("127.0.0.1:0".parse().unwrap()).stop_flag(std::sync::Arc::clone(&flag));
+fn run_ends_on_request_and_returns_the_counters() {
+    let stop = Stop::default();
+    let builder = Network::builder().listen("127.0.0.1:0".parse().unwrap()).stop(stop.clone());
     let network = builder.build().unwrap();
     let address = network.listening()[0];
     let client = std::thread::spawn(move || {
         let reply = exchange(address, b"1\n2\n");
-        flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.stop();
         reply
     });
     let summary = network.run(|_| Sum).unwrap();

@@ -185,7 +185,6 @@ fn proxy_resets_clients_of_an_unreachable_server() {
 
 type Reply = Result<String, String>;
 
-/// Sends a request to the pool, and returns the receiver of its reply.
 fn request(pool: &AppSender<Request>, line: &str) -> Receiver<Reply> {
     let (reply, replies) = channel();
     assert!(pool.send_to_worker(0, Request { line: line.to_owned(), reply }).is_ok());

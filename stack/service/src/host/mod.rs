@@ -193,12 +193,12 @@ impl<N: HostedNet, S: Service> ServiceHost<N, S> {
             read += 1;
             match message {
                 AppMsg::Query(query) => query.answer(self),
-                AppMsg::Message { to: None, message } => self.service.on_message(&mut self.net, message),
+                AppMsg::Message { to: None, message } => self.service.message(&mut self.net, message),
                 AppMsg::Message { to: Some(id), message } => {
                     if self.net.table().slots.get(id).is_some_and(|conn| conn.life().is_served())
                         && let Some(Some(state)) = self.states.get_mut(id.slot())
                     {
-                        self.service.on_conn_message(&mut self.net, id, state, message);
+                        self.service.conn_message(&mut self.net, id, state, message);
                     }
                 }
             }
@@ -237,9 +237,7 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
             worker: self.net.worker(),
             summary: self.net.summary().clone(),
             gauges: Gauges { connections: self.net.table().slots.len() as u64, ..Gauges::default() },
-            requests: self.service.requests(),
-            slow_requests: self.service.slow_requests(),
-            figures: self.service.figures(),
+            service: self.service.metrics(),
             ..Snapshot::default()
         }
     }

@@ -81,12 +81,19 @@ pub struct Snapshot {
     pub passed_frames: Option<u64>,
     /// Link of the port, on the first worker; `None` without a port.
     pub link: Option<Link>,
-    /// Requests served: [`Service::requests`](crate::Service::requests).
+    /// Metrics of the service.
+    pub service: ServiceMetrics,
+}
+
+/// Metrics of a service: [`Service::metrics`](crate::Service::metrics).
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct ServiceMetrics {
+    /// Requests served, if the service counts them.
     pub requests: Option<u64>,
-    /// Requests that delayed others: [`Service::slow_requests`](crate::Service::slow_requests).
+    /// Requests that delayed other connections noticeably, if the service measures that.
     pub slow_requests: Option<u64>,
-    /// Figures of the service: [`Service::figures`](crate::Service::figures).
-    pub figures: Vec<Figure>,
+    /// Further metrics.
+    pub others: Vec<ServiceMetric>,
 }
 
 /// Link of a port.
@@ -98,10 +105,10 @@ pub struct Link {
     pub is_up: bool,
 }
 
-/// Figure of a service.
+/// Metric of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figure {
-    /// Name, common to the figures of one kind.
+pub struct ServiceMetric {
+    /// Name, common to the metrics of one kind.
     pub name: &'static str,
     /// Part that the value belongs to, or `""` if there is only one.
     pub part: &'static str,

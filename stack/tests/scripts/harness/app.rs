@@ -455,7 +455,7 @@ impl Service for App {
         self.event(*port, net.now(), AppEvent::PeerClosed);
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, port: &mut u16, command: Command) {
         self.execute(net, conn, *port, command);
     }
 

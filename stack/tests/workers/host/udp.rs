@@ -30,7 +30,7 @@ impl Service for DatagramLog {
 
     fn opened(&mut self, _: &mut impl Transport, _: ConnId, _: Origin) {}
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         for datagram in self.to_send.drain(..) {
             self.refused += usize::from(net.send_datagram(datagram).is_err());
         }

@@ -55,16 +55,16 @@ impl Service for Deferred {
         0
     }
 
-    fn on_conn_message(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
+    fn conn_message(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut u32, message: &'static str) {
         assert_eq!(net.write(conn, message.as_bytes()), message.len());
         self.answered.push((conn, message));
     }
 
-    fn on_message(&mut self, _: &mut impl Transport, message: &'static str) {
+    fn message(&mut self, _: &mut impl Transport, message: &'static str) {
         self.messages.push(message);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         self.polled = net.now();
         self.rest
     }

@@ -1,7 +1,7 @@
 //! Reads of copies of the strings of other shards, in place of requests to their workers.
 
 use crate::store::{CopyEntry, Key, LONG_THRESHOLD, ReadCopies};
-use linerate_service::inspect::Figure;
+use linerate_service::inspect::ServiceMetric;
 use std::sync::Arc;
 
 /// Bounds of the number of reads in a window.
@@ -70,7 +70,7 @@ impl CopyReader {
     }
 
     /// Returns the number of reads of strings of other shards, by result.
-    pub fn figures(&self) -> impl Iterator<Item = Figure> {
+    pub fn figures(&self) -> impl Iterator<Item = ServiceMetric> {
         let (missed, paused) = if self.is_paused { (0, self.failures) } else { (self.failures, 0) };
         let by_result = [
             ("hit", self.hits_before + self.successes),
@@ -78,7 +78,7 @@ impl CopyReader {
             ("paused", self.paused_before + paused),
         ];
         let by_result = by_result.into_iter().filter(|_| !self.copies.is_empty());
-        by_result.map(|(part, value)| Figure { name: "copy reads", part, value })
+        by_result.map(|(part, value)| ServiceMetric { name: "copy reads", part, value })
     }
 
     /// Prefetches the entries of the shard `owner` for `hash`.

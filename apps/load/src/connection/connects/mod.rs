@@ -7,6 +7,7 @@ pub use port_wait::PortWaits;
 use super::{Barrier, OPENING_AT_ONCE, OPENING_TICK, Plan, WorkerLoad, share};
 use crate::pattern::Position;
 use crate::{Errors, Outcome, Times};
+use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 use port_wait::{PortWait, Step};
@@ -329,7 +330,7 @@ impl Service for Connects {
         self.open_more(net);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         match self.port_wait {
             // While connections wait for a port, no other event may occur that retries them.
             Some(_) => self.open_more(net),
@@ -342,8 +343,8 @@ impl Service for Connects {
         }
     }
 
-    fn requests(&self) -> Option<u64> {
-        Some(self.outcome.traffic.connections)
+    fn metrics(&self) -> ServiceMetrics {
+        ServiceMetrics { requests: Some(self.outcome.traffic.connections), ..ServiceMetrics::default() }
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> ConnState {

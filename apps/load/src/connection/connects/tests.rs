@@ -17,7 +17,7 @@ fn connects(connections: usize, request: usize, most: u64) -> (FakeTransport<Con
 /// Advances time and runs a turn.
 fn pass(net: &mut FakeTransport<ConnState>, service: &mut Connects, time: Duration) {
     net.now += time;
-    service.poll(net);
+    service.turn(net);
 }
 
 fn echo(net: &mut FakeTransport<ConnState>, service: &mut Connects, conn: ConnId) {
@@ -100,7 +100,7 @@ fn connection_without_an_answer_counts_with_its_age() {
     let (mut net, mut service, barrier) = connects(3, 10, u64::MAX);
     service.plan.warm_up = Duration::ZERO;
     barrier.begin();
-    service.poll(&mut net);
+    service.turn(&mut net);
     // Of one connection the handshake is not answered, of another the request; the third is replaced by a fourth.
     let conns = [0, 1].map(|_| net.establish(&mut service));
     pass(&mut net, &mut service, SECOND / 40);
@@ -118,7 +118,7 @@ fn connections_without_request_are_opened_and_timed() {
     let (mut net, mut service, barrier) = connects(1, 0, 2);
     service.plan.warm_up = Duration::ZERO;
     barrier.begin();
-    service.poll(&mut net);
+    service.turn(&mut net);
     for _ in 0..2 {
         assert!(!barrier.all_done());
         net.now += SECOND / 4;
@@ -175,7 +175,7 @@ fn without_port() -> (FakeTransport<ConnState>, Connects, Arc<Barrier>) {
     let conn = net.establish(&mut service);
     echo(&mut net, &mut service, conn);
     barrier.begin();
-    service.poll(&mut net);
+    service.turn(&mut net);
     gone(&mut net, &mut service, conn);
     net.refuse(&mut service, ConnectError::NoLocalAddress);
     (net, service, barrier)

@@ -14,6 +14,7 @@
 
 use super::{Barrier, Corrupt, OPENING_AT_ONCE, OPENING_TICK, Plan, Traffic, WorkerLoad, share};
 use crate::{Errors, Outcome};
+use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnectError, OneSidedResult, Origin, Service, Transport};
 use std::convert::Infallible;
@@ -335,7 +336,7 @@ impl<T: Traffic> Service for Load<T> {
 
     /// Sends due requests without waiting for the timer, which may fire later than the next turn.
     #[inline]
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let due = self.outcome.traffic.due()?;
         self.ends_at()?;
         if due > net.now() {
@@ -450,8 +451,8 @@ impl<T: Traffic> Service for Load<T> {
         self.arm_timer(net);
     }
 
-    fn requests(&self) -> Option<u64> {
-        self.outcome.traffic.answered()
+    fn metrics(&self) -> ServiceMetrics {
+        ServiceMetrics { requests: self.outcome.traffic.answered(), ..ServiceMetrics::default() }
     }
 
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, slot: usize, _: CloseReason) {

@@ -222,13 +222,13 @@ fn open_loop_counts_requests_due_while_measuring() {
 fn due_requests_are_sent_at_each_turn_without_a_timer() {
     let (mut load, mut net) = open(1, Duration::ZERO);
     let conn = net.alive()[0];
-    assert_eq!(load.poll(&mut net), Some(MILLISECOND));
+    assert_eq!(load.turn(&mut net), Some(MILLISECOND));
     net.now += MILLISECOND;
-    assert_eq!((load.poll(&mut net), net.sent(conn).len()), (Some(MILLISECOND), 20));
+    assert_eq!((load.turn(&mut net), net.sent(conn).len()), (Some(MILLISECOND), 20));
     net.now += MILLISECOND;
-    assert_eq!((load.poll(&mut net), net.sent(conn).len()), (None, 20), "there is no room");
+    assert_eq!((load.turn(&mut net), net.sent(conn).len()), (None, 20), "there is no room");
     let (mut closed, _, mut net) = measuring(1);
-    assert_eq!(closed.poll(&mut net), None);
+    assert_eq!(closed.turn(&mut net), None);
 }
 
 #[test]

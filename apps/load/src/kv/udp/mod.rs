@@ -8,7 +8,7 @@ use crate::{Keyspace, Traffic};
 use linerate_bypass::BufferPool;
 use linerate_kv::memcached::udp::{Frame, HEADER};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Stop, Transport};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -110,18 +110,14 @@ pub struct UdpKvLoad {
     stalled: bool,
     datagram_errors: DatagramErrors,
     measured: Duration,
-    interrupted: Arc<AtomicBool>,
+    interrupted: Stop,
     over: Arc<AtomicBool>,
 }
 
 impl UdpKvLoad {
     /// Creates a load of `space`, which uses memcached's protocol and values up to [`LONGEST`]. `interrupted` ends the
     /// load; the load sets `over` at its end.
-    pub fn new(
-        space: Arc<Keyspace>,
-        plan: UdpPlan,
-        (interrupted, over): (Arc<AtomicBool>, Arc<AtomicBool>),
-    ) -> UdpKvLoad {
+    pub fn new(space: Arc<Keyspace>, plan: UdpPlan, (interrupted, over): (Stop, Arc<AtomicBool>)) -> UdpKvLoad {
         let (ports, depth) = (space.plan.connections.max(1), space.plan.depth.max(1));
         let of_port = depth.max(FILLING.div_ceil(ports)).next_power_of_two();
         let mut load = KvLoad::new(space);
@@ -390,9 +386,9 @@ impl Service for UdpKvLoad {
         net.abort(conn);
     }
 
-    fn poll(&mut self, net: &mut impl Transport) -> Option<Duration> {
+    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         let now = net.now();
-        if self.interrupted.load(Ordering::Relaxed) {
+        if self.interrupted.is_stopped() {
             self.stop(now);
         }
         if !self.turn(now) {

@@ -80,13 +80,13 @@ impl Pair {
 
     fn turn(&mut self) {
         let turned = |Datagram { local, remote, payload }| Datagram { local: remote, remote: local, payload };
-        self.is_over |= self.load.poll(&mut self.net).is_none();
+        self.is_over |= Service::turn(&mut self.load, &mut self.net).is_none();
         self.most = self.most.max(self.load.slots.iter().filter(|slot| slot.pending.is_some()).count());
         for request in std::mem::take(&mut self.net.datagrams) {
             assert!(request.payload.len() <= REQUEST);
             self.kv.datagram(&mut self.server, turned(request));
         }
-        self.kv.poll(&mut self.server);
+        self.kv.turn(&mut self.server);
         self.net.now += MILLI;
         self.server.now += MILLI;
         let mut answers = std::mem::take(&mut self.server.datagrams);

@@ -7,7 +7,6 @@ use crate::world::World;
 use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData, QpState};
 use std::net::SocketAddr;
 
-/// Steps of time-wait.
 const TIME_WAIT_STEPS: u64 = 200;
 
 impl World {

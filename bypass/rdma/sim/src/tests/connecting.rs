@@ -27,7 +27,6 @@ impl Party {
         call!(self.end.sim.cm_get_event(self.channel)).unwrap()
     }
 
-    /// Returns the only event.
     pub fn only(&self) -> CmEvent {
         let event = self.event().expect("an event");
         assert_eq!(self.event(), None);

@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 pub enum Role {
     /// Sends its data and closes after receiving the echo.
     Sends,
-    /// Echoes.
     Echoes,
     /// Executes its one-sided operations, one at a time per connection, and closes a connection when none is left.
     Requests,
