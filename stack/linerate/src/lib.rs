@@ -43,6 +43,7 @@
 //! | `smoltcp-engine` | smoltcp's TCP as an alternative to the native engine of the stack |
 //! | `async` | `tasks`, services written with async/await |
 //! | `tokio`, `futures`, `hyper` | traits of these libraries for the streams of `tasks` |
+//! | `bytes` | conversions between [`Bytes`] and `bytes::Bytes` |
 //! | `clap` | `clap::Args` for [`NetConfig`]: a program has the network options of the command `linerate` |
 //! | `serde` | `Deserialize` for [`NetConfig`] and its parts, `Serialize` for [`RunContext`] |
 #![forbid(unsafe_code)]

@@ -1,5 +1,7 @@
 //! Owned, shared slices of bytes.
 
+#[cfg(feature = "bytes")]
+mod convert;
 mod queue;
 
 pub use queue::{BytesQueue, VECTOR};
@@ -188,6 +190,12 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         // SAFETY: readable and not written while this value holds its reference (contract of `from_owner`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 
