@@ -261,7 +261,7 @@ mod tests {
             let Config { buffers, sends, inline, signal_every, list, .. } = Config::default();
             let told =
                 [buffers.into(), sends.into(), inline as usize, signal_every, list].map(|n| format!("[default: {n}]"));
-            let after = help.split("--rdma-").filter_map(|part| part.split_once("[default: "));
+            let after = help.split("--rdma-").skip(1).filter_map(|part| part.split_once("[default: "));
             let found: Vec<String> =
                 after.map(|(_, rest)| format!("[default: {}]", rest.split(']').next().unwrap())).collect();
             assert_eq!(found[..5], told);

@@ -1,4 +1,5 @@
-//! [`ThreadingMode::Split`](crate::ThreadingMode::Split): workers that run only their transport, with each service on its own thread beside its worker.
+//! Workers that run only their transport, with each service on a thread of its own next to its worker
+//! ([`ThreadingMode::Split`](crate::ThreadingMode::Split)).
 
 use crate::config::NetConfig;
 use crate::error::Error;
