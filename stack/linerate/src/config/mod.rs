@@ -471,11 +471,11 @@ impl NetConfig {
                 return Err(Error::NotWith { setting, via: "af_xdp:INTERFACE,share" });
             }
         }
-        if self.engine == Some(TcpEngine::Smoltcp) {
-            if let Some(setting) = first_given!(self, ""; idle_timeout).or(self.native.given()) {
-                return Err(Error::OnlyWith { setting, with: "`engine` native" });
-            }
-            #[cfg(not(feature = "smoltcp-engine"))]
+        let is_smoltcp = self.engine == Some(TcpEngine::Smoltcp);
+        if is_smoltcp && let Some(setting) = first_given!(self, ""; idle_timeout).or(self.native.given()) {
+            return Err(Error::OnlyWith { setting, with: "`engine` native" });
+        }
+        if is_smoltcp && !cfg!(feature = "smoltcp-engine") {
             return Err(Error::NoSmoltcpEngine);
         }
         if self.ip.is_empty() && !self.dhcp && !self.slaac && !self.uses_kernel_addresses() {
