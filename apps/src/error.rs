@@ -95,9 +95,6 @@ pub enum Error {
     /// Memory for counters could not be allocated.
     #[error("--counters {count}: {error}: lower the count or add memory")]
     Counters { count: u32, error: std::io::Error },
-    /// Memory for copies of values could not be allocated.
-    #[error("--read-copies {bytes}: {error}: lower the size or add memory")]
-    ReadCopies { bytes: usize, error: io::Error },
     /// Exported memory could not be allocated.
     #[error("--export {bytes}: {error}: lower the size or add memory")]
     Export { bytes: u64, error: io::Error },

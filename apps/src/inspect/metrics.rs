@@ -172,26 +172,6 @@ const METRICS: &[Metric] = &[
                one burst in 16 (key-value only). Requests that wait for several shards are not included.",
         values: Values::Histogram("latency", "latency sum"),
     },
-    Metric {
-        name: "linerate_kv_copy_reads_total",
-        kind: Kind::Counter,
-        help: "GETs of strings of other workers, by result: hit in a copy, miss, or paused, while copies are of little \
-               use (--read-copies only).",
-        values: Values::By("result", |snapshot| figures(snapshot, "copy reads")),
-    },
-    counter("linerate_kv_copies_made_total", "Copies made for other workers (--read-copies only).", |snapshot| {
-        figure(snapshot, "copies made")
-    }),
-    gauge(
-        "linerate_kv_copies_bytes",
-        "Memory in use by the copies for other workers, including copies of changed keys (--read-copies only).",
-        |snapshot| figure(snapshot, "copies bytes"),
-    ),
-    counter(
-        "linerate_kv_copies_evicted_bytes_total",
-        "Memory of copies that newer copies overwrote, or that were removed all at once (--read-copies only).",
-        |snapshot| figure(snapshot, "copies evicted bytes"),
-    ),
     counter(
         "linerate_rx_bursts_total",
         "Iterations that received frames (kernel: bytes or datagrams, RDMA: completions).",

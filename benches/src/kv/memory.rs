@@ -4,7 +4,7 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
 use linerate_kv::export::{Export, Layout};
-use linerate_kv::service::{Config, Hub, Kv, ReadCopies};
+use linerate_kv::service::{Config, Hub, Kv};
 use linerate_service::time::Instant;
 use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
 use std::net::SocketAddr;
@@ -22,8 +22,6 @@ const BESIDE: usize = 256;
 pub struct Beside {
     /// Bytes of an export for peers; 0 for none.
     pub export: usize,
-    /// Bytes of copies for reads by other workers; 0 for none.
-    pub copies: usize,
     /// True if the workers are nodes of a cluster.
     pub is_cluster: bool,
 }
@@ -33,7 +31,7 @@ pub struct Beside {
 /// # Panics
 /// If memory is unavailable, or the export is too small.
 pub fn hub(workers: usize, keys: u64, value: usize, beside: Beside) -> Arc<Hub> {
-    let Beside { export, copies, is_cluster } = beside;
+    let Beside { export, is_cluster } = beside;
     let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
@@ -41,8 +39,7 @@ pub fn hub(workers: usize, keys: u64, value: usize, beside: Beside) -> Arc<Hub> 
         let layout = Layout::fitting(export, workers, 1).expect("room for an export");
         (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
     });
-    let copies = ReadCopies::of_shards(copies, workers).expect("memory");
-    let config = Config { settings, workers, memcached: None, arena, export, counters: None, copies };
+    let config = Config { settings, workers, memcached: None, arena, export, counters: None };
     if is_cluster {
         let map = ClusterMap::of_one_process(None, 6379, workers, 1).expect("at most 255 workers");
         return Hub::in_cluster(config, map);

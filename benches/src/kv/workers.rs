@@ -370,18 +370,6 @@ mod tests {
     }
 
     #[test]
-    fn copies_replace_requests_to_other_workers() {
-        let mut workers = workers_with(2, Beside { copies: 1 << 20, ..Beside::default() });
-        for (at_once, by_mget) in [(1, false), (8, false), (8, true)] {
-            let pattern = AccessPattern { at_once, by_mget, owner: KeyOwner::Any };
-            (0..10).for_each(|_| _ = workers.request_keys(pattern, 1000).unwrap());
-            let sent = messages_sent(&workers);
-            workers.request_keys(pattern, 1000).unwrap();
-            assert_eq!(messages_sent(&workers), sent, "{pattern:?}");
-        }
-    }
-
-    #[test]
     fn clients_that_know_slots_cause_no_messages() {
         let mut workers = workers_with(2, Beside { is_cluster: true, ..Beside::default() });
         let sent = messages_sent(&workers);

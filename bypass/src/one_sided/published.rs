@@ -119,13 +119,6 @@ impl Published {
     }
 }
 
-impl AsRef<[AtomicU64]> for Published {
-    #[inline(always)]
-    fn as_ref(&self) -> &[AtomicU64] {
-        self.words()
-    }
-}
-
 impl std::fmt::Debug for Published {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Published({} bytes of {})", self.region.len, self.backing())

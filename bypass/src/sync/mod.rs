@@ -5,7 +5,6 @@
 
 pub(crate) mod free_list;
 pub(crate) mod refcount;
-pub mod shared_cache;
 pub(crate) mod waker;
 
 pub(crate) mod atomic {

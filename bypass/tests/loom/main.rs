@@ -21,12 +21,9 @@ mod refcnt;
 mod refcount;
 #[path = "../../src/arena/buddy/return_list.rs"]
 mod return_list;
-#[path = "../../src/sync/shared_cache.rs"]
-mod shared_cache;
 #[path = "../../../stack/service/src/sync/sleep_flag.rs"]
 mod sleep_flag;
 
-mod caches;
 mod lists;
 mod segments;
 mod workers;

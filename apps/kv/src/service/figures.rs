@@ -30,11 +30,9 @@ impl Kv {
         let commands = [("get", gets)].into_iter().chain(others);
         figures.extend(commands.map(|(part, value)| ServiceMetric { name: "commands", part, value }));
         figures.extend(self.latency.figures());
-        figures.extend(self.copies.figures());
         if let Some(store) = &self.stores[self.worker] {
             let classes = store.memory_by_class();
             figures.extend(classes.map(|(part, bytes)| ServiceMetric { name: "memory", part, value: bytes as u64 }));
-            figures.extend(store.copy_figures());
         }
         figures
     }

@@ -38,8 +38,6 @@ pub use workers::access::PasswordConflict;
 pub use workers::hub::{Config, Hub};
 pub use workers::messages::Message;
 
-pub use crate::store::ReadCopies;
-
 use crate::commands::{Session, Settings, Stats};
 use crate::memcached;
 use crate::resp;
@@ -63,7 +61,6 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use udp::Datagrams;
-use workers::copy_reader::CopyReader;
 use workers::map_change::MapChange;
 use workers::messages::Outbox;
 use workers::remote_batch::RemoteBatch;
@@ -81,8 +78,6 @@ pub struct Kv {
     is_routed: bool,
     /// The keys of memcached clients are in this worker's shard, regardless of their hash.
     keeps_memcached: bool,
-    /// Copies of the strings of other shards.
-    copies: CopyReader,
     map_change: MapChange,
     /// Writes are copied to an RDMA-readable export.
     exports: bool,
@@ -157,7 +152,6 @@ impl Kv {
             stores,
             hasher: hub.hasher(),
             placement: hub.placement(worker),
-            copies: CopyReader::new(hub.copies()),
             keeps_memcached: hub.shards_memcached(),
             map_change: MapChange::default(),
             is_routed: workers > 1 || hub.is_cluster(),

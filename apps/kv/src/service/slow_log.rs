@@ -163,8 +163,8 @@ mod tests {
     fn request_of_10_ms_is_counted_and_logged() {
         let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
-        let (export, counters, copies) = (None, None, Default::default());
-        let config = Config { settings, workers: 1, memcached: None, arena, export, counters, copies };
+        let (export, counters) = (None, None);
+        let config = Config { settings, workers: 1, memcached: None, arena, export, counters };
         let hub = Hub::new(config);
         let (sender, _mail) = mailbox(4);
         let mut kv =

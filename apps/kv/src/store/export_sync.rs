@@ -36,7 +36,6 @@ impl Store {
     #[inline(never)]
     fn note_write_slow(&mut self, hash: u64, location: Location) {
         self.watches.changed(hash);
-        self.drop_copy(hash);
         self.write_export(location);
     }
 
@@ -56,9 +55,8 @@ impl Store {
 
     /// Reports that the item at `location` is about to be removed.
     #[inline(always)]
-    pub(super) fn note_removal(&mut self, hash: u64, location: Location) {
+    pub(super) fn note_removal(&mut self, location: Location) {
         if self.has_observers {
-            self.drop_copy(hash);
             self.remove_export(location);
         }
     }
@@ -79,7 +77,6 @@ impl Store {
 
     /// Removes the string under `key` from the export after a hash replaced it.
     pub(super) fn unexport_string(&mut self, key: &crate::store::Key) {
-        self.drop_copy(key.hash);
         if let Some(export) = self.export.as_mut().filter(|_| key.space == EXPORTED_KEYSPACE) {
             export.remove(key.bytes);
         }
@@ -87,7 +84,6 @@ impl Store {
 
     /// Removes all strings of `space` from the export.
     pub(super) fn unexport_all(&mut self, space: u8) {
-        self.drop_copies();
         if space == EXPORTED_KEYSPACE
             && let Some(export) = &mut self.export
         {

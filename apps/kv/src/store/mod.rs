@@ -5,7 +5,6 @@ mod export_sync;
 mod index;
 mod keyspaces;
 mod memory;
-mod read_copies;
 mod reclaim;
 mod stats;
 mod values;
@@ -19,7 +18,6 @@ pub use keyspaces::KEYSPACES;
 pub use memory::heap::MAX_SHARD;
 pub use memory::item::ItemMeta;
 pub use memory::long_value::{Long, LongWriter, Str, Value};
-pub use read_copies::{CopyEntry, ReadCopies};
 pub use reclaim::eviction::{Evictable, EvictionPolicy};
 pub use stats::ShardStats;
 pub use values::fetch::Fetched;
@@ -32,7 +30,6 @@ use linerate_bypass::arena::{Arena, ArenaConfig};
 use memory::heap::Heap;
 use memory::item::{Form, Item, ItemHeader};
 use memory::slab::Slab;
-use read_copies::CopyWriter;
 use reclaim::expiry_wheel::Wheel;
 use reclaim::lost_slots::LostSlots;
 use std::sync::Arc;
@@ -150,9 +147,7 @@ pub struct Store {
     watches: Watches,
     /// RDMA-readable copy of short strings.
     export: Option<Box<Writer>>,
-    /// Copies of short strings for reads of other workers.
-    copies: Option<Box<CopyWriter>>,
-    /// True if there is an export, a writer of copies, or a watched key. Writes test only this flag.
+    /// True if there is an export or a watched key. Writes test only this flag.
     has_observers: bool,
     evict: EvictionPolicy,
     memory: usize,
@@ -203,7 +198,6 @@ impl Store {
             keyspaces: Keyspaces::new(stats.clone()),
             watches: Watches::default(),
             export: None,
-            copies: None,
             has_observers: false,
             evict: config.evict,
             memory: config.memory,
@@ -342,7 +336,7 @@ impl Store {
 
     /// Removes the item at `location` from the index.
     fn unlink(&mut self, hash: u64, location: Location) {
-        self.note_removal(hash, location);
+        self.note_removal(location);
         self.index.remove(hash, location);
         self.keyspaces.remove_item_of(self.item(location).space());
     }

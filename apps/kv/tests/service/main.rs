@@ -2,7 +2,6 @@
 
 mod bits;
 mod cluster;
-mod copies;
 mod datagrams;
 mod fairness;
 mod figures;

@@ -3,7 +3,7 @@
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
-use linerate_kv::service::{Config, Hub, Kv, Message, ReadCopies};
+use linerate_kv::service::{Config, Hub, Kv, Message};
 use linerate_service::mailbox::{Receiver, mailbox};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
@@ -238,9 +238,8 @@ impl TestServer {
         let mut settings = Settings { memory: 64 << 20, ..Settings::default() };
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-        let copies = ReadCopies::of_shards(1 << 20, workers).unwrap();
         let (export, counters) = (None, None);
-        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export, counters, copies };
+        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export, counters };
         let hub = match map {
             Some(map) => Hub::in_cluster(config, map),
             None => Hub::new(config),

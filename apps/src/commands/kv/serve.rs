@@ -15,7 +15,7 @@ use linerate_bypass::Via;
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};
-use linerate_kv::service::{Config, Hub, Kv, PasswordConflict, ReadCopies};
+use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
 use linerate_service::RemoteAddrCell;
@@ -126,17 +126,6 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "FILE", help_heading = "Key-value")]
     password_file: Option<PathBuf>,
 
-    /// Memory, in addition to --memory, for copies of short values that workers read in place of requests to each
-    /// other; 0 disables them
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value = "0",
-        value_parser = parse_size_or_none,
-        help_heading = "Key-value",
-    )]
-    read_copies: usize,
-
     /// Export short values in this much memory, in addition to --memory, for one-sided reads by RDMA clients (rdma)
     /// [default: off]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Key-value")]
@@ -200,9 +189,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         let arena = network.arena(args.memory as usize)?;
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
-        let bytes = args.read_copies;
-        let copies = ReadCopies::of_shards(bytes, workers).map_err(|error| Error::ReadCopies { bytes, error })?;
-        let config = Config { settings, workers, memcached, arena, export, counters, copies };
+        let config = Config { settings, workers, memcached, arena, export, counters };
         let hub = match cluster {
             None => Hub::new(config),
             Some((source, map)) => {

@@ -32,10 +32,6 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Bytes of copies for reads by other workers; 0 for requests to the workers of the keys
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    copies: u32,
-
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -95,7 +91,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
     };
     let before = group_by_distance().map_err(failed)?;
     let create = |cores: &[usize], is_cluster| {
-        let beside = Beside { copies: args.copies as usize, is_cluster, ..Beside::default() };
+        let beside = Beside { is_cluster, ..Beside::default() };
         Workers::new(cores, keys, size as usize, beside).map(RefCell::new)
     };
     let create =

@@ -176,7 +176,7 @@ impl Kv {
                     && let Some(owner) = self.remote_owner(&key)
                 {
                     if let Some(batch) = self.batch_to(owner, &mut client.round, Piece::Text) {
-                        batch.push(client.conn, &fast.routed(key, session.protocol(), rest), false);
+                        batch.push(client.conn, &fast.routed(key, session.protocol(), rest));
                         used += fast.len;
                         continue;
                     }

@@ -100,11 +100,6 @@ pub(in crate::service) struct Round {
 }
 
 impl Round {
-    /// Returns true if `owner` has requests of the round.
-    pub fn has_part(&self, owner: usize) -> bool {
-        self.parts.iter().any(|part| part.owner == owner)
-    }
-
     /// Appends a reply of `owner`.
     #[inline]
     pub fn expect(&mut self, owner: usize, piece: Piece) {

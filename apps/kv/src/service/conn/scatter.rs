@@ -2,11 +2,11 @@
 //! interruption, the keys of different shards at different times.
 
 use crate::commands::{Scatter, Session};
-use crate::resp::{Args, Protocol, Reply};
+use crate::resp::{Args, Reply};
 use crate::service::Kv;
 use crate::service::conn::gather::{MAX_REQUESTS, Piece, Round};
 use crate::service::workers::routed::{Operation, Routed};
-use crate::store::{CopyEntry, LocationHint};
+use crate::store::LocationHint;
 use linerate_service::ConnId;
 
 /// Limit of bytes of a request that is split.
@@ -18,8 +18,6 @@ pub(in crate::service) struct ScatteredKey {
     hash: u64,
     owner: usize,
     hint: LocationHint,
-    /// Copy of the value, which belongs to another worker.
-    copy: Option<CopyEntry>,
 }
 
 /// Client of a request that is split.
@@ -68,7 +66,6 @@ impl Kv {
                 if !self.has_room_at(key.owner, client.round.as_deref()) {
                     return false;
                 }
-                self.copies.prefetch_entry(key.owner, key.hash);
             } else if let Some(store) = &self.stores[self.worker] {
                 store.prefetch_index(key.hash);
             } else {
@@ -76,13 +73,9 @@ impl Kv {
             }
         }
         if let Some(store) = &self.stores[self.worker] {
-            for key in &mut *keys {
-                if key.owner == self.worker {
-                    key.hint = store.location_hint(key.hash);
-                    store.prefetch_item(key.hint);
-                } else {
-                    key.copy = self.copies.find(key.owner, key.hash);
-                }
+            for key in keys.iter_mut().filter(|key| key.owner == self.worker) {
+                key.hint = store.location_hint(key.hash);
+                store.prefetch_item(key.hint);
             }
         }
         true
@@ -99,9 +92,6 @@ impl Kv {
             Scatter::Remove => (Operation::Remove, Piece::Digit),
         };
         let before = self.replies.mark();
-        if scatter == Scatter::Values && round.is_none() && self.read_all((space, protocol), args, keys) {
-            return;
-        }
         // Without a round all replies are written at once.
         if keys.iter().any(|key| key.owner != self.worker) {
             self.open_round(round);
@@ -112,7 +102,7 @@ impl Kv {
                 round.hold(self.worker, self.replies.mark(), Piece::Text);
             }
         }
-        for (bytes, ScatteredKey { hash, owner, hint, .. }) in args.iter().skip(1).zip(keys) {
+        for (bytes, ScatteredKey { hash, owner, hint }) in args.iter().skip(1).zip(keys) {
             let key = self.hasher.key_with_hash(space, bytes, *hash);
             let routed = Routed { operation, key, value: &[], protocol };
             if *owner == self.worker {
@@ -120,11 +110,8 @@ impl Kv {
                 if let Some(round) = round {
                     round.hold(self.worker, self.replies.mark(), piece);
                 }
-            } else {
-                let makes_copy = scatter == Scatter::Values && self.copies.wants_copy();
-                if let Some(batch) = self.batch_to(*owner, round, piece) {
-                    batch.push(conn, &routed, makes_copy);
-                }
+            } else if let Some(batch) = self.batch_to(*owner, round, piece) {
+                batch.push(conn, &routed);
             }
         }
         if piece == Piece::Digit {
@@ -136,39 +123,5 @@ impl Kv {
                 }
             }
         }
-    }
-
-    /// Runs an `MGET` here if there are copies of all keys of other workers. Otherwise returns false, without any
-    /// effect.
-    fn read_all(&mut self, from: (u8, Protocol), args: Args<'_>, keys: &[ScatteredKey]) -> bool {
-        let (space, protocol) = from;
-        if keys.iter().any(|key| key.owner != self.worker && key.copy.is_none()) {
-            return false;
-        }
-        let before = self.replies.mark();
-        let stats = (self.stats.hits, self.stats.misses);
-        Reply::new(&mut self.replies, protocol).array(keys.len());
-        for (bytes, ScatteredKey { hash, owner, hint, copy }) in args.iter().skip(1).zip(keys) {
-            let key = self.hasher.key_with_hash(space, bytes, *hash);
-            if *owner == self.worker {
-                self.run_routed(&Routed { operation: Operation::Element, key, value: &[], protocol }, *hint);
-            } else if let Some(value) = self.copies.read(*owner, *copy, &key, self.now) {
-                self.replies.bulk(value);
-                self.stats.hits += 1;
-            } else {
-                self.replies.rollback(before);
-                (self.stats.hits, self.stats.misses) = stats;
-                return false;
-            }
-        }
-        // If all copies are still current, the values of each shard were current together: after the reads and before
-        // these checks.
-        let is_current = |key: &ScatteredKey| self.copies.is_current(key.owner, key.hash, key.copy);
-        let are_current = keys.iter().filter(|key| key.owner != self.worker).all(is_current);
-        if !are_current {
-            self.replies.rollback(before);
-            (self.stats.hits, self.stats.misses) = stats;
-        }
-        are_current
     }
 }

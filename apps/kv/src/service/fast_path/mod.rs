@@ -16,7 +16,7 @@ use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::routed::set;
 use crate::shards::shard_of;
 use crate::sink::Sink;
-use crate::store::{CopyEntry, LocationHint, Str};
+use crate::store::{LocationHint, Str};
 use linerate_bypass::BURST;
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;
@@ -37,8 +37,6 @@ pub(super) struct ParsedAhead {
     fast: FastRequest,
     hash: u64,
     hint: LocationHint,
-    /// Copy of the value, which belongs to another worker.
-    copy: Option<CopyEntry>,
     space: u8,
     /// Worker of the key, or [`NO_SHARD`] if another machine serves it. A [`ConnId`] limits the workers to 256, a
     /// cluster to 255.
@@ -118,11 +116,10 @@ impl Kv {
             if usize::from(*owner) != self.worker {
                 if *owner == NO_SHARD {
                     self.serve_parsed(net, conn, at..at + 1);
-                } else if fast.is_set() || !self.get_one::<true>(net, conn, at) {
+                } else {
                     self.send_single(net, conn, at);
                 }
-            } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one::<false>(net, conn, at) })
-            {
+            } else if !(if fast.is_set() { self.set_one(net, conn, at) } else { self.get_one(net, conn, at) }) {
                 self.serve_parsed(net, conn, at..at + 1);
             }
         }
@@ -172,7 +169,7 @@ impl Kv {
             if !self.hasher.add(&mut self.unhashed, self.ahead.len() as u32, space, key) {
                 hash = self.hasher.key(space, key).hash();
             }
-            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), copy: None, space, owner });
+            self.ahead.push(ParsedAhead { fast, hash, hint: LocationHint::default(), space, owner });
             used += fast.len;
             if used >= data.len() || self.ahead.len() - first >= MAX_AHEAD {
                 break;
@@ -194,14 +191,7 @@ impl Kv {
             if !self.is_routed {
                 ahead.for_each(fetch);
             } else {
-                let copies = &self.copies;
-                ahead.for_each(|ahead| {
-                    if ahead.owner == own {
-                        fetch(ahead);
-                    } else {
-                        ahead.copy = copies.find(ahead.owner.into(), ahead.hash);
-                    }
-                });
+                ahead.filter(|ahead| ahead.owner == own).for_each(fetch);
             }
         }
     }
@@ -227,16 +217,10 @@ impl Kv {
         self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
         let own = self.worker as u8;
         let store = self.stores[self.worker].as_ref();
-        let copies = &self.copies;
         let route = |ahead: &mut ParsedAhead, owner: usize| {
             ahead.owner = owner as u8;
-            if ahead.owner != own {
-                copies.prefetch_entry(owner, ahead.hash);
-            } else if let Some(store) = store {
+            if let Some(store) = store.filter(|_| ahead.owner == own) {
                 store.prefetch_index(ahead.hash);
-                if ahead.fast.is_set() {
-                    store.prefetch_copy(ahead.hash);
-                }
             }
         };
         let new = ahead[self.prefetched..].iter_mut();
@@ -294,7 +278,7 @@ impl Kv {
         let mut last = None;
         let mut done = 0;
         for at in ahead {
-            let ParsedAhead { fast, hash, hint, copy, space, owner } = self.ahead[at];
+            let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
             let bytes = &data[used..];
             let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
             let routed = fast.routed(key, session.protocol(), bytes);
@@ -302,21 +286,8 @@ impl Kv {
                 if owner == NO_SHARD {
                     break;
                 }
-                if !fast.is_set()
-                    && round.as_ref().is_none_or(|round| !round.has_part(owner.into()))
-                    && let Some(value) = self.copies.read(owner.into(), copy, &key, self.now)
-                {
-                    self.replies.bulk(value);
-                    self.stats.hits += 1;
-                    self.stats.commands += 1;
-                    if let Some(round) = round {
-                        round.hold(self.worker, self.replies.mark(), Piece::Text);
-                    }
-                } else {
-                    let makes_copy = !fast.is_set() && self.copies.wants_copy();
-                    let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
-                    batch.push(*conn, &routed, makes_copy);
-                }
+                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
+                batch.push(*conn, &routed);
             } else {
                 if !self.run_routed(&routed, hint) {
                     break;
@@ -348,26 +319,20 @@ impl Kv {
         fast_state.note_served(if fast.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
         fast_state.wait();
         let routed = fast.routed(key, fast_state.protocol, data);
-        let makes_copy = !fast.is_set() && self.copies.wants_copy();
-        self.batch_with_room(owner.into()).push(conn, &routed, makes_copy);
+        self.batch_with_room(owner.into()).push(conn, &routed);
         self.server.read(fast.len);
         net.consume(conn, fast.len);
     }
 
-    /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value, or with `COPY` if the
-    /// worker of the key has made a copy. Returns false otherwise.
+    /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value. Returns false otherwise.
     ///
     /// The reply is written directly into the transmit buffer.
     #[inline(always)]
-    fn get_one<const COPY: bool>(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
-        let ParsedAhead { fast, space, hash, hint, copy, owner, .. } = &self.ahead[at];
+    fn get_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
+        let ParsedAhead { fast, space, hash, hint, .. } = &self.ahead[at];
+        let Some(store) = &mut self.stores[self.worker] else { return false };
         let key = self.hasher.key_with_hash(*space, fast.key(net.peek(conn)), *hash);
-        let value = if COPY {
-            self.copies.read((*owner).into(), *copy, &key, self.now)
-        } else {
-            self.stores[self.worker].as_mut().and_then(|store| store.get_with_hint(&key, *hint, self.now))
-        };
-        let Some(value) = value else { return false };
+        let Some(value) = store.get_with_hint(&key, *hint, self.now) else { return false };
         self.stats.hits += 1;
         self.fast_states[conn.slot()].note_served(FastCommand::Get, self.now);
         self.stats.commands += 1;

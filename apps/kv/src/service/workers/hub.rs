@@ -12,7 +12,7 @@ use crate::service::slow_log::{SlowLog, Warnings};
 use crate::service::workers::access::PasswordConflict;
 use crate::service::workers::map_change::Cluster;
 use crate::shards::Placement;
-use crate::store::{self, KeyHasher, LONG_THRESHOLD, ReadCopies, ShardStats, Store};
+use crate::store::{self, KeyHasher, LONG_THRESHOLD, ShardStats, Store};
 use linerate_bypass::arena::Arena;
 use linerate_service::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -39,8 +39,6 @@ pub struct Config {
     pub export: Option<(Arc<Export>, RemoteAddrCell)>,
     /// Counters for RDMA atomics, and their remote address once that is known.
     pub counters: Option<(Arc<CounterNames>, RemoteAddrCell)>,
-    /// Copies of short strings for reads by other workers, by shard. Empty if workers read only their own shards.
-    pub copies: Arc<[ReadCopies]>,
 }
 
 /// State shared by all workers. Workers copy the values that every request needs, and refresh the copies periodically.
@@ -54,7 +52,6 @@ pub struct Hub {
     store: store::Config,
     export: Option<(Arc<Export>, RemoteAddrCell)>,
     counters: Option<(Arc<CounterNames>, RemoteAddrCell)>,
-    copies: Arc<[ReadCopies]>,
     /// Upper bound of the memory limit: the mapped bytes.
     max_memory: u64,
     start: Start,
@@ -163,7 +160,7 @@ impl Hub {
     }
 
     fn build(config: Config, key: [u8; 16], map: Option<ClusterMap>) -> Arc<Self> {
-        let Config { mut settings, workers, memcached, arena, export, counters, copies } = config;
+        let Config { mut settings, workers, memcached, arena, export, counters } = config;
         settings.is_cluster = map.is_some();
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
@@ -181,7 +178,6 @@ impl Hub {
             store,
             export,
             counters,
-            copies,
             max_memory: settings.memory,
             start: Start::now(),
             settings: Mutex::new(Arc::new(settings)),
@@ -258,15 +254,7 @@ impl Hub {
         if let Some((export, _)) = &self.export {
             store.export_to(export.writer(worker));
         }
-        if let Some(copies) = self.copies.get(worker) {
-            store.copy_to(copies);
-        }
         store
-    }
-
-    /// Returns the copies of short strings, by shard.
-    pub(in crate::service) fn copies(&self) -> Arc<[ReadCopies]> {
-        self.copies.clone()
     }
 
     pub(in crate::service) fn is_memcached(&self, port: u16) -> bool {
@@ -496,8 +484,8 @@ mod tests {
     fn config() -> Config {
         let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
-        let (export, counters, copies) = (None, None, Arc::default());
-        Config { settings, workers: 1, memcached: None, arena, export, counters, copies }
+        let (export, counters) = (None, None);
+        Config { settings, workers: 1, memcached: None, arena, export, counters }
     }
 
     fn set_password(hub: &Hub, password: Option<&[u8]>) -> Result<(), RejectedSetting> {

@@ -1,7 +1,6 @@
 //! Cooperation of the workers: shared state, messages, and access to shards of other workers.
 
 pub mod access;
-pub mod copy_reader;
 pub mod hub;
 pub mod map_change;
 pub mod messages;

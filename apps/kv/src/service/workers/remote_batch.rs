@@ -80,8 +80,6 @@ pub(in crate::service) struct RemoteRequest {
     pub form: Form,
     pub space: u8,
     pub protocol: Protocol,
-    /// The worker of the key makes a copy of the value for the next reads.
-    pub makes_copy: bool,
 }
 
 /// Client of a remote request.
@@ -331,7 +329,7 @@ impl RemoteBatch {
 
     /// Adds an operation on one key.
     #[inline]
-    pub(in crate::service) fn push(&mut self, conn: ConnId, routed: &Routed<'_>, makes_copy: bool) {
+    pub(in crate::service) fn push(&mut self, conn: ConnId, routed: &Routed<'_>) {
         self.text.extend_from_slice(routed.key.bytes);
         self.text.extend_from_slice(routed.value);
         self.requests.push(RemoteRequest {
@@ -342,7 +340,6 @@ impl RemoteBatch {
             form: Form::Routed(routed.operation),
             space: routed.key.space,
             protocol: routed.protocol,
-            makes_copy,
         });
     }
 
@@ -350,7 +347,7 @@ impl RemoteBatch {
     pub(in crate::service) fn push_text(&mut self, from: Requester, form: Form, hash: u64, text: &[u8]) {
         self.text.extend_from_slice(text);
         let (end, Requester { conn, space, protocol }) = (self.text.len() as u32, from);
-        self.requests.push(RemoteRequest { conn, hash, end, key: 0, form, space, protocol, makes_copy: false });
+        self.requests.push(RemoteRequest { conn, hash, end, key: 0, form, space, protocol });
     }
 
     /// Adds a request with long values.

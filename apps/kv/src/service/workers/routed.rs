@@ -214,9 +214,6 @@ impl Kv {
         let Some(store) = &self.stores[self.worker] else { return hints };
         for request in requests {
             store.prefetch_index(request.hash);
-            if request.makes_copy || request.form == Form::Routed(Operation::Set) {
-                store.prefetch_copy(request.hash);
-            }
         }
         for (hint, request) in hints.iter_mut().zip(requests) {
             *hint = store.location_hint(request.hash);
@@ -241,10 +238,6 @@ impl Kv {
             let routed = Routed { operation, key, value, protocol };
             if !self.run_routed(&routed, hint) {
                 self.run_in_full(&routed, session);
-            } else if request.makes_copy
-                && let Some(store) = &mut self.stores[self.worker]
-            {
-                store.make_copy(&key, hint, self.now);
             }
             return;
         }

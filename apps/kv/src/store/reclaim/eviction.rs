@@ -123,12 +123,6 @@ impl EvictionPolicy {
     }
 }
 
-/// Returns the end of the step of the LRU clock that contains `now`. A use before it changes no access field that a use
-/// at `now` has updated.
-pub(in crate::store) fn end_of_step(now: u64) -> u64 {
-    ((now >> AGE_BITS) + 1) << AGE_BITS
-}
-
 fn decay_clock(now: u64) -> u8 {
     (now >> DECAY_BITS) as u8
 }

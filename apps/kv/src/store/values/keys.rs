@@ -312,7 +312,7 @@ impl Store {
     /// Ends a [`watch`](Self::watch).
     pub fn unwatch(&mut self, key: &Key) {
         self.watches.unwatch(key.hash);
-        self.has_observers = self.export.is_some() || self.copies.is_some() || !self.watches.is_empty();
+        self.has_observers = self.export.is_some() || !self.watches.is_empty();
     }
 
     /// Returns the version of a watched key, which differs after every change except a [flush](Self::flushes). An

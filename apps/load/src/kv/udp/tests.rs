@@ -39,8 +39,8 @@ fn load(plan: KvPlan) -> UdpKvLoad {
 fn hub() -> Arc<Hub> {
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
-    let (export, counters, copies) = (None, None, Arc::default());
-    let config = Config { settings, workers: 1, memcached: Some(11211), arena, export, counters, copies };
+    let (export, counters) = (None, None);
+    let config = Config { settings, workers: 1, memcached: Some(11211), arena, export, counters };
     let hub = Hub::new(config);
     hub.answer_datagrams();
     hub
