@@ -9,5 +9,5 @@ pub mod memcached;
 pub mod resp;
 pub mod service;
 pub mod shards;
-pub mod sink;
 pub mod store;
+pub mod value;

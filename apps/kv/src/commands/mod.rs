@@ -33,14 +33,11 @@ pub use table::{Command, FastCommand};
 
 use crate::resp::{Args, OwnedArgs, Reply};
 use crate::shards::{Placement, ShardSet, Shards};
-use crate::sink::Sink;
 use crate::store::{Key, KeyHasher, Value};
+use crate::value::Sink;
 use error::{NO_AUTH, TOO_LONG};
 use session::{Paused, Queued};
 use table::{Flags, ShardUse};
-
-/// Number of databases.
-pub const DATABASES: u8 = 16;
 
 /// Environment of a command.
 pub struct Context<'a, 's> {

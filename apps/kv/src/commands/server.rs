@@ -1,12 +1,11 @@
 //! Interface of the commands to the server.
 
 use crate::cluster::ClusterMap;
-use crate::commands::DATABASES;
 use crate::commands::admin::slowlog::SlowRequest;
 use crate::commands::session::ClientInfo;
 use crate::counters::CounterNames;
 use crate::export::Layout;
-use crate::store::EvictionPolicy;
+use crate::store::{DATABASES, EvictionPolicy};
 use linerate_service::RemoteAddr;
 
 /// Server around the worker that runs a command: settings, connections and counters.

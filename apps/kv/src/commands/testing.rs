@@ -3,15 +3,14 @@
 use crate::cluster::ClusterMap;
 use crate::commands::session::ClientInfo;
 use crate::commands::{
-    Context, DATABASES, PauseMode, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest,
-    Stats, Totals,
+    Context, PauseMode, RejectedSetting, Request, Server, Session, Settings, SettingsChange, SlowRequest, Stats, Totals,
 };
 use crate::counters::CounterNames;
 use crate::export::tests::{SEED, export, find};
 use crate::export::{Export, Layout};
 use crate::resp::{Limits, Parsed, Parser};
 use crate::shards::{Placement, Shards};
-use crate::store::{Config, KeyHasher, ShardStats, Store};
+use crate::store::{Config, DATABASES, KeyHasher, ShardStats, Store};
 use linerate_service::RemoteAddr;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

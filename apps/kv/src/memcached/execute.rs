@@ -6,8 +6,8 @@ use super::request::{Command, Request, StoreMode};
 use super::words::{Words, expires_at, expiry};
 use super::{Count, Data, Limits, SPACE, Server, WorkerCounts, meta, stats};
 use crate::shards::Shards;
-use crate::sink::Sink;
 use crate::store::{Error, Key};
+use crate::value::Sink;
 
 pub(super) const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(super) const NO_MEMORY_TO_STORE: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";

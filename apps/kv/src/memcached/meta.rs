@@ -7,8 +7,8 @@ use super::put::{self, BINARY, CountResult, FETCHED, Put, STALE, StoreResult, WO
 use super::request::{StoreMode, size};
 use super::words::{expires_at, expiry, seconds_left};
 use super::{Context, Count, Data, KEY, binary_key};
-use crate::sink::Sink;
 use crate::store::{Expiry, ItemMeta, Key, Store, Str};
+use crate::value::Sink;
 
 const NO_MEMORY_TO_COUNT: &[u8] = b"SERVER_ERROR Out of memory allocating new item\r\n";
 

@@ -30,8 +30,10 @@ pub use parse::{Data, InvalidInput, Limits, Parsed, Parser};
 pub use request::Request;
 pub use stats::{Server, ServerState};
 
-/// Keyspace of memcached clients.
-pub const SPACE: u8 = 16;
+use crate::store::DATABASES;
+
+/// Keyspace of memcached clients, after the databases of Redis clients.
+pub const SPACE: u8 = DATABASES;
 /// Length limit of a key, encoded or not.
 const KEY: usize = 250;
 /// Version of memcached reported to clients.

@@ -3,7 +3,7 @@
 use super::line::Line;
 use super::words::Words;
 use super::{Context, Counts};
-use crate::sink::Sink;
+use crate::value::Sink;
 
 /// Interface of memcached commands to the server.
 pub trait Server {

@@ -1,6 +1,6 @@
 //! Arguments of a request.
 
-use crate::store::{Long, Str, Value};
+use crate::value::{Long, Str, Value};
 use std::fmt;
 use std::ops::{Index, Range};
 
@@ -175,7 +175,7 @@ impl fmt::Debug for OwnedArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Store};
+    use linerate_service::Bytes;
 
     #[test]
     fn args_index_arguments_by_number() {
@@ -194,10 +194,7 @@ mod tests {
         let mut owned: OwnedArgs = [&b"set"[..], b"key", b""].into_iter().collect();
         let short = 6 + 3 * size_of::<Range<usize>>();
         assert_eq!(owned.bytes(), short);
-        let mut store = Store::new(&Config::new(4 << 20), 0);
-        let mut writer = store.long(5000, 0).unwrap();
-        assert_eq!(writer.fill(&[b'x'; 5000]), 5000);
-        owned.longs.push((2, writer.finish()));
+        owned.longs.push((2, Long::from_pieces([Bytes::from(vec![b'x'; 5000])])));
         assert_eq!(owned.bytes(), short + size_of::<(usize, Long)>() + 5000);
         assert_eq!(owned.args().prefix(2, 4), b"xxxx");
         assert_eq!(owned.args().longs().collect::<Vec<_>>(), [2]);

@@ -1,6 +1,7 @@
 //! RESP, the protocol of Redis: requests and replies (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 
 mod args;
+pub mod bulk;
 mod inline;
 pub mod number;
 mod parse;

@@ -1,7 +1,7 @@
 //! Incremental parser of requests.
 
 use super::{Args, inline, number};
-use crate::store::Long;
+use crate::value::Long;
 use std::ops::Range;
 use thiserror::Error;
 

@@ -1,8 +1,7 @@
 //! Replies.
 
 use super::number;
-use crate::sink::Sink;
-use crate::store::Str;
+use crate::value::{Sink, Str};
 use linerate_service::Bytes;
 
 /// Version of the protocol.

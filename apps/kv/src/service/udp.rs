@@ -10,7 +10,7 @@ use crate::service::Kv;
 use crate::service::fast_path::GROUP;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
-use crate::sink::Sink;
+use crate::value::Sink;
 use linerate_bypass::BufferPool;
 use linerate_service::{Bytes, Datagram, Transport};
 use std::net::SocketAddr;

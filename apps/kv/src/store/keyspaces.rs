@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// Number of keyspaces: 16 databases, the keyspace of memcached, and spares.
 pub const KEYSPACES: usize = 32;
+/// Number of databases of Redis clients, which are the first keyspaces.
+pub const DATABASES: u8 = 16;
 
 /// Table from keyspaces to their current ids.
 ///

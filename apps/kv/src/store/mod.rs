@@ -10,14 +10,15 @@ mod stats;
 mod values;
 mod watch;
 
+pub use crate::value::{Long, Str, Value};
 pub use error::Error;
 pub use index::hasher::KeyHasher;
 pub use index::lookahead::LocationHint;
 pub use index::siphash::HashBatch;
-pub use keyspaces::KEYSPACES;
+pub use keyspaces::{DATABASES, KEYSPACES};
 pub use memory::heap::MAX_SHARD;
 pub use memory::item::ItemMeta;
-pub use memory::long_value::{Long, LongWriter, Str, Value};
+pub use memory::long_value::LongWriter;
 pub use reclaim::eviction::{Evictable, EvictionPolicy};
 pub use stats::ShardStats;
 pub use values::fetch::Fetched;

@@ -3,9 +3,9 @@
 use crate::commands::data::glob;
 use crate::commands::error::{CommandError, CommandResult, SYNTAX};
 use crate::commands::server::{RejectedSetting, Settings};
-use crate::commands::{Context, DATABASES, Request, Session};
+use crate::commands::{Context, Request, Session};
 use crate::resp::{Args, Reply, number};
-use crate::store::{Evictable, EvictionPolicy};
+use crate::store::{DATABASES, Evictable, EvictionPolicy};
 use std::ops::RangeInclusive;
 
 /// Maximum of `slowlog-max-len`. Each worker keeps up to this many entries of up to 5 KB.

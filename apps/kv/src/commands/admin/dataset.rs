@@ -2,8 +2,9 @@
 
 use crate::commands::error::{CommandError, CommandResult, NO_COUNTERS, SYNTAX};
 use crate::commands::session::Paused;
-use crate::commands::{Context, DATABASES, Request};
+use crate::commands::{Context, Request};
 use crate::resp::Reply;
+use crate::store::DATABASES;
 use linerate_service::RemoteAddr;
 
 /// Rejects a command that needs a subcommand.

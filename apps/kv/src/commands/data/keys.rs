@@ -4,9 +4,9 @@ use crate::commands::error::{
     COPY_IN_CLUSTER, CommandError, CommandResult, DATABASE, LFU, NO_KEY, NO_LFU, SAME_KEY, SYNTAX,
 };
 use crate::commands::options::{int, integer};
-use crate::commands::{Context, DATABASES, Request};
+use crate::commands::{Context, Request};
 use crate::resp::{Args, Reply};
-use crate::store::{EvictionPolicy, Key, Store, ValueType};
+use crate::store::{DATABASES, EvictionPolicy, Key, Store, ValueType};
 
 pub fn del(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     count(cx, request, reply, |store, key, now| store.remove(key, now));

@@ -7,8 +7,8 @@ use crate::commands::options::integer;
 use crate::commands::session::Paused;
 use crate::commands::{Context, Request};
 use crate::resp::{Args, Protocol, Reply};
-use crate::sink::Sink;
 use crate::store::Str;
+use crate::value::Sink;
 use linerate_service::Bytes;
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::{Config, LongWriter, Store};
+use linerate_service::Bytes;
 use proptest::prelude::*;
 
 const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
@@ -148,29 +148,33 @@ fn huge_count_allocates_nothing() {
     assert!(parser.args.capacity() <= KEPT);
 }
 
-/// Returns the arguments of `bytes`, received in pieces that end at `cuts`, and the number of long arguments taken out.
-fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> (Vec<Vec<u8>>, usize) {
+fn long(bytes: &[u8]) -> Long {
+    Long::from_pieces([Bytes::from(bytes.to_vec())])
+}
+
+/// Returns the arguments of `bytes`, received in parts that end at `cuts`, and the number of long arguments taken out.
+fn received(bytes: &[u8], cuts: &[usize], limits: Limits) -> (Vec<Vec<u8>>, usize) {
     let mut parser = Parser::default();
     let mut apart = 0;
     let mut data = Vec::new();
     let mut rest = bytes;
-    // Long value being received, and its missing bytes including the line end.
-    let mut writer: Option<(LongWriter, usize)> = None;
+    // Long value being received with its line end, and its length.
+    let mut taken: Option<(Vec<u8>, usize)> = None;
     let mut at = 0;
     for end in cuts.iter().copied().chain([bytes.len()]) {
         let (mut come, later) = rest.split_at(end.saturating_sub(at).min(rest.len()));
         at += come.len();
         rest = later;
         while !come.is_empty() {
-            if let Some((mut filling, missing)) = writer.take() {
-                filling.fill(come);
-                let n = come.len().min(missing);
-                come = &come[n..];
-                if n < missing {
-                    writer = Some((filling, missing - n));
+            if let Some((mut value, len)) = taken.take() {
+                let (more, next) = come.split_at(come.len().min(len + 2 - value.len()));
+                value.extend(more);
+                come = next;
+                if value.len() < len + 2 {
+                    taken = Some((value, len));
                     continue;
                 }
-                parser.give(filling.finish());
+                parser.give(long(&value[..len]));
             }
             data.extend(std::mem::take(&mut come));
             loop {
@@ -185,15 +189,12 @@ fn received(bytes: &[u8], cuts: &[usize], limits: Limits, store: &mut Store) -> 
                     Parsed::Long { at, len } => {
                         apart += 1;
                         let begun = data.split_off(at);
-                        let (value, behind) = begun.split_at(begun.len().min(len + 2));
-                        let mut filling = store.long(len, 0).unwrap();
-                        filling.fill(value);
-                        if value.len() < len + 2 {
-                            writer = Some((filling, len + 2 - value.len()));
+                        if begun.len() < len + 2 {
+                            taken = Some((begun, len));
                             break;
                         }
-                        parser.give(filling.finish());
-                        data.extend(behind);
+                        parser.give(long(&begun[..len]));
+                        data.extend(&begun[len + 2..]);
                     }
                 }
             }
@@ -209,18 +210,17 @@ proptest! {
         args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 1..6),
         mut cuts in prop::collection::vec(0..300usize, 0..12),
     ) {
-        let mut store = Store::new(&Config::new(4 << 20), 0);
         let bytes = encoded(&args);
         cuts.sort();
         let limits = Limits { long: 20, ..KNOWN };
-        let long = args[1..].iter().filter(|arg| arg.len() >= 20).count();
-        prop_assert_eq!(received(&bytes, &cuts, limits, &mut store).0, args.clone());
+        let longs = args[1..].iter().filter(|arg| arg.len() >= 20).count();
+        prop_assert_eq!(received(&bytes, &cuts, limits).0, args.clone());
         let each: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(received(&bytes, &each, limits, &mut store), (args.clone(), long));
+        prop_assert_eq!(received(&bytes, &each, limits), (args.clone(), longs));
         // Complete arguments as well.
         let limits = Limits { apart: true, ..limits };
         for cuts in [&cuts[..], &[], &each] {
-            prop_assert_eq!(received(&bytes, cuts, limits, &mut store), (args.clone(), long));
+            prop_assert_eq!(received(&bytes, cuts, limits), (args.clone(), longs));
         }
     }
 }
@@ -242,14 +242,11 @@ fn long_argument_not_taken_out_is_parsed_like_others() {
 
 #[test]
 fn long_argument_is_released_with_its_request() {
-    let mut store = Store::new(&Config::new(4 << 20), 0);
     let mut parser = Parser::default();
     let limits = Limits { long: 10, ..KNOWN };
     let data = b"*2\r\n$4\r\nECHO\r\n$10\r\n";
     assert_eq!(parser.parse(data, limits), Ok(Parsed::Long { at: data.len(), len: 10 }));
-    let mut writer = store.long(10, 0).unwrap();
-    writer.fill(b"0123456789");
-    parser.give(writer.finish());
+    parser.give(long(b"0123456789"));
     assert_eq!(parser.parse(data, limits), Ok(Parsed::Request(data.len())));
     let args = parser.args(data);
     assert_eq!((args.len(), args.longs().collect::<Vec<_>>(), &args[1]), (2, vec![1], &b""[..]));

@@ -14,8 +14,8 @@ use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::remote_batch::{Form, Requester};
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::{Placement, ShardSet, Shards};
-use crate::sink::Sink;
 use crate::store::{Key, LONG_THRESHOLD, Long};
+use crate::value::Sink;
 use linerate_service::Transport;
 
 /// Error for a value that does not fit into memory.

@@ -7,7 +7,7 @@
 use crate::commands::Session;
 use crate::resp::number::Digits;
 use crate::service::conn::output::{Mark, Replies};
-use crate::sink::Sink;
+use crate::value::Sink;
 
 /// Limit of the requests of a round for one other worker.
 pub(in crate::service) const MAX_REQUESTS: usize = 1024;

@@ -7,16 +7,16 @@ mod lookahead;
 
 use crate::cluster::{NO_SHARD, slot_of_hash};
 use crate::commands::{CommandType, FastCommand, Session};
+use crate::resp::bulk::{bulk_len, write_bulk};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
 use crate::service::conn::gather::Piece;
-use crate::service::conn::output::{bulk_len, write_bulk};
 use crate::service::conn::{Client, ProtocolState};
 use crate::service::fast_path::fast_parse::FastRequest;
 use crate::service::workers::routed::set;
 use crate::shards::shard_of;
-use crate::sink::Sink;
 use crate::store::{LocationHint, Str};
+use crate::value::Sink;
 use linerate_bypass::BURST;
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;

@@ -10,7 +10,7 @@ use crate::service::udp::DatagramSource;
 use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
-use crate::sink::Sink;
+use crate::value::Sink;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;

@@ -9,8 +9,8 @@ use crate::service::conn::output::Mark;
 use crate::service::fast_path::GROUP;
 use crate::service::workers::messages::Message;
 use crate::service::workers::remote_batch::{Form, RemoteBatch, RemoteRequest};
-use crate::sink::Sink;
 use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store, Str};
+use crate::value::Sink;
 use linerate_bypass::prefetch;
 
 /// Operation on one key.

@@ -1,9 +1,8 @@
 //! Removal of the keys in slots that went to other machines. They would reappear with old values if the slots returned.
 
 use crate::cluster::{SLOTS, slot_of_hash};
-use crate::commands::DATABASES;
-use crate::store::Store;
 use crate::store::memory::item::Item;
+use crate::store::{DATABASES, Store};
 
 /// Index slots examined together.
 const TOGETHER: usize = 256;
@@ -62,7 +61,6 @@ impl Store {
 mod tests {
     use super::*;
     use crate::cluster::key_slot;
-    use crate::memcached;
     use crate::store::{Config, Expiry};
 
     #[test]
@@ -70,7 +68,7 @@ mod tests {
         let mut store = Store::new(&Config { has_slots: true, ..Config::new(16 << 20) }, 0);
         let names: Vec<String> = (0..5000).map(|n| format!("key:{n}")).collect();
         let is_lost = |name: &String| key_slot(name.as_bytes()).is_multiple_of(2);
-        for (space, name) in names.iter().flat_map(|name| [(0, name), (memcached::SPACE, name)]) {
+        for (space, name) in names.iter().flat_map(|name| [(0, name), (DATABASES, name)]) {
             let key = store.hasher().key(space, name.as_bytes());
             store.set(&key, b"value", Expiry::Never, 0).unwrap();
         }
@@ -81,7 +79,7 @@ mod tests {
         }
         assert!(steps > 20, "{steps}");
         for name in &names {
-            let [redis, memcached] = [0, memcached::SPACE].map(|space| {
+            let [redis, memcached] = [0, DATABASES].map(|space| {
                 let key = store.hasher().clone().key(space, name.as_bytes()).hash();
                 store.exists(&crate::store::Key::with_hash(space, name.as_bytes(), key), 0)
             });

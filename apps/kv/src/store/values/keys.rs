@@ -1,9 +1,9 @@
 //! Operations on keys with values of any type.
 
 use crate::store::memory::item::{Form, ItemMeta};
-use crate::store::memory::long_value::{Long, Str, Value};
 use crate::store::values::strings::NewValue;
 use crate::store::{Error, Expiry, Key, Store, ValueType};
+use crate::value::{Long, Str, Value};
 use std::ops::Range;
 
 /// Owned value of a string or field.

@@ -3,9 +3,9 @@
 use crate::store::index::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item, ItemHeader, ItemMeta, NewItem};
-use crate::store::memory::long_value::{Long, Str, Value};
 use crate::store::memory::slab::Slab;
 use crate::store::{Error, Expiry, Key, Store};
+use crate::value::{Long, Str, Value};
 
 /// Item contents to be written under a key.
 #[derive(Clone, Copy)]

@@ -7,12 +7,12 @@ use crate::store::index::Location;
 use crate::store::memory::heap;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item, NewItem};
-use crate::store::memory::long_value::Str;
 use crate::store::values::hashes::fields::{Field, FieldValue, fields, find, parts};
 use crate::store::values::hashes::table::Table;
 use crate::store::values::hashes::{is_wide, long_number};
 use crate::store::values::strings::NewValue;
 use crate::store::{Error, Expiry, Key, Store};
+use crate::value::Str;
 use std::num::NonZeroU32;
 use std::ops::Range;
 

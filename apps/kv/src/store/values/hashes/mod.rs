@@ -11,10 +11,10 @@ pub mod table;
 use crate::store::index::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item};
-use crate::store::memory::long_value::{Str, Value};
 use crate::store::values::hashes::fields::{Field, FieldValue, fields, find};
 use crate::store::values::strings::NewValue;
 use crate::store::{Error, Expiry, Key, Store};
+use crate::value::{Str, Value};
 
 /// Limit of a small hash's value in bytes.
 pub(in crate::store) const SMALL: usize = 4096;

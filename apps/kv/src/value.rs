@@ -1,0 +1,327 @@
+//! Strings as requests, shards and replies share them.
+
+use linerate_bypass::arena::{BuddyArena, Evacuation};
+use linerate_service::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Appending merges pieces up to this many bytes.
+const MAX_MERGED: usize = 256 << 10;
+
+/// Destination of reply bytes, in order.
+pub trait Sink {
+    /// Appends a copy of `bytes`, which should be short.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Appends `bytes` without a copy, if the destination supports that.
+    fn attach(&mut self, bytes: Bytes);
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn attach(&mut self, bytes: Bytes) {
+        self.extend_from_slice(&bytes);
+    }
+}
+
+/// Value in the arena, in one or more pieces. Clones share the bytes, which never change, even if the key is
+/// overwritten or removed.
+#[derive(Clone)]
+pub struct Long {
+    /// Pieces, none of them empty.
+    pieces: Arc<[Bytes]>,
+    len: usize,
+    /// True if the memory belongs to another store, which no longer counts it: the store that holds the value counts
+    /// it.
+    is_lent: bool,
+}
+
+impl Long {
+    /// Returns a value without bytes.
+    pub fn empty() -> Self {
+        Long::from_pieces([])
+    }
+
+    /// Creates a value of pieces, none of them empty.
+    pub fn from_pieces(pieces: impl IntoIterator<Item = Bytes>) -> Self {
+        let pieces: Arc<[Bytes]> = pieces.into_iter().collect();
+        Long { len: pieces.iter().map(|piece| piece.len()).sum(), pieces, is_lent: false }
+    }
+
+    /// Returns the length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a long value is not empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns true if the memory belongs to another store.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.is_lent
+    }
+
+    /// Notes that the memory belongs to another store, which no longer counts it.
+    pub(crate) fn lend(&mut self) {
+        self.is_lent = true;
+    }
+
+    /// Returns the pieces in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// Returns the pieces of a part of the value.
+    ///
+    /// # Panics
+    /// Panics if the range is out of bounds.
+    pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Bytes> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
+        let mut start = 0;
+        self.pieces.iter().filter_map(move |piece| {
+            let here = start..start + piece.len();
+            start = here.end;
+            let part = range.start.max(here.start)..range.end.min(here.end);
+            (!part.is_empty()).then(|| piece.slice(part.start - here.start..part.end - here.start))
+        })
+    }
+
+    /// Returns the bytes that the store holding the value counts besides its own arena memory: the list of pieces, and
+    /// the bytes of a lent value.
+    pub(crate) fn overhead(&self) -> usize {
+        2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
+    }
+
+    /// Moves the pieces in `clearing` to other memory, as long as `memory` stays within `most` bytes.
+    pub(crate) fn evacuate(&mut self, clearing: &Evacuation, label: u32, memory: &mut BuddyArena, most: usize) {
+        let mut pieces = self.pieces.to_vec();
+        for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
+            let room = most.saturating_sub(memory.used());
+            let Some(mut moved) = memory.alloc_within(piece.len(), room) else { continue };
+            moved.copy_from_slice(piece);
+            *piece = moved.freeze();
+            memory.set_label(piece, label);
+        }
+        self.pieces = pieces.into();
+    }
+
+    /// Returns the bytes of all pieces to be replaced when the bytes from `at` to `end` change. If the value grows,
+    /// this includes preceding pieces that are no longer than the bytes after them, so that repeated appends leave few
+    /// pieces.
+    pub(crate) fn rewrite_range(&self, at: usize, end: usize) -> Range<usize> {
+        let starts = self.pieces.iter().scan(0, |next, piece| {
+            let start = *next;
+            *next += piece.len();
+            Some(start..*next)
+        });
+        let pieces: Vec<Range<usize>> = starts.collect();
+        let mut start = pieces.iter().map(|piece| piece.start).filter(|start| *start <= at).max().unwrap_or(0);
+        if at >= self.len {
+            start = self.len;
+        }
+        if end <= self.len {
+            let last = pieces.iter().map(|piece| piece.end).find(|last| *last >= end);
+            return start..last.unwrap_or(self.len);
+        }
+        let before = pieces.partition_point(|piece| piece.start < start);
+        for piece in pieces[..before].iter().rev() {
+            if piece.len() > end - start || end - piece.start > MAX_MERGED {
+                break;
+            }
+            start = piece.start;
+        }
+        start..self.len
+    }
+
+    /// Returns the value with `new` in place of `range`, which covers whole pieces.
+    pub(crate) fn with_replaced(&self, range: Range<usize>, new: &Long) -> Long {
+        let (before, rest) = (self.range(0..range.start), self.range(range.end..self.len));
+        Long::from_pieces(before.chain(new.pieces.iter().cloned()).chain(rest))
+    }
+}
+
+impl fmt::Debug for Long {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Long({} bytes in {} pieces)", self.len, self.pieces.len())
+    }
+}
+
+/// Value of a string or of a hash field.
+#[derive(Debug, Clone, Copy)]
+pub enum Str<'a> {
+    /// Value shorter than [`Config::long`](crate::store::Config::long).
+    Short(&'a [u8]),
+    /// Value in the arena.
+    Long(&'a Long),
+}
+
+impl<'a> Str<'a> {
+    /// Returns the length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Str::Short(bytes) => bytes.len(),
+            Str::Long(long) => long.len,
+        }
+    }
+
+    /// Returns true if the length is 0.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes if the value is short.
+    #[inline]
+    pub fn short(&self) -> Option<&'a [u8]> {
+        match self {
+            Str::Short(bytes) => Some(bytes),
+            Str::Long(_) => None,
+        }
+    }
+
+    /// Appends a copy to `out`.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Str::Short(bytes) => out.extend_from_slice(bytes),
+            Str::Long(long) => long.pieces.iter().for_each(|piece| out.extend_from_slice(piece)),
+        }
+    }
+
+    /// Returns a copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(self.len());
+        self.copy_to(&mut copy);
+        copy
+    }
+
+    /// Writes the value to `sink`, without a copy if it is long.
+    #[inline]
+    pub fn write_to(&self, sink: &mut impl Sink) {
+        match self {
+            Str::Short(bytes) => sink.put(bytes),
+            Str::Long(long) => long.pieces.iter().for_each(|piece| sink.attach(piece.clone())),
+        }
+    }
+
+    /// Writes a part of the value to `sink`, without a copy if it is long.
+    ///
+    /// # Panics
+    /// Panics if the range is out of bounds.
+    pub fn write_range_to(&self, range: Range<usize>, sink: &mut impl Sink) {
+        match self {
+            Str::Short(bytes) => sink.put(&bytes[range]),
+            Str::Long(long) => long.range(range).for_each(|piece| sink.attach(piece)),
+        }
+    }
+}
+
+impl PartialEq<[u8]> for Str<'_> {
+    fn eq(&self, other: &[u8]) -> bool {
+        match self {
+            Str::Short(bytes) => *bytes == other,
+            Str::Long(long) => {
+                let mut rest = other;
+                let is_equal = long.pieces.iter().all(|piece| {
+                    rest.split_at_checked(piece.len()).is_some_and(|(front, back)| {
+                        rest = back;
+                        front == &piece[..]
+                    })
+                });
+                is_equal && rest.is_empty()
+            }
+        }
+    }
+}
+
+/// Value to be stored.
+#[derive(Debug, Clone)]
+pub enum Value<'a> {
+    /// Bytes to be copied, into the arena if there are many.
+    Short(&'a [u8]),
+    /// Value that is in the arena already.
+    Long(Long),
+}
+
+impl<'a> From<&'a [u8]> for Value<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Value::Short(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Value<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Value::Short(bytes)
+    }
+}
+
+impl From<Long> for Value<'_> {
+    fn from(long: Long) -> Self {
+        Value::Long(long)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a value of pieces with these lengths.
+    fn of(lens: &[usize]) -> Long {
+        Long::from_pieces(lens.iter().map(|len| Bytes::from(vec![7; *len])))
+    }
+
+    #[test]
+    fn change_inside_value_rewrites_touched_pieces() {
+        let long = of(&[10, 20, 30]);
+        for (change, rewrite_range) in [
+            (0..1, 0..10),
+            (9..10, 0..10),
+            (10..30, 10..30),
+            (15..18, 10..30),
+            (29..31, 10..60),
+            (0..60, 0..60),
+            (35..60, 30..60),
+        ] {
+            assert_eq!(long.rewrite_range(change.start, change.end), rewrite_range, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn growth_merges_pieces_no_longer_than_bytes_after_them() {
+        let long = of(&[10, 20, 30]);
+        for (change, rewrite_range) in
+            [(60..65, 60..60), (60..89, 60..60), (60..90, 0..60), (70..75, 60..60), (70..95, 0..60), (35..61, 0..60)]
+        {
+            assert_eq!(long.rewrite_range(change.start, change.end), rewrite_range, "{change:?}");
+        }
+        const HALF: usize = MAX_MERGED / 2;
+        let long = of(&[HALF, HALF]);
+        assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF), HALF..2 * HALF);
+        assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF + 1), 2 * HALF..2 * HALF);
+    }
+
+    #[test]
+    fn string_equals_only_the_same_bytes() {
+        let bytes = [7; 60];
+        let long = of(&[10, 20, 30]);
+        for string in [Str::Long(&long), Str::Short(&bytes)] {
+            assert!(string == bytes[..] && string != bytes[..59] && string != [7; 61][..] && string != [0; 0][..]);
+            let mut other = bytes;
+            other[35] = 8;
+            assert!(string != other[..]);
+            assert_eq!((string.len(), string.is_empty(), string.to_vec()), (60, false, bytes.to_vec()));
+        }
+        assert!(Str::Short(b"").is_empty() && Str::Short(b"") == [0; 0][..]);
+    }
+
+    #[test]
+    fn piece_list_and_lent_bytes_count_as_overhead() {
+        let mut long = of(&[10, 20, 30]);
+        let list = 2 * size_of::<usize>() + 3 * size_of::<Bytes>();
+        assert_eq!(long.overhead(), list);
+        long.lend();
+        assert_eq!(long.overhead(), list + 60);
+    }
+}
