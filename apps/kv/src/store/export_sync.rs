@@ -4,7 +4,7 @@
 
 use crate::export::Writer;
 use crate::store::Store;
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::item::{Form, Item};
 
 /// Keyspace whose strings are exported: the database that clients start in.

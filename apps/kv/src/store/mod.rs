@@ -12,9 +12,8 @@ mod watch;
 
 pub use crate::value::{Long, Str, Value};
 pub use error::Error;
-pub use index::hasher::KeyHasher;
-pub use index::lookahead::LocationHint;
-pub use index::siphash::HashBatch;
+pub use index::LocationHint;
+pub use index::hash::{HashBatch, KeyHasher};
 pub use keyspaces::{DATABASES, KEYSPACES};
 pub use memory::heap::MAX_SHARD;
 pub use memory::item::ItemMeta;
@@ -25,9 +24,10 @@ pub use values::fetch::Fetched;
 pub use values::keys::DumpedValue;
 
 use crate::export::Writer;
-use index::{Index, Location};
+use index::Index;
 use keyspaces::Keyspaces;
 use linerate_bypass::arena::{Arena, ArenaConfig};
+use memory::Location;
 use memory::heap::Heap;
 use memory::item::{Form, Item, ItemHeader};
 use memory::slab::Slab;

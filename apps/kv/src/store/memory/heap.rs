@@ -1,8 +1,11 @@
 //! Heap of items: pages of the arena, cut into slots.
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use linerate_bypass::arena::{Arena, BuddyArena};
 use std::num::NonZeroU32;
+
+/// Bytes left unused by a new page or long value, for the next growth of the index and of lists.
+pub(in crate::store) const SLACK: usize = 16 << 10;
 
 /// Bytes of a page.
 pub(crate) const PAGE: usize = BuddyArena::PAGE;

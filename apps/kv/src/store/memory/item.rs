@@ -14,7 +14,7 @@
 //! Numbers are little-endian.
 
 use crate::store::ValueType;
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use std::num::NonZeroU32;
 
 /// Bytes before the optional parts.

@@ -1,6 +1,6 @@
 //! Long values of a store, in the arena.
 
-use crate::store::reclaim::memory_pressure::SLACK;
+use crate::store::memory::heap::SLACK;
 use crate::store::{Error, Long, Store};
 use linerate_bypass::arena::{BuddyArena, BuddyMut};
 use std::ops::Range;

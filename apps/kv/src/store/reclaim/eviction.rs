@@ -1,7 +1,7 @@
 //! Eviction policies.
 
 use crate::store::Store;
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::item::Item;
 use linerate_bypass::prefetch_slice;
 

@@ -1,6 +1,6 @@
 //! Timing wheel of item expiry.
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::Item;
 

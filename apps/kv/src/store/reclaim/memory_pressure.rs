@@ -1,16 +1,13 @@
 //! Reclaiming memory, on demand and in the background.
 
-use crate::store::index::Location;
-use crate::store::memory::heap;
-use crate::store::memory::heap::Heap;
+use crate::store::memory::Location;
+use crate::store::memory::heap::{self, Heap, SLACK};
 use crate::store::memory::item::{Form, Item};
 use crate::store::{Error, Key, Store};
 use linerate_bypass::arena::BuddyArena;
 
 /// Index slots examined together for flushed items.
 const SWEPT: usize = 256;
-/// Bytes left unused by a new page or long value, for the next growth of the index and of lists.
-pub(in crate::store) const SLACK: usize = 16 << 10;
 /// Steps of work added to a write while the reserve is not full: `PIECES`, rising to `MORE_PIECES` as it empties.
 const PIECES: usize = 3;
 const MORE_PIECES: usize = 12;

@@ -1,6 +1,6 @@
 //! Operations on strings.
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item, ItemHeader, ItemMeta, NewItem};
 use crate::store::memory::slab::Slab;

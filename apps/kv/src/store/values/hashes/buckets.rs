@@ -3,7 +3,7 @@
 //! The key of such an item is the number of the table and of the bucket, four bytes each. Its value is the location of
 //! the bucket's next item, or zeros, followed by fields.
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::heap;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item, NewItem};

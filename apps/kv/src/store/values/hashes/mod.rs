@@ -8,7 +8,7 @@ mod buckets;
 pub mod fields;
 pub mod table;
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 use crate::store::memory::heap::Heap;
 use crate::store::memory::item::{Form, Item};
 use crate::store::values::hashes::fields::{Field, FieldValue, fields, find};

@@ -1,6 +1,6 @@
 //! Bucket directory of a large hash.
 
-use crate::store::index::Location;
+use crate::store::memory::Location;
 
 /// Bucket heads per chunk. Growth adds to the last chunk and moves nothing else.
 const CHUNK: usize = 1024;
