@@ -8,7 +8,7 @@
 use crate::commands::ClientInfo;
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
-use crate::service::fast_path::conn_fast_state::ConnFastState;
+use crate::service::fast_path::ConnFastState;
 use linerate_service::{ConnId, Transport};
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicUsize, Ordering};

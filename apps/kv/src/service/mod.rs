@@ -2,7 +2,10 @@
 //!
 //! | module | contents |
 //! |--------|----------|
-//! | `conn` | connections: input, dispatch of requests, output |
+//! | `conn` | state of connections: stored requests, replies of several workers, output |
+//! | `input` | received data: requests in the receive buffer, incomplete requests, long values |
+//! | `dispatch` | parsing of requests, and their dispatch to the workers of their keys |
+//! | `scatter` | requests split into their keys |
 //! | `fast_path` | plain GET and short SET: parser, prefetching, execution, per-connection state |
 //! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
 //! | `udp` | memcached requests in datagrams |
@@ -25,11 +28,14 @@ mod background;
 mod client_memory;
 mod clock;
 mod conn;
+mod dispatch;
 mod fast_path;
 mod figures;
+mod input;
 mod latency;
 mod long_work;
 mod pause;
+mod scatter;
 mod slow_log;
 mod udp;
 mod workers;
@@ -47,16 +53,15 @@ use client_memory::ClientMemory;
 use clock::ServerClock;
 use conn::gather::Round;
 use conn::output::Replies;
-use conn::scatter::ScatteredKey;
 use conn::{Client, ProtocolState};
-use fast_path::ParsedAhead;
-use fast_path::conn_fast_state::ConnFastState;
+use fast_path::{ConnFastState, ParsedAhead};
 use latency::Latency;
 use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use long_work::LongWork;
 use pause::PauseProgress;
+use scatter::ScatteredKey;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 use crate::memcached::udp::{self, Frame};
 use crate::memcached::{Count, Data, Limits, Parsed, Parser, Request};
 use crate::service::Kv;
-use crate::service::fast_path::GROUP;
+use crate::service::workers::routed::GROUP;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
 use crate::value::Sink;

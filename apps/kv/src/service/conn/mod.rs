@@ -1,17 +1,13 @@
 //! Connections.
 
-mod dispatch;
 pub mod gather;
-pub mod input;
 pub mod output;
-pub mod scatter;
 
 use crate::commands::{self, Session};
 use crate::memcached;
-use crate::resp::{self, OwnedArgs};
+use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::conn::gather::Round;
 use crate::service::conn::output::{Output, Replies};
-use crate::service::workers::remote_batch::Requester;
 use crate::store::{Long, LongWriter};
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;
@@ -95,6 +91,14 @@ impl PendingRequest {
         };
         args.into_iter().flat_map(OwnedArgs::longs_mut).chain(data)
     }
+}
+
+/// Client of a remote request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Requester {
+    pub conn: ConnId,
+    pub space: u8,
+    pub protocol: Protocol,
 }
 
 /// Long value being received.

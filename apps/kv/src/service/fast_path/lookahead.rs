@@ -3,8 +3,7 @@
 use crate::memcached;
 use crate::service::Kv;
 use crate::service::conn::ProtocolState;
-use crate::service::fast_path::MAX_AHEAD;
-use crate::service::fast_path::fast_parse::Bulk;
+use crate::service::fast_path::{Bulk, MAX_AHEAD};
 use linerate_service::ConnId;
 
 /// Length limit of a memcached line examined here.

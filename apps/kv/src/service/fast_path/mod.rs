@@ -1,35 +1,300 @@
 //! Fast path: plain GET and short SET ([`FastRequest`]) are parsed ahead, prefetched, and executed here. All other
 //! requests go through the full parser and the command table.
 
-pub mod conn_fast_state;
-pub mod fast_parse;
 mod lookahead;
+mod remote;
 
-use crate::cluster::{NO_SHARD, slot_of_hash};
-use crate::commands::{CommandType, FastCommand, Session};
+use crate::cluster::NO_SHARD;
+use crate::commands::{CommandType, FastCommand};
 use crate::resp::bulk::{bulk_len, write_bulk};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
 use crate::service::conn::gather::Piece;
 use crate::service::conn::{Client, ProtocolState};
-use crate::service::fast_path::fast_parse::FastRequest;
-use crate::service::workers::routed::set;
-use crate::shards::shard_of;
-use crate::store::{LocationHint, Str};
+use crate::service::workers::routed::{GROUP, Operation, Routed, set};
+use crate::store::{Key, LONG_THRESHOLD, LocationHint};
 use crate::value::Sink;
-use linerate_bypass::BURST;
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;
 
 /// Limit of requests parsed ahead per client.
 pub(super) const MAX_AHEAD: usize = 16;
-/// Number of requests parsed ahead before they are executed. More would evict prefetched lines from the cache. A port's
-/// burst with one request per segment has as many requests.
-pub(super) const GROUP: usize = BURST;
 /// Number of requests parsed ahead before their index lines are prefetched, which load while more are parsed.
 /// Prefetching one at a time would be slower: the segment descriptors miss the cache as well, and few such misses
 /// overlap with other work in between.
 const INDEX_GROUP: usize = GROUP / 2;
+
+/// Parsed request: positions of the key and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) struct FastRequest {
+    /// Start and end of the key, then of the value, 16 bits each, lowest first. The value of a GET is empty at 0. One
+    /// word, so that it is written and read as a whole: reading a word just written in parts stalls.
+    bounds: u64,
+    /// Length of the request.
+    pub len: usize,
+}
+
+/// First bytes of each command, in upper case.
+const GET: &[u8; HEAD] = b"*2\r\n$3\r\nGET\r\n$";
+const SET: &[u8; HEAD] = b"*3\r\n$3\r\nSET\r\n$";
+const HEAD: usize = 14;
+/// Case bits of the letters in the last eight of these bytes, where the command name starts at the third byte.
+const CASE: u64 = 0x20_2020 << 16;
+/// Position of a key whose length has two digits.
+const KEY: usize = HEAD + 4;
+const END: &[u8; 2] = b"\r\n";
+
+/// Returns the first and the last eight bytes of `head`, with letters in upper case.
+#[inline(always)]
+fn words(head: &[u8; HEAD]) -> (u64, u64) {
+    let [first, last] =
+        [head.first_chunk(), head.last_chunk()].map(|word| word.map_or(0, |word| u64::from_le_bytes(*word)));
+    (first, last & !CASE)
+}
+
+impl FastRequest {
+    /// Creates a request from positions, which fit into 16 bits: key and value are shorter than [`LONG_THRESHOLD`].
+    #[inline(always)]
+    fn new(key: Range<usize>, value: Range<usize>, len: usize) -> Self {
+        let bounds = key.start as u64 | (key.end as u64) << 16 | (value.start as u64) << 32 | (value.end as u64) << 48;
+        FastRequest { bounds, len }
+    }
+
+    /// Returns position number `n`.
+    #[inline(always)]
+    fn bound(&self, n: u32) -> usize {
+        (self.bounds >> (16 * n)) as u16 as usize
+    }
+
+    /// Parses the request at the start of `data`. Returns it with its key.
+    #[inline(always)]
+    pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
+        // Most keys and values have lengths of two digits.
+        if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
+            && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
+            && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
+            && let Some((key, behind)) = data[KEY..].split_at_checked(len)
+            && behind.first_chunk() == Some(END)
+        {
+            let (head, end) = (words(head), KEY + len);
+            if head == words(GET) {
+                return Some((FastRequest::new(KEY..end, 0..0, end + 2), key));
+            }
+            if head == words(SET)
+                && let Some(line) = behind[END.len()..].first_chunk()
+                && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
+                && behind.get(7 + len..).is_some_and(|behind| behind.first_chunk() == Some(END))
+            {
+                let (from, to) = (end + 7, end + 7 + len);
+                return Some((FastRequest::new(KEY..end, from..to, to + 2), key));
+            }
+        }
+        FastRequest::parse_general(data)
+    }
+
+    /// [`of`](Self::of) for lengths of any number of digits.
+    #[inline(never)]
+    fn parse_general(data: &[u8]) -> Option<(Self, &[u8])> {
+        let head = words(data.first_chunk()?);
+        let key = Bulk::of(data, HEAD - 1)?;
+        let bytes = &data[key.start..key.end];
+        if head == words(GET) {
+            return Some((FastRequest::new(key.range(), 0..0, key.behind), bytes));
+        }
+        let value = Bulk::of(data, key.behind)?;
+        let is_set = head == words(SET) && value.end - value.start < LONG_THRESHOLD;
+        is_set.then(|| (FastRequest::new(key.range(), value.range(), value.behind), bytes))
+    }
+
+    /// Returns the key in `data`, from which the request was parsed.
+    #[inline(always)]
+    pub fn key<'a>(&self, data: &'a [u8]) -> &'a [u8] {
+        &data[self.bound(0)..self.bound(1)]
+    }
+
+    /// Returns the operation for `data`, from which the request was parsed, with its key.
+    #[inline(always)]
+    pub fn routed<'a>(&self, key: Key<'a>, protocol: Protocol, data: &'a [u8]) -> Routed<'a> {
+        match self.value(data) {
+            Some(value) => Routed { operation: Operation::Set, key, value, protocol },
+            None => Routed { operation: Operation::Get, key, value: &[], protocol },
+        }
+    }
+
+    /// Returns true for SET.
+    #[inline(always)]
+    pub fn is_set(&self) -> bool {
+        self.bounds >> 32 > 0
+    }
+
+    /// Returns the command.
+    #[inline(always)]
+    fn command(&self) -> FastCommand {
+        if self.is_set() { FastCommand::Set } else { FastCommand::Get }
+    }
+
+    /// Returns the value of a SET.
+    #[inline(always)]
+    pub fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        self.is_set().then(|| &data[self.bound(2)..self.bound(3)])
+    }
+}
+
+/// Parses the length line of a bulk string in `word`, if the length has two digits.
+#[inline(always)]
+fn two_digit_len(word: u64) -> Option<usize> {
+    const OTHERS: u64 = u64::from_le_bytes(*b"\xff\0\0\xff\xff\0\0\0");
+    const EXPECTED: u64 = u64::from_le_bytes(*b"$\0\0\r\n\0\0\0");
+    // Two digits, one per byte, the tens first and not zero.
+    let digits = (word >> 8 & 0xffff) ^ 0x3030;
+    let is_number = (digits | (digits + 0x7676)) & 0x8080 == 0 && digits & 0xff > 0;
+    (word & OTHERS == EXPECTED && is_number).then_some(((digits * 0x0a01) >> 8 & 0xff) as usize)
+}
+
+/// Parses the length line at the start of `data`. Returns the length and its number of digits, at most four.
+#[inline]
+fn length(data: &[u8]) -> Option<(usize, usize)> {
+    let digits = data.get(1..)?.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = data[1..].split_at(digits);
+    // Leading zeros are left to the full parser.
+    if data[0] != b'$' || !(1..=4).contains(&digits) || digits > 1 && number[0] == b'0' || !rest.starts_with(b"\r\n") {
+        return None;
+    }
+    Some((number.iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0')), digits))
+}
+
+/// Bulk string: start and end of its bytes, and the position behind it.
+pub(in crate::service) struct Bulk {
+    pub start: usize,
+    pub end: usize,
+    pub behind: usize,
+}
+
+impl Bulk {
+    /// Parses the bulk string whose `$` is at `at`, if it is complete and its length has at most four digits.
+    #[inline(always)]
+    pub fn of(data: &[u8], at: usize) -> Option<Self> {
+        let (len, digits) =
+            match data.get(at..)?.first_chunk().and_then(|word| two_digit_len(u64::from_le_bytes(*word))) {
+                Some(len) => (len, 2),
+                None => length(&data[at..])?,
+            };
+        let start = at + digits + 3;
+        let end = start + len;
+        let is_whole = data.get(end..)?.first_chunk() == Some(END);
+        is_whole.then_some(Bulk { start, end, behind: end + 2 })
+    }
+
+    #[inline(always)]
+    fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// Fast-path state of the connection in a slot.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(in crate::service) struct ConnFastState {
+    conn: Option<ConnId>,
+    /// Keyspace of the requests, if the fast path may take them.
+    pub space: Option<u8>,
+    /// No output is queued, and the peer has not finished.
+    pub is_quiet: bool,
+    /// Last command, if the fast path ran it.
+    last: Option<FastCommand>,
+    /// Time of that command.
+    last_input: u64,
+    /// Burst in which the connection was served last.
+    pub served_in: u64,
+    /// Memory of the client.
+    pub memory: usize,
+    /// Protocol of the replies.
+    pub protocol: Protocol,
+    /// Keyspace of the only request, whose reply is expected from another worker.
+    waiting: Option<u8>,
+}
+
+impl ConnFastState {
+    /// State of an unused slot.
+    pub const IDLE: ConnFastState = ConnFastState {
+        conn: None,
+        space: None,
+        is_quiet: false,
+        last: None,
+        last_input: 0,
+        served_in: 0,
+        memory: 0,
+        protocol: Protocol::Resp2,
+        waiting: None,
+    };
+
+    /// Returns the state for `client`.
+    pub fn of(client: &Client) -> Self {
+        let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::IDLE };
+        fast_state.sync_from(client);
+        fast_state
+    }
+
+    /// Returns true if the slot belongs to `conn`.
+    #[inline(always)]
+    pub fn belongs_to(&self, conn: ConnId) -> bool {
+        self.conn == Some(conn)
+    }
+
+    /// Records a request served at `now`.
+    #[inline(always)]
+    pub fn note_served(&mut self, request: FastCommand, now: u64) {
+        (self.last, self.last_input) = (Some(request), now);
+    }
+
+    /// Returns the time of the last request served by the fast path.
+    pub fn last_input(&self) -> u64 {
+        self.last_input
+    }
+
+    /// Takes no further request before the reply to the last one arrives from another worker.
+    #[inline(always)]
+    pub fn wait(&mut self) {
+        self.waiting = self.space.take();
+    }
+
+    /// Returns true if `conn` has the slot and [waits](Self::wait).
+    #[inline(always)]
+    pub fn waits(&self, conn: ConnId) -> bool {
+        self.belongs_to(conn) && self.waiting.is_some()
+    }
+
+    /// Returns true if the connection [waits](Self::wait).
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Ends the [wait](Self::wait).
+    #[inline(always)]
+    pub fn end_wait(&mut self) {
+        self.space = self.waiting.take();
+    }
+
+    /// Copies the last command and its time, and the expected reply, to `client`.
+    pub fn sync_to(&mut self, client: &mut Client) {
+        client.last_input = client.last_input.max(self.last_input);
+        if self.waiting.take().is_some() {
+            client.pending_replies += 1;
+        }
+        if let (Some(last), Some(session)) = (self.last.take(), client.session_mut()) {
+            session.note_command(last, self.last_input);
+        }
+    }
+
+    /// Updates the state from `client`.
+    pub fn sync_from(&mut self, client: &Client) {
+        self.space = client.fast_path_space();
+        self.is_quiet = client.is_quiet();
+        if let Some(session) = client.session() {
+            self.protocol = session.protocol();
+        }
+    }
+}
 
 /// Request parsed ahead, the hash of its key, and the location hint.
 #[derive(Debug, Clone, Copy)]
@@ -87,23 +352,6 @@ impl Kv {
             self.prefetch_export_rows(net);
         }
         (examined, are_fast)
-    }
-
-    /// Prefetches the parts of the export that the parsed SETs change.
-    #[cold]
-    #[inline(never)]
-    fn prefetch_export_rows(&self, net: &mut impl Transport) {
-        let Some(store) = &self.stores[self.worker] else { return };
-        let single = self.single.iter().map(|(conn, at)| (*conn, *at as usize..*at as usize + 1));
-        for (conn, ahead) in single.chain(self.others.iter().cloned()) {
-            let mut data = net.peek(conn);
-            for ParsedAhead { fast, space, .. } in &self.ahead[ahead] {
-                if fast.value(data).is_some() {
-                    store.prefetch_export(*space, fast.key(data));
-                }
-                data = &data[fast.len..];
-            }
-        }
     }
 
     /// Serves the clients examined by [`parse_group`](Self::parse_group).
@@ -210,33 +458,6 @@ impl Kv {
         self.prefetched = ahead.len();
     }
 
-    /// [`prefetch_indexes`](Self::prefetch_indexes) that also finds the owners of the keys.
-    #[inline(never)]
-    fn prefetch_routed_indexes(&mut self) {
-        let ahead = &mut self.ahead;
-        self.hasher.hash_all(&mut self.unhashed, |at, hash| ahead[at as usize].hash = hash);
-        let own = self.worker as u8;
-        let store = self.stores[self.worker].as_ref();
-        let route = |ahead: &mut ParsedAhead, owner: usize| {
-            ahead.owner = owner as u8;
-            if let Some(store) = store.filter(|_| ahead.owner == own) {
-                store.prefetch_index(ahead.hash);
-            }
-        };
-        let new = ahead[self.prefetched..].iter_mut();
-        match self.server.map() {
-            None => {
-                let shards = self.stores.len();
-                new.for_each(|ahead| route(ahead, shard_of(ahead.hash, shards)));
-            }
-            Some(map) => new.for_each(|ahead| {
-                let is_here = map.is_here(slot_of_hash(ahead.hash));
-                route(ahead, if is_here { self.placement.shard_of(ahead.hash) } else { NO_SHARD.into() });
-            }),
-        }
-        self.prefetched = ahead.len();
-    }
-
     /// Prefetches the items of requests outside the fast path.
     #[inline(always)]
     fn prefetch_lookahead(&mut self) {
@@ -255,73 +476,43 @@ impl Kv {
         }
     }
 
-    /// Executes the requests parsed ahead for `client`. Returns true if all were executed.
+    /// Executes the requests parsed ahead for `client`, or sends them to the workers of their keys. Returns true if that
+    /// succeeded for all.
     pub(super) fn execute_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
-        if self.is_routed {
-            return self.execute_routed(net, client, ahead);
-        }
-        let ProtocolState::Resp { session, .. } = &mut client.protocol_state else { return false };
-        let Some((used, is_all)) = self.execute(session, net.peek(client.conn), ahead) else { return false };
-        self.server.read(used);
-        net.consume(client.conn, used);
-        self.reply(net, client);
-        is_all
-    }
-
-    /// [`execute_ahead`](Self::execute_ahead) with several workers: requests for others are sent.
-    fn execute_routed(&mut self, net: &mut impl Transport, client: &mut Client, ahead: Range<usize>) -> bool {
         let Client { conn, protocol_state, round, .. } = client;
         let ProtocolState::Resp { session, .. } = protocol_state else { return false };
         let data = net.peek(*conn);
-        let (mut used, count) = (0, ahead.len());
+        let (mut used, end) = (0, ahead.end);
         let mut last = None;
-        let mut done = 0;
         for at in ahead {
             let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
             let bytes = &data[used..];
             let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
             let routed = fast.routed(key, session.protocol(), bytes);
-            if usize::from(owner) != self.worker {
-                if owner == NO_SHARD {
-                    break;
-                }
-                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
-                batch.push(*conn, &routed);
-            } else {
+            if usize::from(owner) == self.worker {
                 if !self.run_routed(&routed, hint) {
                     break;
                 }
                 if let Some(round) = round {
                     round.hold(self.worker, self.replies.mark(), Piece::Text);
                 }
+            } else if owner == NO_SHARD {
+                break;
+            } else {
+                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
+                batch.push(*conn, &routed);
             }
             used += fast.len;
-            done += 1;
-            last = Some(if fast.is_set() { FastCommand::Set } else { FastCommand::Get });
+            last = Some((at, fast.command()));
         }
-        if let Some(last) = last {
-            session.note_command(last, self.now);
+        if let Some((_, command)) = last {
+            session.note_command(command, self.now);
         }
         self.server.read(used);
         net.consume(*conn, used);
         self.reply(net, client);
-        done == count
-    }
-
-    /// Sends request number `at` of `conn`, its only one, to the worker of its key.
-    #[inline(never)]
-    fn send_single(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) {
-        let ParsedAhead { fast, space, hash, owner, .. } = self.ahead[at];
-        let data = net.peek(conn);
-        let key = self.hasher.key_with_hash(space, fast.key(data), hash);
-        let fast_state = &mut self.fast_states[conn.slot()];
-        fast_state.note_served(if fast.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
-        fast_state.wait();
-        let routed = fast.routed(key, fast_state.protocol, data);
-        self.batch_with_room(owner.into()).push(conn, &routed);
-        self.server.read(fast.len);
-        net.consume(conn, fast.len);
+        last.map_or(0, |(at, _)| at + 1) == end
     }
 
     /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value. Returns false otherwise.
@@ -376,60 +567,7 @@ impl Kv {
     pub(super) fn reply_to(&mut self, net: &mut impl Transport, conn: ConnId) {
         self.with_client(net, conn, |kv, net, client| kv.reply(net, client));
     }
-
-    /// Executes the requests `ahead` at the start of `data` in `session`. Returns the number of bytes consumed, and
-    /// whether all requests were executed.
-    #[inline(always)]
-    pub(super) fn execute(&mut self, session: &mut Session, data: &[u8], ahead: Range<usize>) -> Option<(usize, bool)> {
-        let ahead = &self.ahead[ahead];
-        let store = self.stores[self.worker].as_mut()?;
-        let mut used = 0;
-        let mut done = 0;
-        for ParsedAhead { fast, hash, hint, .. } in ahead {
-            let data = &data[used..];
-            let key = self.hasher.key_with_hash(session.space(), fast.key(data), *hash);
-            let is_done = match fast.value(data) {
-                None => {
-                    let found = if let Some(value) = store.get_with_hint(&key, *hint, self.now) {
-                        Ok(Some(Str::Short(value)))
-                    } else {
-                        store.get(&key, self.now)
-                    };
-                    match found {
-                        Ok(Some(Str::Short(value))) => {
-                            self.replies.bulk(value);
-                            self.stats.hits += 1;
-                            true
-                        }
-                        Ok(None) => {
-                            let is_2 = session.protocol() == Protocol::Resp2;
-                            self.replies.put(if is_2 { b"$-1\r\n" } else { b"_\r\n" });
-                            self.stats.misses += 1;
-                            true
-                        }
-                        // A long value or another type.
-                        _ => false,
-                    }
-                }
-                Some(value) => {
-                    let is_set = set(store, &key, *hint, value, self.now);
-                    if is_set {
-                        self.stats.count_type(CommandType::Set);
-                        self.replies.put(OK);
-                    }
-                    is_set
-                }
-            };
-            if !is_done {
-                break;
-            }
-            used += fast.len;
-            done += 1;
-        }
-        if let Some(last) = ahead[..done].last() {
-            session.note_command(if last.fast.is_set() { FastCommand::Set } else { FastCommand::Get }, self.now);
-        }
-        self.stats.commands += done as u64;
-        Some((used, done == ahead.len()))
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,9 @@
 use crate::commands::Session;
 use crate::resp::Protocol;
 use crate::service::Kv;
-use crate::service::conn::PendingRequest;
 use crate::service::conn::gather::{MAX_REQUESTS, Part, Piece, ReplyList, Round};
 use crate::service::conn::output::Mark;
+use crate::service::conn::{PendingRequest, Requester};
 use crate::service::udp::DatagramSource;
 use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
@@ -78,14 +78,6 @@ pub(in crate::service) struct RemoteRequest {
     /// Length of the key of a routed request.
     pub key: u16,
     pub form: Form,
-    pub space: u8,
-    pub protocol: Protocol,
-}
-
-/// Client of a remote request.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::service) struct Requester {
-    pub conn: ConnId,
     pub space: u8,
     pub protocol: Protocol,
 }

@@ -6,12 +6,15 @@ use crate::resp::{self, OK, OwnedArgs, Protocol, Reply};
 use crate::service::Kv;
 use crate::service::conn::PendingRequest;
 use crate::service::conn::output::Mark;
-use crate::service::fast_path::GROUP;
 use crate::service::workers::messages::Message;
 use crate::service::workers::remote_batch::{Form, RemoteBatch, RemoteRequest};
 use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store, Str};
 use crate::value::Sink;
-use linerate_bypass::prefetch;
+use linerate_bypass::{BURST, prefetch};
+
+/// Number of requests whose items are prefetched before the first is executed. More would evict prefetched lines from the
+/// cache. A port's burst with one request per segment has as many requests.
+pub(in crate::service) const GROUP: usize = BURST;
 
 /// Operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
