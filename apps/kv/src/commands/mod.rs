@@ -266,14 +266,14 @@ impl<'a> Request<'a> {
                 return;
             }
             Err(refused) => {
-                cx.session.fail_transaction();
+                cx.session.reject_command();
                 return cx.reply_error(refused, &mut reply);
             }
         };
         cx.session.used = cx.now;
         cx.session.last = Some(command);
         if !cx.session.is_authenticated && !command.flags.has(Flags::NO_AUTH) {
-            cx.session.fail_transaction();
+            cx.session.reject_command();
             return cx.reply_error(&NO_AUTH, &mut reply);
         }
         if let Some(transaction) = &mut cx.session.transaction

@@ -3,7 +3,7 @@
 use super::line::{DIGITS, Line, digits};
 use super::put::{self, CountResult, Put, StoreResult};
 use super::request::{Command, Request, StoreMode};
-use super::words::{Words, expires_at, expiry};
+use super::words::{Time, Words};
 use super::{Count, Data, Limits, SPACE, Server, WorkerCounts, meta, stats};
 use crate::shards::Shards;
 use crate::store::{Error, Key};
@@ -25,10 +25,8 @@ pub struct Context<'c, 's> {
     pub counts: &'c WorkerCounts,
     /// Limits of requests.
     pub limits: Limits,
-    /// Time of the server's clock in milliseconds: that of the wall clock when the server started, and the time since.
-    pub now: u64,
-    /// Milliseconds that the wall clock is ahead of `now`.
-    pub wall_ahead: i64,
+    /// Time of the request.
+    pub time: Time,
 }
 
 impl Context<'_, '_> {
@@ -62,8 +60,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
             return Flow::On;
         }
         Command::Put { key, how, flags, expires, cas } => {
-            let put =
-                Put { how, flags, marks: 0, expiry: expiry(expires, cx.now, cx.wall_ahead), cas, may_be_stale: false };
+            let put = Put { how, flags, marks: 0, expiry: cx.time.expiry(expires), cas, may_be_stale: false };
             store(key, &put, data, cx)
         }
         Command::Count { key, up, by } => {
@@ -83,7 +80,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
         }
         Command::Delete(key) => {
             let key = cx.key(key);
-            if cx.shards.of(&key).remove(&key, cx.now) {
+            if cx.shards.of(&key).remove(&key, cx.time.now) {
                 cx.counts.add(Count::DeleteHits);
                 b"DELETED\r\n"
             } else {
@@ -137,7 +134,7 @@ fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_
         let key = cx.key(name);
         if let Some(seconds) = expires {
             // A value that expires at once is returned a last time.
-            let goes = expires_at(seconds, cx.now, cx.wall_ahead).is_some_and(|at| at <= cx.now);
+            let goes = cx.time.expires_at(seconds).is_some_and(|at| at <= cx.time.now);
             if goes {
                 get_one(&key, cas, cx, sink);
             }
@@ -154,7 +151,7 @@ fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_
 
 #[inline]
 fn get_one(key: &Key, cas: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
-    let now = cx.now;
+    let now = cx.time.now;
     let store = cx.shards.of(key);
     cx.counts.add(Count::CmdGet);
     let Ok(Some(found)) = store.fetch(key, true, now) else {
@@ -185,7 +182,7 @@ fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'s
         done @ (StoreResult::TooLarge | StoreResult::Full) => {
             // The client must not find the value it wanted to replace.
             if put.how == StoreMode::Set && put.cas.is_none() {
-                cx.shards.of(&key).remove(&key, cx.now);
+                cx.shards.of(&key).remove(&key, cx.time.now);
             }
             if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
         }
@@ -196,7 +193,7 @@ fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
     let key = cx.key(key);
     match put::touch(cx, &key, expires) {
         Ok(true) => {
-            let now = cx.now;
+            let now = cx.time.now;
             let store = cx.shards.of(&key);
             if let Ok(Some(found)) = store.fetch(&key, true, now) {
                 let meta = found.meta;
@@ -211,7 +208,7 @@ fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
 
 fn flush(delay: i32, cx: &mut Context<'_, '_>) {
     cx.counts.add(Count::CmdFlush);
-    let at = expires_at(delay, cx.now, cx.wall_ahead).filter(|at| *at > cx.now);
+    let at = cx.time.expires_at(delay).filter(|at| *at > cx.time.now);
     if at.is_none() {
         cx.shards.all().for_each(|store| store.flush(SPACE));
     }

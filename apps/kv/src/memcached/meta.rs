@@ -5,7 +5,7 @@ use super::flags::Meta;
 use super::line::{DIGITS, Line, digits};
 use super::put::{self, BINARY, CountResult, FETCHED, Put, STALE, StoreResult, WON};
 use super::request::{StoreMode, size};
-use super::words::{expires_at, expiry, seconds_left};
+use super::words::{Time, seconds_left};
 use super::{Context, Count, Data, KEY, binary_key};
 use crate::store::{Expiry, ItemMeta, Key, Store, Str};
 use crate::value::Sink;
@@ -29,7 +29,7 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     cx.counts.add(Count::CmdGet);
-    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
+    let time @ Time { now, .. } = cx.time;
     let store = cx.shards.of(&key);
     let (mut item, value) = match store.fetch(&key, !meta.unused, now) {
         Ok(Some(found)) => {
@@ -53,7 +53,7 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     } else {
         line.put(b"HD");
     }
-    describe(meta, &mut item, &key, (now, wall_ahead), &mut line);
+    describe(meta, &mut item, &key, time, &mut line);
     if meta.expires.is_some() {
         cx.counts.add(Count::CmdTouch);
         cx.counts.add(Count::TouchHits);
@@ -86,22 +86,20 @@ fn answer(meta: &Meta<'_>, line: &Line, value: Str<'_>, sink: &mut impl Sink) {
 }
 
 /// Evaluates the flags in order and appends their results and the line end to `line`.
-fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, (now, wall_ahead): (u64, i64), line: &mut Line) {
+fn describe(meta: &Meta<'_>, item: &mut Item, key: &Key, time: Time, line: &mut Line) {
     let had_won = !item.is_new && item.meta.marks & WON != 0;
     let is_stale = item.meta.marks & STALE != 0;
     for flag in meta.flags {
         match flag[0] {
-            b'T' => item.expires_at = meta.expires.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
-            b'N' if item.is_new => {
-                item.expires_at = meta.vivify.and_then(|seconds| expires_at(seconds, now, wall_ahead))
-            }
+            b'T' => item.expires_at = meta.expires.and_then(|seconds| time.expires_at(seconds)),
+            b'N' if item.is_new => item.expires_at = meta.vivify.and_then(|seconds| time.expires_at(seconds)),
             b'R' => {
-                let soon = meta.recache.and_then(|seconds| expires_at(seconds, now, wall_ahead));
+                let soon = meta.recache.and_then(|seconds| time.expires_at(seconds));
                 let is_near = item.expires_at.is_some_and(|at| soon.is_some_and(|soon| at < soon));
                 item.won |= is_near && !had_won;
             }
             b's' => _ = line.put(b" s").number(item.len as u64),
-            b't' => put_expiry(item.expires_at, now, line),
+            b't' => put_expiry(item.expires_at, time.now, line),
             b'c' => _ = line.put(b" c").number(item.meta.cas),
             b'f' => _ = line.put(b" f").number(item.meta.flags.into()),
             b'h' => _ = line.put(b" h").number((item.meta.marks & FETCHED != 0).into()),
@@ -167,7 +165,7 @@ pub(super) fn set(
         how,
         flags: meta.client_flags,
         marks: if meta.binary { BINARY } else { 0 },
-        expiry: meta.expires.map_or(Expiry::Never, |seconds| expiry(seconds, cx.now, cx.wall_ahead)),
+        expiry: meta.expires.map_or(Expiry::Never, |seconds| cx.time.expiry(seconds)),
         cas: meta.cas,
         may_be_stale: meta.invalidate,
     };
@@ -180,7 +178,7 @@ pub(super) fn set(
         StoreResult::Unended => return sink.put(BAD_CHUNK),
         done @ (StoreResult::TooLarge | StoreResult::Full) => {
             // The client must not find the value it wanted to replace.
-            cx.shards.of(&key).remove(&key, cx.now);
+            cx.shards.of(&key).remove(&key, cx.time.now);
             return sink.put(if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE });
         }
     };
@@ -198,7 +196,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
     let mut room = [0; KEY];
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
-    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
+    let time @ Time { now, .. } = cx.time;
     let store = cx.shards.of(&key);
     let code = match store.meta(&key, now) {
         None => {
@@ -209,7 +207,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
         Some(old) => {
             if meta.invalidate {
                 if let Some(seconds) = meta.expires
-                    && store.set_expiry(&key, expires_at(seconds, now, wall_ahead), now).is_err()
+                    && store.set_expiry(&key, time.expires_at(seconds), now).is_err()
                 {
                     return sink.put(NO_MEMORY);
                 }
@@ -233,7 +231,7 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     let counted = put::count(cx, &key, up, meta.delta, meta.cas);
-    let (now, wall_ahead) = (cx.now, cx.wall_ahead);
+    let time @ Time { now, .. } = cx.time;
     let store = cx.shards.of(&key);
     let mut digits_room = [0; DIGITS];
     let (number, cas, is_new) = match counted {
@@ -261,8 +259,8 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     let mut expires = before;
     for flag in meta.flags {
         match flag[0] {
-            b'T' => expires = meta.expires.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
-            b'N' if is_new => expires = meta.vivify.and_then(|seconds| expires_at(seconds, now, wall_ahead)),
+            b'T' => expires = meta.expires.and_then(|seconds| time.expires_at(seconds)),
+            b'N' if is_new => expires = meta.vivify.and_then(|seconds| time.expires_at(seconds)),
             b't' => put_expiry(expires, now, &mut line),
             b'c' => _ = line.put(b" c").number(cas),
             _ => echo(flag, &key, meta.binary, &mut line),
@@ -285,7 +283,7 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     let mut room = [0; KEY];
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
-    let now = cx.now;
+    let now = cx.time.now;
     let store: &mut Store = cx.shards.of(&key);
     let Ok(Some(found)) = store.fetch(&key, false, now) else { return sink.put(b"EN\r\n") };
     let mut line = Line::new(b"ME ");

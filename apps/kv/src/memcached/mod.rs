@@ -29,6 +29,7 @@ pub use execute::{Context, Flow, execute};
 pub use parse::{Data, InvalidInput, Limits, Parsed, Parser};
 pub use request::Request;
 pub use stats::{Server, ServerState};
+pub use words::Time;
 
 use crate::store::DATABASES;
 

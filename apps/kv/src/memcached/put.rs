@@ -46,7 +46,7 @@ pub(super) enum StoreResult {
 
 /// Stores `data` under `key`.
 pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>) -> StoreResult {
-    let now = cx.now;
+    let now = cx.time.now;
     let largest = cx.limits.item;
     let store = cx.shards.of(key);
     let value = match data {
@@ -182,7 +182,7 @@ pub(super) enum CountResult {
 /// Increments or decrements the number under `key`, if its CAS value is `cas`.
 pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, cas: Option<u64>) -> CountResult {
     let (hits, misses) = if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
-    let now = cx.now;
+    let now = cx.time.now;
     let store = cx.shards.of(key);
     let Ok(found) = store.fetch(key, true, now) else { return CountResult::NoNumber };
     let Some(found) = found else {
@@ -226,10 +226,10 @@ fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, meta: Ite
 
 /// Sets the expiry time of `key` as given by a client in `seconds`. Returns false if it does not exist.
 pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result<bool, Error> {
-    let now = cx.now;
+    let now = cx.time.now;
     let store = cx.shards.of(key);
     cx.counts.add(Count::CmdTouch);
-    if !store.set_expiry(key, super::words::expires_at(seconds, now, cx.wall_ahead), now)? {
+    if !store.set_expiry(key, cx.time.expires_at(seconds), now)? {
         cx.counts.add(Count::TouchMisses);
         return Ok(false);
     }

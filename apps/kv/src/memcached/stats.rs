@@ -1,7 +1,7 @@
 //! `stats` command.
 
 use super::line::Line;
-use super::words::Words;
+use super::words::{Time, Words};
 use super::{Context, Counts};
 use crate::value::Sink;
 
@@ -75,7 +75,7 @@ pub(super) fn stats(mut words: Words<'_>, cx: &mut Context<'_, '_>, sink: &mut i
         sink.put(line.put(b"\r\n").bytes());
     };
     match words.next() {
-        None => general(&state(cx), (cx.now, cx.wall_ahead), &mut stat),
+        None => general(&state(cx), cx.time, &mut stat),
         Some(b"settings") => settings(&state(cx), cx.limits.item, &mut stat),
         // There is one slab class.
         Some(b"items") => {
@@ -105,11 +105,11 @@ fn state(cx: &mut Context<'_, '_>) -> ServerState {
     cx.server.state()
 }
 
-fn general(state: &ServerState, (now, wall_ahead): (u64, i64), stat: &mut impl FnMut(&str, StatValue)) {
+fn general(state: &ServerState, time: Time, stat: &mut impl FnMut(&str, StatValue)) {
     let mut number = |name: &str, value| stat(name, StatValue::Number(value));
     number("pid", std::process::id().into());
-    number("uptime", now.saturating_sub(state.since) / 1000);
-    number("time", now.saturating_add_signed(wall_ahead) / 1000);
+    number("uptime", time.now.saturating_sub(state.since) / 1000);
+    number("time", time.unix_seconds());
     stat("version", StatValue::Word(super::VERSION_NUMBER));
     let mut number = |name: &str, value| stat(name, StatValue::Number(value));
     number("pointer_size", usize::BITS.into());

@@ -69,25 +69,37 @@ pub(super) fn length(text: &[u8]) -> Option<usize> {
     (0..=i32::MAX - 2).contains(&value).then_some(value as usize)
 }
 
-/// Returns the expiry for the `seconds` given by a client at `now`, as [`expires_at`] does.
-#[inline]
-pub(super) fn expiry(seconds: i32, now: u64, wall_ahead: i64) -> Expiry {
-    match expires_at(seconds, now, wall_ahead) {
-        None => Expiry::Never,
-        Some(at) => Expiry::At(at),
-    }
+/// Time of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Time {
+    /// Milliseconds on the server's clock: that of the wall clock when the server started, and the time since.
+    pub now: u64,
+    /// Milliseconds that the wall clock is ahead of `now`.
+    pub wall_ahead: i64,
 }
 
-/// Returns the expiry time for the `seconds` given by a client at `now`, when the wall clock is `wall_ahead`
-/// milliseconds ahead, or `None` for never.
-#[inline]
-pub(super) fn expires_at(seconds: i32, now: u64, wall_ahead: i64) -> Option<u64> {
-    match seconds {
-        0 => None,
-        ..0 => Some(now),
-        1..=MONTH => Some(now + seconds as u64 * 1000),
-        // 0 would be never.
-        _ => Some((seconds as u64 * 1000).saturating_sub_signed(wall_ahead).max(1)),
+impl Time {
+    /// Returns the time of the wall clock in seconds since 1970.
+    pub(super) fn unix_seconds(self) -> u64 {
+        self.now.saturating_add_signed(self.wall_ahead) / 1000
+    }
+
+    /// Returns the expiry for the `seconds` given by a client, as [`expires_at`](Self::expires_at) does.
+    #[inline]
+    pub(super) fn expiry(self, seconds: i32) -> Expiry {
+        self.expires_at(seconds).map_or(Expiry::Never, Expiry::At)
+    }
+
+    /// Returns the expiry time for the `seconds` given by a client, or `None` for never.
+    #[inline]
+    pub(super) fn expires_at(self, seconds: i32) -> Option<u64> {
+        match seconds {
+            0 => None,
+            ..0 => Some(self.now),
+            1..=MONTH => Some(self.now + seconds as u64 * 1000),
+            // 0 would be never.
+            _ => Some((seconds as u64 * 1000).saturating_sub_signed(self.wall_ahead).max(1)),
+        }
     }
 }
 
@@ -145,12 +157,13 @@ mod tests {
     #[test]
     fn times_up_to_a_month_are_relative() {
         let now = 1_000_000_000_000;
-        for ahead in [0, 5000, -5000] {
-            assert_eq!(expires_at(0, now, ahead), None);
-            assert_eq!(expires_at(-1, now, ahead), Some(now));
-            assert_eq!(expires_at(30, now, ahead), Some(now + 30_000));
-            assert_eq!(expires_at(MONTH, now, ahead), Some(now + 2_592_000_000));
-            assert_eq!(expires_at(MONTH + 1, now, ahead), Some(2_592_001_000_u64.saturating_add_signed(-ahead)));
+        for wall_ahead in [0, 5000, -5000] {
+            let time = Time { now, wall_ahead };
+            assert_eq!(time.expires_at(0), None);
+            assert_eq!(time.expires_at(-1), Some(now));
+            assert_eq!(time.expires_at(30), Some(now + 30_000));
+            assert_eq!(time.expires_at(MONTH), Some(now + 2_592_000_000));
+            assert_eq!(time.expires_at(MONTH + 1), Some(2_592_001_000_u64.saturating_add_signed(-wall_ahead)));
         }
         assert_eq!(seconds_left(now + 30_000, now), 30);
         assert_eq!(seconds_left(now + 29_001, now), 30);

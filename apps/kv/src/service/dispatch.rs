@@ -206,7 +206,7 @@ impl Kv {
             self.long_work.parsed += 1 + args.len() as u64 / 2;
             session.begin_request();
             if std::mem::take(has_no_room) && !args.get(0).is_some_and(commands::is_http) {
-                session.fail_transaction();
+                session.reject_command();
                 parser.forget();
                 self.reply_error(client, NO_ROOM, false);
                 continue;
@@ -217,7 +217,7 @@ impl Kv {
             if let Some(map) = self.server.map()
                 && let Some(error) = commands::redirection(args, session, map)
             {
-                session.fail_transaction();
+                session.reject_command();
                 parser.forget();
                 self.stats.errors += 1;
                 self.reply_error(client, &error, false);
@@ -468,8 +468,7 @@ impl Kv {
             shards: &mut shards,
             server: &mut self.server,
             counts: &self.counts,
-            now: self.now,
-            wall_ahead: self.clock.wall_ahead(),
+            time: memcached::Time { now: self.now, wall_ahead: self.clock.wall_ahead() },
         };
         memcached::execute(request, value, &mut cx, &mut self.replies)
     }

@@ -1,7 +1,7 @@
 //! Connection to shards in this process, as a service holds it.
 
 use linerate_kv::memcached::{
-    Context, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, WorkerCounts, execute,
+    Context, Data, Flow, Limits, Parsed, Parser, SPACE, Server, ServerState, Time, WorkerCounts, execute,
 };
 use linerate_kv::shards::{Placement, Shards, shard_of};
 use linerate_kv::store::{Config, LongWriter, ShardStats, Store};
@@ -165,8 +165,7 @@ impl Client {
             server: &mut self.server,
             counts: &counts,
             limits: self.limits,
-            now: self.now,
-            wall_ahead: 0,
+            time: Time { now: self.now, wall_ahead: 0 },
         };
         self.is_closed = execute(request, data, &mut cx, out) != Flow::On;
         for (n, store) in lent.into_iter().enumerate().filter(|(_, store)| store.is_some()) {

@@ -257,9 +257,8 @@ impl Session {
         self.watched.clear(shards);
     }
 
-    /// Makes the current transaction fail because a command was rejected. The command does not continue if it has
-    /// [paused](Self::is_paused).
-    pub fn fail_transaction(&mut self) {
+    /// Ends a [paused](Self::is_paused) command and makes the current transaction fail, because the command was rejected.
+    pub fn reject_command(&mut self) {
         self.paused = None;
         if let Some(transaction) = &mut self.transaction {
             transaction.is_failed = true;

@@ -132,7 +132,7 @@ impl Kv {
         let Client { protocol_state: ProtocolState::Resp { session, .. }, .. } = client else { return false };
         let (PendingRequest::Resp(args), Some(map)) = (pending, self.server.map()) else { return false };
         let Some(error) = commands::redirection(args.args(), session, map) else { return false };
-        session.fail_transaction();
+        session.reject_command();
         self.stats.errors += 1;
         self.reply_error(client, &error, false);
         true

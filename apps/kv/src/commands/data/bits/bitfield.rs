@@ -72,8 +72,9 @@ impl Type {
         if bits > most { bits - (1 << self.bits) } else { bits }
     }
 
-    /// Returns the number to be set. If it is so low that the distance to the greatest number has more than 63 bits,
-    /// Redis takes it for a number above the range, unless the type has 64 bits.
+    /// Returns the number to be set. Redis computes the greatest number of the type minus `number` in 64 bits. If that
+    /// overflows, the number counts as above the range, so that `SAT` stores the greatest one. Types of 64 bits are
+    /// compared without the subtraction.
     fn wanted(self, number: i64) -> i128 {
         let (_, most) = self.range();
         let is_far = self.bits < 64 && (most as i64).checked_sub(number).is_none();
