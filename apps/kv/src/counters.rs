@@ -19,10 +19,8 @@ pub struct CounterNames {
 /// Reason why a name has no counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCounter {
-    /// The name is empty or too long.
     #[error("counter names have 1 to {} bytes", CounterNames::LONGEST)]
     Name,
-    /// All counters have names.
     #[error("all {0} counters have names: start the server with a larger kv serve --counters N")]
     Full(usize),
 }
@@ -41,17 +39,14 @@ impl CounterNames {
         &self.numbers
     }
 
-    /// Returns the number of named counters.
     pub fn len(&self) -> usize {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Returns true if no counter has a name.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of counters.
     pub fn capacity(&self) -> usize {
         self.numbers.len()
     }

@@ -24,7 +24,6 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Creates the placement on `count` shards.
     pub const fn new(count: usize) -> Self {
         Placement { count, of_slots: None, own: 0 }
     }
@@ -34,7 +33,6 @@ impl Placement {
         Placement { count, of_slots: Some(of_slots), own }
     }
 
-    /// Returns the shard of keys with the hash `hash`.
     #[inline]
     pub fn shard_of(&self, hash: u64) -> usize {
         match &self.of_slots {
@@ -48,7 +46,6 @@ impl Placement {
         self.of_slots.as_ref().map(|of_slots| of_slots[usize::from(slot)].into())
     }
 
-    /// Returns the number of shards.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
@@ -66,7 +63,6 @@ impl Placement {
     }
 }
 
-/// Returns the shard, of `count`, of keys with the hash `hash`.
 #[inline]
 pub fn shard_of(hash: u64, count: usize) -> usize {
     // The hash is mixed, because the index of a shard uses both halves and needs all values of each (Knuth, TAOCP 3,
@@ -100,7 +96,6 @@ impl<'a> Shards<'a> {
         self.stores[at].as_mut().expect("the shards of a command's keys are present")
     }
 
-    /// Returns true if both keys are in the same shard.
     pub fn are_in_same_shard(&self, one: &Key, other: &Key) -> bool {
         self.placement.shard_of(one.hash()) == self.placement.shard_of(other.hash())
     }
@@ -148,38 +143,31 @@ impl<'a> Shards<'a> {
 pub struct ShardSet([u64; 4]);
 
 impl ShardSet {
-    /// Empty set.
     pub const NONE: Self = ShardSet([0; 4]);
 
-    /// Returns the set of `count` shards.
     pub fn all(count: usize) -> Self {
         (0..count).collect()
     }
 
-    /// Adds the shard `number`.
     #[inline]
     pub fn add(&mut self, number: usize) {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds the shards of `other`.
     pub fn extend(&mut self, other: ShardSet) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// Returns true if the set contains the shard `number`.
     #[inline]
     pub fn has(&self, number: usize) -> bool {
         self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// Returns the number of shards.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Returns true if the set is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         *self == ShardSet::NONE

@@ -41,7 +41,6 @@ pub struct Long {
 }
 
 impl Long {
-    /// Returns a value without bytes.
     pub fn empty() -> Self {
         Long::from_pieces([])
     }
@@ -52,7 +51,6 @@ impl Long {
         Long { len: pieces.iter().map(|piece| piece.len()).sum(), pieces, is_lent: false }
     }
 
-    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a long value is not empty")]
     pub fn len(&self) -> usize {
         self.len
@@ -68,7 +66,6 @@ impl Long {
         self.is_lent = true;
     }
 
-    /// Returns the pieces in order.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
@@ -153,12 +150,10 @@ impl fmt::Debug for Long {
 pub enum Str<'a> {
     /// Value shorter than [`Config::long`](crate::store::Config::long).
     Short(&'a [u8]),
-    /// Value in the arena.
     Long(&'a Long),
 }
 
 impl<'a> Str<'a> {
-    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -167,13 +162,11 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Returns true if the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes if the value is short.
     #[inline]
     pub fn short(&self) -> Option<&'a [u8]> {
         match self {
@@ -182,7 +175,6 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Appends a copy to `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         match self {
             Str::Short(bytes) => out.extend_from_slice(bytes),
@@ -190,7 +182,6 @@ impl<'a> Str<'a> {
         }
     }
 
-    /// Returns a copy.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.len());
         self.copy_to(&mut copy);

@@ -16,7 +16,6 @@ pub struct Node {
     pub host: Option<String>,
     /// Port announced to clients.
     pub port: u16,
-    /// Ranges of its slots.
     pub slots: Vec<RangeInclusive<u16>>,
 }
 
@@ -27,7 +26,6 @@ pub struct OwnNodes {
     pub host: String,
     /// Port of worker 0. Worker *n* has this port plus *n*.
     pub port: u16,
-    /// Number of workers.
     pub workers: usize,
 }
 
@@ -47,34 +45,26 @@ pub struct ClusterMap {
 /// Error in a list of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// A range that is empty or ends beyond the last slot.
     #[error("slots {0}-{1} of node {2}: a range is FIRST-LAST with slots from 0 to 16383")]
     Range(u16, u16, String),
-    /// Two nodes with the same slot.
     #[error("slot {slot} belongs to node {one} and to node {other}: give it to one of them")]
     Overlap {
-        /// Slot.
         slot: u16,
         /// First node.
         one: String,
         /// Second node.
         other: String,
     },
-    /// Slots without a node.
     #[error("slots {0}-{1} belong to no node: add them to a node")]
     Missing(u16, u16),
-    /// Two nodes with the same address and port.
     #[error("node {0} is listed twice: remove one entry")]
     Twice(String),
-    /// A worker without a node.
     #[error("no node {node} for worker {worker} of this host: add it, or name this host by --cluster-announce")]
     NotHere {
         /// Address and port of the node.
         node: String,
-        /// Number of the worker.
         worker: usize,
     },
-    /// More nodes or workers than a map can hold.
     #[error("{0} nodes: at most 16384, of which at most 255 in one process")]
     TooMany(usize),
 }
@@ -175,7 +165,6 @@ impl ClusterMap {
         Ok(ClusterMap { nodes, ids, own, owners, workers })
     }
 
-    /// Returns the nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -190,7 +179,6 @@ impl ClusterMap {
         digits([self.ids[index].as_bytes(), b"shard", b""])
     }
 
-    /// Returns the number of workers of this process.
     pub fn workers(&self) -> usize {
         self.own.len()
     }

@@ -1,9 +1,7 @@
 //! Hash slots of keys (Redis Cluster specification, "Key distribution model").
 
-/// Number of hash slots.
 pub const SLOTS: usize = 16384;
 
-/// Mask of a slot in a hash.
 const MASK: u64 = SLOTS as u64 - 1;
 
 /// Bytes of a key that [`crc16`] processes together.
@@ -73,7 +71,6 @@ pub(crate) fn hash_with_slot(hash: u64, slot: u16) -> u64 {
     hash & !MASK | (hash >> 32 & MASK) ^ u64::from(slot)
 }
 
-/// Returns the slot in `hash`.
 #[inline]
 pub fn slot_of_hash(hash: u64) -> u16 {
     ((hash ^ hash >> 32) & MASK) as u16

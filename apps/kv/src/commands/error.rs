@@ -99,12 +99,10 @@ impl CommandError {
         CommandError(Cow::Owned(text))
     }
 
-    /// Returns the error for a wrong number of arguments of the command `name`.
     pub fn arity(name: &str) -> Self {
         CommandError::of(&[b"ERR wrong number of arguments for '", name.as_bytes(), b"' command"])
     }
 
-    /// Returns the error for an unknown command.
     pub fn unknown(args: Args<'_>) -> Self {
         let name = args.prefix(0, MAX_SHOWN);
         let mut text = [&b"ERR unknown command '"[..], until_nul(&name), b"', with args beginning with: "].concat();
@@ -118,7 +116,6 @@ impl CommandError {
         CommandError::of(&[&text])
     }
 
-    /// Returns the error for an unknown subcommand of `parent`.
     pub fn unknown_subcommand(parent: &str, name: &[u8]) -> Self {
         let parent = parent.to_ascii_uppercase();
         CommandError::of(&[
@@ -130,12 +127,10 @@ impl CommandError {
         ])
     }
 
-    /// Returns the error for an invalid time given to the command `name`.
     pub fn expire_time(name: &str) -> Self {
         CommandError::of(&[b"ERR invalid expire time in '", name.as_bytes(), b"' command"])
     }
 
-    /// Returns the error for an invalid option of `HELLO`.
     pub fn hello_option(option: &[u8]) -> Self {
         CommandError::of(&[b"ERR Syntax error in HELLO option '", until_nul(option), b"'"])
     }

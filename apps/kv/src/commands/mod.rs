@@ -43,13 +43,10 @@ use table::{Flags, ShardUse};
 pub struct Context<'a, 's> {
     /// Shards that the command needs, and possibly others.
     pub shards: &'a mut Shards<'s>,
-    /// Hash functions of keys.
     pub hasher: &'a KeyHasher,
-    /// Session of the client.
     pub session: &'a mut Session,
     /// Settings, connections and counters of the server.
     pub server: &'a mut dyn Server,
-    /// Counters of the worker.
     pub stats: &'a mut Stats,
     /// Time of the server's clock in milliseconds: that of the wall clock when the server started, and the time since.
     pub now: u64,
@@ -70,7 +67,6 @@ pub struct Request<'a> {
     /// Command, or the error for an unknown command or a wrong number of arguments.
     command: Result<&'static Command, CommandError>,
     args: Args<'a>,
-    /// First key.
     key: Option<Key<'a>>,
     /// The command is part of a transaction and must not pause.
     is_queued: bool,
@@ -133,12 +129,10 @@ impl<'a> Request<'a> {
         self.command.as_ref().ok().copied()
     }
 
-    /// Returns the hash of the first key.
     pub fn key_hash(&self) -> Option<u64> {
         self.key.as_ref().map(Key::hash)
     }
 
-    /// Returns the shards that the request needs in `session`.
     pub fn needed_shards(&self, session: &Session, hasher: &KeyHasher, placement: &Placement) -> ShardSet {
         match &self.command {
             Ok(command) if session.transaction.is_none() || command.flags.has(Flags::NOT_QUEUED) => {
@@ -256,7 +250,6 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Runs the request and writes the reply.
     pub fn run(&self, cx: &mut Context<'_, '_>, sink: &mut dyn Sink) {
         let mut reply = Reply::new(sink, cx.session.protocol);
         let command = match &self.command {
@@ -302,7 +295,6 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the error for a wrong number of arguments.
     fn arity(&self) -> CommandError {
         CommandError::arity(self.command.as_ref().map_or("", |command| command.name))
     }
@@ -324,7 +316,6 @@ fn takes_long_args(command: Option<&Command>, args: Args<'_>) -> bool {
 }
 
 impl Context<'_, '_> {
-    /// Returns the argument at `at` as a key.
     #[inline]
     fn key<'k>(&self, request: &Request<'k>, at: usize) -> Key<'k> {
         match (&request.key, &request.command) {
@@ -333,7 +324,6 @@ impl Context<'_, '_> {
         }
     }
 
-    /// Counts a lookup as hit or miss.
     #[inline]
     fn count_lookup(&mut self, is_found: bool) {
         self.stats.hits += u64::from(is_found);

@@ -8,7 +8,6 @@ use crate::store::Expiry;
 /// Latest expiry time of the store, in the year 10889. Later times are reduced to it.
 const MAX_EXPIRY: u64 = (1 << 48) - 1;
 
-/// Parses a 64-bit integer.
 pub(super) fn integer(arg: &[u8]) -> Result<i64, CommandError> {
     number::parse(arg).ok_or(NO_INTEGER)
 }
@@ -64,7 +63,6 @@ pub(super) enum Of {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the options from the argument `from` on.
     pub fn parse(args: Args<'a>, from: usize, of: Of) -> Result<Self, CommandError> {
         let mut options = Options::default();
         let mut at = from;

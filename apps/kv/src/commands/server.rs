@@ -13,7 +13,6 @@ use linerate_service::RemoteAddr;
 /// The methods concern all workers and are called by rare commands only. Shards of other workers, and the list of
 /// connections, are requested [before the command runs](crate::commands::Request::needed_shards).
 pub trait Server {
-    /// Returns the current settings.
     fn settings(&self) -> &Settings;
 
     /// Changes the settings of all workers. The caller applies them to the shards it has borrowed.
@@ -54,7 +53,6 @@ pub trait Server {
     /// Returns the slow requests of all workers, the newest first, at most [`Settings::slow_entries`].
     fn slow_log(&self) -> Vec<SlowRequest>;
 
-    /// Removes all requests from the slow log.
     fn reset_slow_log(&mut self);
 
     /// Returns the memory and layout of the strings exported for RDMA READ, if there are any.
@@ -69,7 +67,6 @@ pub trait Server {
 pub enum PauseMode {
     /// Commands that change keys.
     Write,
-    /// All commands.
     All,
 }
 
@@ -79,7 +76,6 @@ pub type SettingsChange<'a> = dyn FnMut(&mut Settings) -> Result<(), RejectedSet
 /// Reason why a parameter was not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedSetting {
-    /// Name of the parameter.
     pub parameter: &'static str,
     /// Reason, as `CONFIG SET` reports it.
     pub reason: String,
@@ -139,7 +135,6 @@ impl Default for Settings {
 pub struct Stats {
     /// Commands, including failed ones.
     pub commands: u64,
-    /// Error replies.
     pub errors: u64,
     /// Lookups that found the key.
     pub hits: u64,
@@ -158,7 +153,6 @@ pub struct Stats {
 /// Type of a command, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandType {
-    /// `SET`.
     Set,
     /// Other command that changes keys.
     Write,
@@ -169,10 +163,8 @@ pub enum CommandType {
 }
 
 impl CommandType {
-    /// All types.
     pub const ALL: [Self; 4] = [CommandType::Set, CommandType::Write, CommandType::Read, CommandType::Other];
 
-    /// Returns the label of its metric.
     pub fn label(self) -> &'static str {
         match self {
             CommandType::Set => "set",
@@ -197,29 +189,21 @@ impl Stats {
 pub struct Totals {
     /// Sums of the workers' counters.
     pub stats: Stats,
-    /// Current connections.
     pub clients: u64,
     /// Connections whose request waits for the end of a pause.
     pub held: u64,
-    /// Accepted connections.
     pub accepted: u64,
-    /// Rejected connections.
     pub rejected: u64,
     /// Clients disconnected because of [`Settings::client_memory`].
     pub evicted_clients: u64,
-    /// Bytes of requests.
     pub input: u64,
-    /// Bytes of replies.
     pub output: u64,
     /// Start of the server, in milliseconds since 1970.
     pub since: u64,
-    /// Number of workers.
     pub workers: usize,
     /// Bytes in use by all shards.
     pub used: u64,
-    /// Expired keys.
     pub expired: u64,
-    /// Evicted keys.
     pub evicted: u64,
     /// Number of keys, and of keys with an expiry time, in each database; in cluster mode, in the shard of the node.
     pub databases: [(u64, u64); DATABASES as usize],

@@ -35,9 +35,7 @@ pub struct Command {
 /// Commands of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FastCommand {
-    /// `GET`.
     Get,
-    /// `SET`.
     Set,
 }
 
@@ -51,7 +49,6 @@ impl FastCommand {
 /// Shards that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShardUse {
-    /// No shard.
     Nothing,
     /// Shards of its keys.
     Keys,
@@ -59,7 +56,6 @@ pub(super) enum ShardUse {
     Copy,
     /// Shard of its cursor.
     Cursor,
-    /// All shards.
     All,
     /// In cluster mode, the shard of the node.
     Node,
@@ -465,7 +461,6 @@ fn by_name(name: &[u8]) -> Option<&'static Command> {
     None
 }
 
-/// Returns the subcommand `name` of `command`.
 fn subcommand(command: &'static Command, name: &[u8]) -> Option<&'static Command> {
     let last = |part: &Command| part.name.as_bytes()[command.name.len() + 1..].eq_ignore_ascii_case(name);
     command.subcommands.iter().find(|part| last(part))

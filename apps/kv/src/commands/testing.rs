@@ -173,17 +173,14 @@ impl TestClient {
         }
     }
 
-    /// Provides `counters` RDMA counters.
     pub fn count(&mut self, counters: usize) {
         self.server.counters = Some(CounterNames::new(counters).unwrap());
     }
 
-    /// Advances the clock.
     pub fn wait(&mut self, millis: u64) {
         self.now += millis;
     }
 
-    /// Sets the difference of the wall clock.
     pub fn set_wall_ahead(&mut self, millis: i64) {
         self.wall_ahead = millis;
     }
@@ -249,7 +246,6 @@ impl TestClient {
         (0..20 * self.stores.len()).for_each(|n| _ = self.run(&format!("del fill{n}")));
     }
 
-    /// Checks the reply to `command`.
     #[track_caller]
     pub fn expect(&mut self, command: &str, expected: &str) {
         assert_eq!(self.run(command), expected.trim_end_matches("\r\n"), "{command}, {} shards", self.stores.len());

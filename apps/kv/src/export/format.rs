@@ -80,7 +80,6 @@ pub(super) const LONGEST_BYTES: usize = LONGEST * UNIT;
 const PART: usize = 8;
 /// Bits of a unit number, and of a unit number with its lap.
 const UNIT_BITS: u32 = 30;
-/// Bytes of a floor.
 pub(super) const FLOOR: usize = 16;
 pub(super) const POSITION_BITS: u32 = 40;
 /// Buckets take 1/`INDEX_PART` of the export. With records of usual length, half of the entries are in use.
@@ -113,17 +112,14 @@ impl Layout {
         (SHARDS.contains(&shards) && rows > 0 && LOG.contains(&log)).then_some(Layout { seed, shards, rows, log })
     }
 
-    /// Returns the seed of the hashes.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Returns the number of shards.
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// Returns the number of rows.
     pub fn rows(&self) -> u32 {
         self.rows
     }
@@ -133,12 +129,10 @@ impl Layout {
         self.log
     }
 
-    /// Returns the total length in bytes.
     pub fn bytes(&self) -> u64 {
         self.floor_at(self.shards)
     }
 
-    /// Returns the offset of the floor of `shard`.
     pub(super) fn floor_at(&self, shard: u32) -> u64 {
         self.log_at(self.shards) + u64::from(shard) * FLOOR as u64
     }
@@ -148,12 +142,10 @@ impl Layout {
         LONGEST.min(self.log as usize / PART) * UNIT - HEAD
     }
 
-    /// Returns the length of a row in bytes.
     pub(super) fn row(&self) -> usize {
         self.shards as usize * BUCKET
     }
 
-    /// Returns the offset of the log of `shard`.
     pub(super) fn log_at(&self, shard: u32) -> u64 {
         let index = u64::from(self.rows) * self.row() as u64;
         index + u64::from(shard) * u64::from(self.log) * UNIT as u64
@@ -164,13 +156,11 @@ impl Layout {
         XxHash3_64::oneshot_with_seed(self.seed, key)
     }
 
-    /// Returns the row of keys with this hash.
     #[inline]
     pub(super) fn row_of(&self, hash: u64) -> u64 {
         ((u128::from(hash) * u128::from(self.rows)) >> 64) as u64
     }
 
-    /// Returns the number of the bucket of `shard` in `row`.
     #[inline]
     pub(super) fn bucket(&self, row: u64, shard: u32) -> u64 {
         row * u64::from(self.shards) + u64::from(shard)
@@ -188,7 +178,6 @@ impl Layout {
         XxHash3_64::oneshot_with_seed(self.seed ^ entry.0, rest)
     }
 
-    /// Returns the hash of the floor of `shard`.
     #[inline]
     pub(super) fn check_floor(&self, shard: u32, floor: &[u8; 8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed ^ !u64::from(shard), floor)
@@ -229,7 +218,6 @@ pub(super) struct Entry(pub u64);
 impl Entry {
     pub const EMPTY: Entry = Entry(0);
 
-    /// Creates the entry of a key with this hash.
     #[inline]
     pub fn new(hash: u64, units: u32, position: LogPosition) -> Self {
         Entry(hash << 48 | u64::from(units) << POSITION_BITS | position.bits())

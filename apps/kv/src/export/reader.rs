@@ -6,9 +6,7 @@ use std::ops::Range;
 /// Bytes to be READ, relative to the start of the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Offset.
     pub at: u64,
-    /// Length in bytes.
     pub len: usize,
 }
 
@@ -24,7 +22,6 @@ impl Layout {
 pub struct Candidate {
     shard: u32,
     pub(super) entry: Entry,
-    /// Extent of the record.
     pub extent: Extent,
 }
 
@@ -77,7 +74,6 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Creates a search for `key` in an export with this layout.
     pub fn new(layout: &Layout, key: &'a [u8]) -> Self {
         Search { layout: *layout, key, hash: layout.hash(key) }
     }
@@ -94,7 +90,6 @@ impl<'a> Search<'a> {
         self.layout.floors()
     }
 
-    /// Evaluates the `row`.
     pub fn in_row(&self, row: &[u8]) -> Next {
         self.search_buckets(row, 0)
     }

@@ -4,9 +4,7 @@ use super::format::{ENTRIES, Entry, HEAD, LONGEST_BYTES, Layout, LogPosition, PO
 use linerate_bypass::Published;
 use std::sync::Arc;
 
-/// Words per unit.
 const UNIT_WORDS: usize = UNIT / 8;
-/// Words per bucket.
 const BUCKET_WORDS: usize = 1 + ENTRIES;
 
 /// Writer of the buckets and the log of one shard.
@@ -85,7 +83,6 @@ impl Writer {
         self.prefetch_bucket(self.layout.hash(key));
     }
 
-    /// Removes `key`.
     pub fn remove(&mut self, key: &[u8]) {
         let hash = self.layout.hash(key);
         let bucket = self.bucket(hash);
@@ -108,7 +105,6 @@ impl Writer {
         self.memory.store(word, self.layout.check_floor(self.shard, &number.to_le_bytes()));
     }
 
-    /// Empties all buckets.
     fn empty(&self) {
         for row in 0..self.layout.rows() {
             let number = self.layout.bucket(row.into(), self.shard);
@@ -159,7 +155,6 @@ impl Writer {
         }
     }
 
-    /// Returns the word of the log unit `at`.
     fn word_of(&self, at: u32) -> usize {
         self.log + at as usize * UNIT_WORDS
     }

@@ -92,14 +92,12 @@ impl Index<Count> for Counts {
 pub struct WorkerCounts([AtomicU64; NAMES.len()]);
 
 impl WorkerCounts {
-    /// Increments the counter `count`.
     #[inline]
     pub fn add(&self, count: Count) {
         let counter = &self.0[count as usize];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Returns the current values.
     pub fn values(&self) -> Counts {
         Counts(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
     }

@@ -19,18 +19,13 @@ pub(super) const NO_NUMBER: &[u8] = b"CLIENT_ERROR cannot increment or decrement
 pub struct Context<'c, 's> {
     /// Shards of its keys, or all shards if it [needs all](Request::needs_all).
     pub shards: &'c mut Shards<'s>,
-    /// Interface to the server.
     pub server: &'c mut dyn Server,
-    /// Counters of the worker.
     pub counts: &'c WorkerCounts,
-    /// Limits of requests.
     pub limits: Limits,
-    /// Time of the request.
     pub time: Time,
 }
 
 impl Context<'_, '_> {
-    /// Returns `bytes` as a key of memcached clients.
     #[inline]
     pub(super) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         self.shards.key(SPACE, bytes)
@@ -40,15 +35,12 @@ impl Context<'_, '_> {
 /// Outcome of a request for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// The connection continues.
     On,
-    /// The connection closes.
     Close,
     /// The connection closes because the client sent an HTTP request.
     Http,
 }
 
-/// Runs `request` with its `data` and writes the reply.
 pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, sink: &mut impl Sink) -> Flow {
     let answer: &[u8] = match request.command {
         Command::Reply(reply) => {

@@ -28,7 +28,6 @@ const TOO_MANY_TO_GET: &str = "CLIENT_ERROR options flags are too long\r\n";
 pub(super) struct Meta<'a> {
     /// Key as sent.
     name: &'a [u8],
-    /// Flags in order.
     pub flags: Words<'a>,
     /// `b`: the key is encoded in base64.
     pub binary: bool,

@@ -10,7 +10,6 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Creates a line that starts with `start`.
     #[inline]
     pub fn new(start: &[u8]) -> Self {
         let mut line = Line { bytes: [0; LONGEST], len: 0 };
@@ -29,7 +28,6 @@ impl Line {
         self
     }
 
-    /// Appends a number.
     #[inline]
     pub fn number(&mut self, number: u64) -> &mut Self {
         self.put(digits(number, &mut [0; DIGITS]))
@@ -44,7 +42,6 @@ impl Line {
 /// Digits of the largest number.
 pub(super) const DIGITS: usize = 20;
 
-/// Formats `number` into `room`.
 #[inline]
 pub(super) fn digits(mut number: u64, room: &mut [u8; DIGITS]) -> &[u8] {
     let mut from = DIGITS;

@@ -137,7 +137,6 @@ fn put_expiry(at: Option<u64>, now: u64, line: &mut Line) {
     };
 }
 
-/// Replies with `code` and the returned flags.
 fn reply_code(code: &[u8], meta: &Meta<'_>, key: &Key, sink: &mut impl Sink) {
     let mut line = Line::new(code);
     meta.flags.for_each(|flag| echo(flag, key, meta.binary, &mut line));

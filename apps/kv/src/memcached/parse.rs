@@ -28,10 +28,8 @@ pub struct Limits {
 /// Error for input that is not a request. The connection closes without a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum InvalidInput {
-    /// Line that exceeds the limit.
     #[error("line too long")]
     LongLine,
-    /// Request of the binary protocol.
     #[error("binary protocol")]
     Binary,
 }
@@ -39,13 +37,9 @@ pub enum InvalidInput {
 /// Result of a parse attempt.
 #[derive(Debug)]
 pub enum Parsed<'a> {
-    /// Complete request.
     Request {
-        /// The request.
         request: Request<'a>,
-        /// Data block of the request.
         data: Data<'a>,
-        /// Length of the request in bytes.
         len: usize,
     },
     /// Incomplete request. It cannot end before this many bytes.
@@ -54,11 +48,9 @@ pub enum Parsed<'a> {
     /// and [give](Parser::give) them as a whole, or [refuse](Parser::refuse) them. Otherwise the request is parsed like
     /// any other.
     Long {
-        /// The request.
         request: Request<'a>,
         /// Offset of the data block.
         at: usize,
-        /// Length of the data block.
         len: usize,
     },
     /// Bytes of a discarded data block.
@@ -70,7 +62,6 @@ pub enum Parsed<'a> {
 pub enum Data<'a> {
     /// Bytes, or none.
     Short(&'a [u8]),
-    /// Long value in the arena.
     Long(Long),
     /// Block without a valid end.
     Unended,
@@ -94,7 +85,6 @@ pub struct Parser {
     is_long_reported: bool,
     /// Data block received separately, and how many of its bytes are still to be skipped.
     given: Option<(Data<'static>, usize)>,
-    /// Bytes still to be skipped.
     skip_bytes: usize,
 }
 
@@ -104,7 +94,6 @@ impl Parser {
         self.searched > 0 || self.skip_bytes > 0
     }
 
-    /// Parses the request at the start of `data`.
     pub fn parse<'a>(&mut self, data: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, InvalidInput> {
         if self.skip_bytes > 0 {
             let here = self.skip_bytes.min(data.len());
@@ -169,7 +158,6 @@ impl Parser {
     }
 }
 
-/// Returns true if a line that starts with `line` is too long.
 fn is_too_long(line: &[u8]) -> bool {
     if line.len() <= LINE {
         return false;

@@ -44,7 +44,6 @@ pub(super) enum StoreResult {
     Full,
 }
 
-/// Stores `data` under `key`.
 pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>) -> StoreResult {
     let now = cx.time.now;
     let largest = cx.limits.item;

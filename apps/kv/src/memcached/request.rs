@@ -74,7 +74,6 @@ pub(super) enum StoreMode {
 /// Body that follows a request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// No value.
     None,
     /// Data block of this length, and its end.
     Data(usize),
@@ -83,7 +82,6 @@ pub(super) enum Body {
 }
 
 impl<'a> Request<'a> {
-    /// Calls `visit` with each key.
     pub fn each_key(&self, mut visit: impl FnMut(&[u8])) {
         match self.command {
             Command::Get { keys, .. } => keys.for_each(visit),

@@ -11,7 +11,6 @@ pub trait Server {
     /// old.
     fn state(&mut self) -> ServerState;
 
-    /// Resets the counters of all workers.
     fn reset(&mut self);
 
     /// Makes every worker flush the keyspace of memcached clients at `at`, in milliseconds since 1970, before its next
@@ -24,25 +23,16 @@ pub trait Server {
 pub struct ServerState {
     /// Start of the server, in milliseconds since 1970.
     pub since: u64,
-    /// Number of workers.
     pub workers: u64,
-    /// Maximum number of connections.
     pub most_connections: u64,
-    /// Current connections.
     pub connections: u64,
-    /// Accepted connections.
     pub accepted: u64,
-    /// Rejected connections.
     pub rejected: u64,
-    /// Bytes of requests.
     pub input: u64,
-    /// Bytes of replies.
     pub output: u64,
-    /// TCP port.
     pub port: u16,
     /// UDP port, or 0.
     pub udp: u16,
-    /// Counters of all workers.
     pub counts: Counts,
     /// Memory limit of the shards in bytes.
     pub memory: u64,

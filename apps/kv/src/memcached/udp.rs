@@ -8,7 +8,6 @@
 //! - A datagram whose first line would get the reply `ERROR` gets no reply. No reply starts with a line that is a
 //!   request, so two servers cannot be made to reply to each other for ever.
 
-/// Length of the header.
 pub const HEADER: usize = 8;
 /// Length limit of a reply datagram including its header, the same as in memcached: it fits into an Ethernet frame of
 /// 1500 bytes.
@@ -40,7 +39,6 @@ impl Frame {
         Some((Frame { id: number(0), sequence: number(2), total: number(4) }, rest))
     }
 
-    /// Returns the encoded header.
     #[inline]
     pub fn bytes(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];

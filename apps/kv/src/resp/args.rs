@@ -12,7 +12,6 @@ use std::ops::{Index, Range};
 pub struct Args<'a> {
     pub(super) data: &'a [u8],
     pub(super) ranges: &'a [Range<usize>],
-    /// Long arguments, by position.
     pub(super) longs: &'a [(usize, Long)],
 }
 
@@ -23,7 +22,6 @@ impl<'a> Args<'a> {
         self.ranges.len()
     }
 
-    /// Returns true if there are no arguments.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -74,13 +72,11 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Returns all arguments.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let data = self.data;
         self.ranges.iter().map(move |range| &data[range.clone()])
     }
 
-    /// Returns the positions of the long arguments.
     pub fn longs(&self) -> impl ExactSizeIterator<Item = usize> {
         self.longs.iter().map(|(number, _)| *number)
     }
@@ -131,12 +127,10 @@ pub struct OwnedArgs {
 }
 
 impl OwnedArgs {
-    /// Returns the arguments.
     pub fn args(&self) -> Args<'_> {
         Args { data: &self.data, ranges: &self.ranges, longs: &self.longs }
     }
 
-    /// Returns the long arguments.
     pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
         self.longs.iter_mut().map(|(_, long)| long)
     }

@@ -46,7 +46,6 @@ pub struct Digits {
 pub(super) const LONGEST: usize = 20;
 
 impl Digits {
-    /// Formats `number`.
     #[inline]
     pub fn of(number: i64) -> Self {
         let mut bytes = [0; LONGEST];

@@ -31,31 +31,22 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The line of an inline command is too long.
     #[error("Protocol error: too big inline request")]
     LongInline,
-    /// A quote is not closed.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
-    /// The line with the number of arguments is too long.
     #[error("Protocol error: too big mbulk count string")]
     LongCount,
-    /// The number of arguments is invalid or too large.
     #[error("Protocol error: invalid multibulk length")]
     Count,
-    /// There are too many arguments without authentication.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnauthenticatedCount,
-    /// The line with the length of an argument is too long.
     #[error("Protocol error: too big bulk count string")]
     LongLength,
-    /// An argument does not start with `$`.
     #[error("Protocol error: expected '$', got '{}'", *.0 as char)]
     NoBulk(u8),
-    /// The length of an argument is invalid or too large.
     #[error("Protocol error: invalid bulk length")]
     Length,
-    /// An argument is too long without authentication.
     #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedLength,
 }
@@ -73,7 +64,6 @@ pub enum Parsed {
     Long {
         /// Offset of the argument in the request.
         at: usize,
-        /// Length of the argument.
         len: usize,
     },
 }
@@ -120,7 +110,6 @@ impl Parser {
         }
     }
 
-    /// Parses the request at the start of `data`.
     pub fn parse(&mut self, data: &[u8], limits: Limits) -> Result<Parsed, ProtocolError> {
         if self.at == 0 {
             self.longs.clear();
@@ -150,7 +139,6 @@ impl Parser {
         self.parse_args(data, left, limits)
     }
 
-    /// Returns the arguments of the request parsed from `data`.
     pub fn args<'a>(&'a self, data: &'a [u8]) -> Args<'a> {
         let data = if self.is_inline { &self.words } else { data };
         Args { data, ranges: &self.args, longs: &self.longs }
@@ -236,7 +224,6 @@ impl Parser {
         }
     }
 
-    /// Parses an inline command.
     fn parse_inline(&mut self, data: &[u8]) -> Result<Parsed, ProtocolError> {
         let from = self.searched.min(data.len());
         let found = data[from..].iter().position(|byte| *byte == b'\n').map(|at| from + at);

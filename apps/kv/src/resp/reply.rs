@@ -14,24 +14,20 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Reply `OK`.
 pub const OK: &[u8] = b"+OK\r\n";
 
 /// Writer of replies in a client's protocol.
 pub struct Reply<'a> {
     sink: &'a mut dyn Sink,
-    /// Protocol version.
     pub protocol: Protocol,
 }
 
 impl<'a> Reply<'a> {
-    /// Creates a writer to `sink`.
     #[inline]
     pub fn new(sink: &'a mut dyn Sink, protocol: Protocol) -> Self {
         Reply { sink, protocol }
     }
 
-    /// Writes `OK`.
     #[inline]
     pub fn ok(&mut self) {
         self.sink.put(OK);
@@ -47,13 +43,11 @@ impl<'a> Reply<'a> {
         self.parse_inline(b'-', text);
     }
 
-    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, number: i64) {
         self.head(b':', number);
     }
 
-    /// Writes a count.
     #[inline]
     pub fn count(&mut self, count: usize) {
         self.integer(count as i64);
@@ -65,7 +59,6 @@ impl<'a> Reply<'a> {
         self.sink.put(if flag { b":1\r\n" } else { b":0\r\n" });
     }
 
-    /// Writes a bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.head(b'$', bytes.len() as i64);
@@ -73,7 +66,6 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
-    /// Writes an integer as a bulk string.
     pub fn bulk_number(&mut self, number: i64) {
         self.bulk(&number::Digits::of(number));
     }
@@ -86,14 +78,12 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
-    /// Writes a part of a stored string.
     pub fn part(&mut self, value: &Str<'_>, range: std::ops::Range<usize>) {
         self.head(b'$', range.len() as i64);
         value.write_range_to(range, self);
         self.sink.put(b"\r\n");
     }
 
-    /// Writes a null.
     #[inline]
     pub fn null(&mut self) {
         self.sink.put(match self.protocol {
@@ -102,7 +92,6 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Writes a null array.
     pub fn null_array(&mut self) {
         self.sink.put(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -110,13 +99,11 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Writes the header of an array of `len` replies.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.head(b'*', len as i64);
     }
 
-    /// Writes the header of a map of `len` pairs of replies.
     pub fn map(&mut self, len: usize) {
         match self.protocol {
             Protocol::Resp2 => self.head(b'*', 2 * len as i64),
@@ -124,13 +111,11 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Writes the header of a set of `len` replies.
     pub fn set(&mut self, len: usize) {
         let kind = if self.protocol == Protocol::Resp2 { b'*' } else { b'~' };
         self.head(kind, len as i64);
     }
 
-    /// Writes a verbatim string.
     pub fn verbatim(&mut self, text: &[u8]) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);

@@ -56,12 +56,10 @@ impl Default for ClientMemory {
 }
 
 impl ClientMemory {
-    /// Returns the bytes of all clients.
     pub fn sum(&self) -> usize {
         self.sum
     }
 
-    /// Replaces the memory `of` a client by `now`.
     #[inline]
     pub fn update(&mut self, of: &mut usize, now: usize) {
         self.sum = self.sum - *of + now;

@@ -18,7 +18,6 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Starts the clock.
     pub fn now() -> Self {
         Start { wall: wall(), monotonic: time::Clock::start() }
     }
@@ -54,7 +53,6 @@ impl ServerClock {
         ServerClock { start, offset: 0, wall_ahead: 0, measured: None }
     }
 
-    /// Returns the milliseconds that the wall clock is ahead.
     #[inline]
     pub fn wall_ahead(&self) -> i64 {
         self.wall_ahead

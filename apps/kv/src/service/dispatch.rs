@@ -101,7 +101,6 @@ impl Kv {
         client.close_if_done(net);
     }
 
-    /// Sends the replies to the client.
     #[inline]
     pub(in crate::service) fn reply(&mut self, net: &mut impl Transport, client: &mut Client) {
         if let Some(foreign) = client.foreign.take() {
@@ -384,7 +383,6 @@ impl Kv {
         }
     }
 
-    /// Returns the shards that a request needs.
     fn needed_shards(&self, request: &Request<'_>, session: &Session) -> ShardSet {
         // A single worker never lends its shard. An unauthenticated request fails before it touches a shard.
         if self.stores.len() == 1 || !session.is_authenticated() {

@@ -45,7 +45,6 @@ pub(in crate::service) struct Latency {
 }
 
 impl Latency {
-    /// Counts `count` requests that took `nanos`.
     fn record(&mut self, nanos: u64, count: u64) {
         let bits = u64::BITS - (nanos.saturating_sub(1) >> FIRST_BITS).leading_zeros();
         self.buckets[(bits as usize).min(BOUNDS.len() - 1)] += count;

@@ -121,7 +121,6 @@ pub struct Kv {
     /// Key hashes of requests of other forms, for prefetching.
     lookahead_hashes: Vec<u64>,
     datagrams: Datagrams,
-    /// Number of bursts so far.
     burst: u64,
     long_work: LongWork,
     stats: Stats,

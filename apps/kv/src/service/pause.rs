@@ -51,14 +51,12 @@ impl PauseBoard {
         self.version.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Ends the pause and returns the version.
     pub fn end(&self) -> u64 {
         let mut pause = lock(&self.pause);
         *pause = Pause::default();
         self.version.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Returns true if all workers obey `version`.
     pub fn is_obeyed(&self, version: u64) -> bool {
         self.obeyed.iter().all(|obeyed| obeyed.load(Ordering::Acquire) >= version)
     }
@@ -145,19 +143,16 @@ impl Kv {
         }
     }
 
-    /// Returns true if `request` waits for the end of the pause.
     #[inline]
     pub(in crate::service) fn must_wait(&self, request: &Request<'_>, session: &Session) -> bool {
         self.server.pause.mode.is_some_and(|mode| request.waits_in(mode, session))
     }
 
-    /// Returns true if the memcached `request` waits for the end of the pause.
     #[inline]
     pub(in crate::service) fn must_text_wait(&self, request: &memcached::Request<'_>) -> bool {
         self.server.pause.mode.is_some_and(|mode| mode == PauseMode::All || request.is_write())
     }
 
-    /// Returns true if the stored request `pending` of `client` waits for the end of the pause.
     pub(in crate::service) fn must_pending_wait(&self, client: &Client, pending: &PendingRequest) -> bool {
         if self.server.pause.mode.is_none() {
             return false;

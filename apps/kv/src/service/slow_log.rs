@@ -37,7 +37,6 @@ impl Warnings {
 }
 
 impl SlowLog {
-    /// Creates an empty log for `workers` workers.
     pub fn new(workers: usize) -> Self {
         SlowLog { workers: (0..workers).map(|_| Mutex::default()).collect(), ..SlowLog::default() }
     }
@@ -58,7 +57,6 @@ impl SlowLog {
         requests
     }
 
-    /// Removes all requests.
     pub fn clear(&self) {
         self.workers.iter().for_each(|list| lock(list).clear());
     }

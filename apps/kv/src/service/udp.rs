@@ -21,7 +21,6 @@ const MAX_WAITING: usize = 4096;
 const MAX_REPLIES: usize = 4096;
 const KEPT: usize = 256;
 
-/// Reply to a request that does not end in its datagram.
 const INCOMPLETE: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
 /// Reply if the replies do not fit into [`udp::MAX_DATAGRAMS`] datagrams.
 const TOO_LONG: &[u8] = b"SERVER_ERROR the reply needs more than 8 datagrams: use a connection\r\n";
@@ -31,7 +30,6 @@ const TOO_LONG: &[u8] = b"SERVER_ERROR the reply needs more than 8 datagrams: us
 pub(super) struct DatagramSource {
     local: SocketAddr,
     remote: SocketAddr,
-    /// Request id of the client.
     id: u16,
 }
 
@@ -75,7 +73,6 @@ impl Datagrams {
 }
 
 impl Kv {
-    /// Queues a received datagram.
     pub(super) fn take_datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         let Datagram { local, remote, payload } = datagram;
         if self.datagrams.port != Some(local.port()) {
@@ -97,7 +94,6 @@ impl Kv {
         }
     }
 
-    /// Handles all queued datagrams.
     #[inline]
     pub(super) fn serve_datagrams(&mut self, net: &mut impl Transport) {
         if !self.datagrams.waiting.is_empty() {
@@ -195,7 +191,6 @@ impl Kv {
         self.answer_datagram(net, source);
     }
 
-    /// Sends the replies to the source of a datagram.
     fn answer_datagram(&mut self, net: &mut impl Transport, source: &DatagramSource) {
         if self.replies.is_discarded() || self.replies.len() > udp::MAX_REPLY {
             self.replies.clear();

@@ -82,7 +82,6 @@ impl Store {
         }
     }
 
-    /// Removes all strings of `space` from the export.
     pub(super) fn unexport_all(&mut self, space: u8) {
         if space == EXPORTED_KEYSPACE
             && let Some(export) = &mut self.export

@@ -43,13 +43,11 @@ impl Keyspaces {
         }
     }
 
-    /// Returns the current id of `space`.
     #[inline(always)]
     pub fn current(&self, space: u8) -> u8 {
         self.current[usize::from(space)]
     }
 
-    /// Returns the keyspace of the id `number`, current or former.
     #[inline]
     pub fn of_id(&self, number: u8) -> u8 {
         self.keyspace_of[usize::from(number)]
@@ -61,12 +59,10 @@ impl Keyspaces {
         self.flushed > 0 && self.current(self.of_id(number)) != number
     }
 
-    /// Returns the number of items in `space`.
     pub fn len(&self, space: u8) -> usize {
         self.len[usize::from(self.current(space))]
     }
 
-    /// Returns the number of items in `space` that have an expiry time.
     pub fn expiring(&self, space: u8) -> usize {
         self.expiring[usize::from(self.current(space))]
     }

@@ -81,18 +81,14 @@ impl Config {
 /// Type of a value (`TYPE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueType {
-    /// A string.
     String,
-    /// A hash.
     Hash,
 }
 
 /// Key and its hash.
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
-    /// Keyspace of the key.
     pub space: u8,
-    /// Bytes of the key.
     pub bytes: &'a [u8],
     hash: u64,
 }
@@ -115,7 +111,6 @@ impl<'a> Key<'a> {
 pub enum Expiry {
     /// Expiry of the replaced value, or never.
     Keep,
-    /// Never.
     Never,
     /// Milliseconds on the clock that the caller passes as `now`.
     At(u64),
@@ -157,7 +152,6 @@ pub struct Store {
     rng: fastrand::Rng,
     /// Counters that other workers read.
     stats: Arc<ShardStats>,
-    /// CAS value given last.
     last_cas: u64,
     /// Index cursor of the sweep for flushed items.
     sweep_cursor: u64,
@@ -179,7 +173,6 @@ impl Store {
     /// Recommended budget of a [`tick`](Self::tick): a few microseconds of work.
     pub const TICK: usize = 32;
 
-    /// Creates an empty store at `now` milliseconds.
     pub fn new(config: &Config, now: u64) -> Self {
         Store::with_stats(config, now, Arc::default())
     }
@@ -223,7 +216,6 @@ impl Store {
         self.hasher().key(space, bytes)
     }
 
-    /// Returns the bytes in use.
     pub fn used(&self) -> usize {
         self.heap.used() + self.index.bytes() + self.longs.bytes() + self.tables.bytes() + self.external_bytes
     }
@@ -252,7 +244,6 @@ impl Store {
         self.stats.set_used(self.used());
     }
 
-    /// Returns the memory limit.
     pub fn memory(&self) -> usize {
         self.memory
     }
@@ -262,12 +253,10 @@ impl Store {
         self.memory = memory;
     }
 
-    /// Returns the eviction policy.
     pub fn evict(&self) -> EvictionPolicy {
         self.evict
     }
 
-    /// Sets the eviction policy.
     pub fn set_evict(&mut self, evict: EvictionPolicy) {
         self.evict = evict;
     }
@@ -320,7 +309,6 @@ impl Store {
         Some(location)
     }
 
-    /// Returns the hash of the key of the item at `location`.
     fn hash_at(&self, location: Location) -> u64 {
         let item = self.item(location);
         self.key(self.keyspaces.of_id(item.space()), item.key()).hash
@@ -335,7 +323,6 @@ impl Store {
         self.remove_item(hash, location);
     }
 
-    /// Removes the item at `location` from the index.
     fn unlink(&mut self, hash: u64, location: Location) {
         self.note_removal(location);
         self.index.remove(hash, location);

@@ -13,7 +13,6 @@ pub(crate) struct Watches {
     keys: BTreeMap<u64, Watch>,
     /// Number of changes of watched keys.
     changes: u64,
-    /// Number of flushes of each keyspace.
     flushes: [u64; KEYSPACES],
 }
 
@@ -30,7 +29,6 @@ impl Watches {
         watch.version
     }
 
-    /// Removes a watch of the key.
     pub fn unwatch(&mut self, hash: u64) {
         if let Some(watch) = self.keys.get_mut(&hash) {
             watch.by -= 1;
@@ -40,7 +38,6 @@ impl Watches {
         }
     }
 
-    /// Returns true if no key is watched.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -50,7 +47,6 @@ impl Watches {
         self.keys.get(&hash).map_or(0, |watch| watch.version)
     }
 
-    /// Notes a change of the key.
     #[inline]
     pub fn changed(&mut self, hash: u64) {
         if !self.keys.is_empty() {
@@ -71,7 +67,6 @@ impl Watches {
         self.flushes[usize::from(space)] += 1;
     }
 
-    /// Returns the number of flushes of `space`.
     pub fn flushes(&self, space: u8) -> u64 {
         self.flushes[usize::from(space)]
     }

@@ -5,7 +5,6 @@ use crate::commands::table::{COMMANDS, Command, Flags, by_full_name};
 use crate::commands::{Context, Request};
 use crate::resp::Reply;
 
-/// Flags and their names.
 const FLAGS: [(u32, &str); 11] = [
     (Flags::WRITE, "write"),
     (Flags::READ, "readonly"),
@@ -86,7 +85,6 @@ fn describe(command: &Command, reply: &mut Reply<'_>) {
     command.subcommands.iter().for_each(|part| describe(part, reply));
 }
 
-/// Writes the key specification `at` of `of`.
 fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &mut Reply<'_>) {
     reply.map(3);
     reply.bulk(b"flags");

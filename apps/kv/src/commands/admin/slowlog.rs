@@ -26,9 +26,7 @@ pub struct SlowRequest {
     pub micros: u64,
     /// Command and arguments, shortened.
     pub args: Vec<Vec<u8>>,
-    /// Address of the client.
     pub peer: String,
-    /// Name of the client.
     pub name: Vec<u8>,
 }
 

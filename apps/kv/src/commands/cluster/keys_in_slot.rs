@@ -23,7 +23,6 @@ pub struct SlotProgress {
 }
 
 impl SlotProgress {
-    /// Returns the memory of the keys found.
     pub fn memory(&self) -> usize {
         self.keys.memory()
     }

@@ -12,7 +12,6 @@ pub fn is_match(pattern: &[u8], text: &[u8], steps: &mut usize) -> bool {
     is_match_by(pattern, text, |byte| byte, steps)
 }
 
-/// [`is_match`] ignoring case.
 pub fn is_match_ignoring_case(pattern: &[u8], text: &[u8]) -> bool {
     is_match_by(pattern, text, |byte| byte.to_ascii_lowercase(), &mut 0)
 }

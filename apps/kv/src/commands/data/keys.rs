@@ -38,7 +38,6 @@ fn count(
     reply.count(count);
 }
 
-/// Returns the name of a type (`TYPE`).
 pub fn type_name(value_type: ValueType) -> &'static str {
     match value_type {
         ValueType::String => "string",
@@ -85,7 +84,6 @@ fn move_to(cx: &mut Context<'_, '_>, request: &Request<'_>, replace: bool) -> Re
     Ok(true)
 }
 
-/// Copies the value of `from` to `to`.
 fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> CommandResult {
     if let Some(owned) = cx.shards.of(from).dump(from, cx.now) {
         cx.shards.of(to).restore(to, owned, cx.now)?;
@@ -135,7 +133,6 @@ pub fn copy_space(args: Args<'_>, space: u8) -> Option<u8> {
     copy_options(args, space).ok().map(|(space, _)| space)
 }
 
-/// Returns the keyspace of the database `number`.
 pub fn database(number: &[u8]) -> Result<u8, CommandError> {
     u8::try_from(int(number)?).ok().filter(|number| *number < DATABASES).ok_or(DATABASE)
 }

@@ -66,7 +66,6 @@ fn float(text: &[u8]) -> Result<f64, CommandError> {
     text.and_then(|text| text.parse().ok()).filter(|number: &f64| !number.is_nan()).ok_or(NO_FLOAT)
 }
 
-/// Returns the integer in `value`.
 pub fn number_in(value: &Str<'_>) -> Option<i64> {
     number::parse(value.short()?)
 }

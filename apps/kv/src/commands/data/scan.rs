@@ -172,7 +172,6 @@ impl CollectedReplies {
         most > 0 && self.text.len() as u64 > most
     }
 
-    /// Writes the replies as an array.
     fn reply(&mut self, reply: &mut Reply<'_>) {
         reply.array(self.count);
         self.write(reply);

@@ -65,7 +65,6 @@ pub(super) enum Silence {
 /// State of a command between two steps.
 #[derive(Debug)]
 pub(super) enum Paused {
-    /// `KEYS`.
     Keys(Box<Progress>),
     /// `BITCOUNT` or `BITPOS`.
     Bits(Box<BitSearch>),
@@ -75,11 +74,9 @@ pub(super) enum Paused {
     Slot(Box<SlotProgress>),
     /// `HGETALL`, `HKEYS` or `HVALS`.
     Fields(Box<Fields>),
-    /// `CLIENT LIST`.
     Clients(Box<ClientList>),
     /// `WATCH`, with the position of the next argument.
     Watch(usize),
-    /// `UNWATCH` or `DISCARD`.
     Unwatch,
     /// `CLIENT PAUSE` or `CLIENT UNPAUSE` that waits until all workers obey the change with this version.
     Pause(u64),
@@ -146,7 +143,6 @@ impl Session {
         }
     }
 
-    /// Returns the client id.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -164,7 +160,6 @@ impl Session {
         Limits { bulk, long, apart: self.transaction.is_some(), authenticated: self.is_authenticated }
     }
 
-    /// Returns the protocol of the replies.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
@@ -228,7 +223,6 @@ impl Session {
         self.is_silent
     }
 
-    /// Records a command at `now`.
     #[inline]
     pub fn note_command(&mut self, command: FastCommand, now: u64) {
         self.used = now;
@@ -289,38 +283,27 @@ impl Session {
 /// Entry of `CLIENT LIST`.
 #[derive(Debug, Clone)]
 pub struct ClientInfo {
-    /// Client id.
     pub id: u64,
-    /// Address of the client.
     pub peer: SocketAddr,
-    /// Local address.
     pub local: SocketAddr,
-    /// Name (`CLIENT SETNAME`).
     pub name: Vec<u8>,
-    /// Client library.
     pub library: Vec<u8>,
-    /// Version of the library.
     pub library_version: Vec<u8>,
     /// Seconds since it connected.
     pub age: u64,
     /// Seconds since its last command.
     pub idle: u64,
-    /// Database.
     pub database: u8,
     /// Number of queued commands, if in a transaction.
     pub queued: Option<usize>,
     /// Bytes of queued commands and watched keys.
     pub queued_bytes: usize,
-    /// True if the client watches keys.
     pub watches: bool,
-    /// Last command.
     pub command: &'static str,
-    /// Protocol of the replies.
     pub protocol: Protocol,
 }
 
 impl ClientInfo {
-    /// Returns the memory of the entry.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.name.len() + self.library.len() + self.library_version.len()
     }

@@ -16,7 +16,6 @@ const STEP: usize = 2048;
 const ALLOCATIONS: usize = 64;
 
 impl Transaction {
-    /// Queues a command.
     pub fn push(&mut self, queued: Queued) {
         self.bytes += queued.args.bytes() + size_of::<Queued>();
         self.args += queued.args.memory() + ALLOCATIONS;

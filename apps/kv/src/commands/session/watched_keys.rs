@@ -51,12 +51,10 @@ impl Hash for KeyHash {
 }
 
 impl WatchedKeys {
-    /// Returns true if no key is watched.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Returns the memory that the keys take.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -91,7 +89,6 @@ impl WatchedKeys {
         })
     }
 
-    /// Returns the shards of the keys.
     pub fn shards(&self, placement: &Placement) -> ShardSet {
         self.keys.keys().map(|hash| placement.shard_of(hash.0)).collect()
     }

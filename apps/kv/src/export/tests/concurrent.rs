@@ -40,7 +40,6 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Writes the value of `key` in its `version` to `into`.
 fn value(key: usize, version: u64, into: &mut Vec<u8>) {
     into.clear();
     // All lengths occur, long ones seldom.

@@ -10,7 +10,6 @@ fn layouts() -> impl Strategy<Value = Layout> {
         .prop_filter_map("a layout", |(seed, shards, rows, log)| Layout::new(seed, shards, rows, log))
 }
 
-/// Corrects the hash of a record.
 fn correct_record_hash(layout: &Layout, entry: Entry, record: &mut [u8]) {
     if let Some((check, rest)) = record.split_first_chunk_mut() {
         *check = layout.check_record(entry, rest).to_le_bytes();

@@ -36,7 +36,6 @@ fn whole(bytes: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
     requests(bytes, &[], KNOWN)
 }
 
-/// Returns the encoding of `args`.
 fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {

@@ -82,7 +82,6 @@ pub(super) enum PendingRequest {
 }
 
 impl PendingRequest {
-    /// Returns the long values of the request.
     pub fn longs_mut(&mut self) -> impl Iterator<Item = &mut Long> {
         let (args, data) = match self {
             PendingRequest::Resp(args) => (Some(args), None),
@@ -107,7 +106,6 @@ pub(super) struct IncomingValue {
     pub writer: Option<LongWriter>,
     /// Missing bytes, including the line end.
     pub left: usize,
-    /// Line end.
     pub end: [u8; 2],
 }
 
@@ -162,7 +160,6 @@ impl Client {
         }
     }
 
-    /// Rejects the connection with an error.
     pub fn reject(&mut self, net: &mut impl Transport, why: &[u8]) {
         self.is_admitted = false;
         if matches!(self.protocol_state, ProtocolState::Resp { .. }) {

@@ -107,7 +107,6 @@ impl Replies {
         self.len() >= MANY
     }
 
-    /// Returns the text.
     fn text(&self) -> &[u8] {
         &self.text[..self.end]
     }
@@ -121,7 +120,6 @@ impl Replies {
         self.text.capacity() + self.values.capacity() * size_of::<(usize, Bytes)>()
     }
 
-    /// Returns the bytes of all replies.
     pub fn len(&self) -> usize {
         self.end + self.attached
     }
@@ -149,7 +147,6 @@ impl Replies {
         Some(self.mark())
     }
 
-    /// Removes the replies since `before`.
     pub fn rollback(&mut self, before: Mark) {
         self.is_discarded = false;
         self.end = before.text;
@@ -214,7 +211,6 @@ impl Mark {
     /// End of replies that exceeded the limit and were removed.
     pub const EXCEEDED: Mark = Mark { text: usize::MAX, values: usize::MAX };
 
-    /// Returns the position relative to `from`.
     pub fn since(self, from: Mark) -> Mark {
         Mark { text: self.text - from.text, values: self.values - from.values }
     }
@@ -244,7 +240,6 @@ impl Output {
         self.waiting.is_empty()
     }
 
-    /// Returns the queued bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -30,7 +30,6 @@ pub(in crate::service) struct FastRequest {
     /// Start and end of the key, then of the value, 16 bits each, lowest first. The value of a GET is empty at 0. One
     /// word, so that it is written and read as a whole: reading a word just written in parts stalls.
     bounds: u64,
-    /// Length of the request.
     pub len: usize,
 }
 
@@ -60,7 +59,6 @@ impl FastRequest {
         FastRequest { bounds, len }
     }
 
-    /// Returns position number `n`.
     #[inline(always)]
     fn bound(&self, n: u32) -> usize {
         (self.bounds >> (16 * n)) as u16 as usize
@@ -121,19 +119,16 @@ impl FastRequest {
         }
     }
 
-    /// Returns true for SET.
     #[inline(always)]
     pub fn is_set(&self) -> bool {
         self.bounds >> 32 > 0
     }
 
-    /// Returns the command.
     #[inline(always)]
     fn command(&self) -> FastCommand {
         if self.is_set() { FastCommand::Set } else { FastCommand::Get }
     }
 
-    /// Returns the value of a SET.
     #[inline(always)]
     pub fn value<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
         self.is_set().then(|| &data[self.bound(2)..self.bound(3)])
@@ -206,9 +201,7 @@ pub(in crate::service) struct ConnFastState {
     last_input: u64,
     /// Burst in which the connection was served last.
     pub served_in: u64,
-    /// Memory of the client.
     pub memory: usize,
-    /// Protocol of the replies.
     pub protocol: Protocol,
     /// Keyspace of the only request, whose reply is expected from another worker.
     waiting: Option<u8>,
@@ -228,20 +221,17 @@ impl ConnFastState {
         waiting: None,
     };
 
-    /// Returns the state for `client`.
     pub fn of(client: &Client) -> Self {
         let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::IDLE };
         fast_state.sync_from(client);
         fast_state
     }
 
-    /// Returns true if the slot belongs to `conn`.
     #[inline(always)]
     pub fn belongs_to(&self, conn: ConnId) -> bool {
         self.conn == Some(conn)
     }
 
-    /// Records a request served at `now`.
     #[inline(always)]
     pub fn note_served(&mut self, request: FastCommand, now: u64) {
         (self.last, self.last_input) = (Some(request), now);
@@ -258,18 +248,15 @@ impl ConnFastState {
         self.waiting = self.space.take();
     }
 
-    /// Returns true if `conn` has the slot and [waits](Self::wait).
     #[inline(always)]
     pub fn waits(&self, conn: ConnId) -> bool {
         self.belongs_to(conn) && self.waiting.is_some()
     }
 
-    /// Returns true if the connection [waits](Self::wait).
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Ends the [wait](Self::wait).
     #[inline(always)]
     pub fn end_wait(&mut self) {
         self.space = self.waiting.take();
@@ -286,7 +273,6 @@ impl ConnFastState {
         }
     }
 
-    /// Updates the state from `client`.
     pub fn sync_from(&mut self, client: &Client) {
         self.space = client.fast_path_space();
         self.is_quiet = client.is_quiet();
@@ -426,7 +412,6 @@ impl Kv {
         (first..self.ahead.len(), used)
     }
 
-    /// Prefetches the items of the requests from number `first` on.
     #[inline(always)]
     pub(super) fn prefetch_items(&mut self, first: usize) {
         self.prefetch_indexes();

@@ -3,13 +3,10 @@
 /// Option of `kv serve` that gives access without a password, and therefore cannot be combined with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordConflict {
-    /// memcached over UDP.
     #[error("--udp: a datagram carries no password, and its source address can be forged")]
     Udp,
-    /// Strings that clients read over RDMA.
     #[error("--export: an RDMA READ carries no password, and a remote key of 32 bits can be guessed")]
     Export,
-    /// Counters that clients change over RDMA.
     #[error("--counters: an RDMA atomic operation carries no password, and a remote key of 32 bits can be guessed")]
     Counters,
 }

@@ -65,7 +65,6 @@ pub struct Hub {
     counts: Vec<Arc<WorkerCounts>>,
     /// Sum of these counters at the last reset.
     counts_before: Mutex<Counts>,
-    /// Counters of the shards.
     shards: Vec<Arc<ShardStats>>,
     /// Expired and evicted keys at the last reset.
     removed_before: Mutex<store::Counts>,
@@ -200,7 +199,6 @@ impl Hub {
         })
     }
 
-    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers
     }
@@ -238,13 +236,11 @@ impl Hub {
         self.export.is_some()
     }
 
-    /// Returns the remote address and layout of the exported strings.
     pub(in crate::service) fn export(&self) -> Option<(RemoteAddr, Layout)> {
         let (export, addr) = self.export.as_ref()?;
         Some((*addr.get()?, *export.layout()))
     }
 
-    /// Returns the time at which the server started.
     pub(in crate::service) fn start_time(&self) -> Start {
         self.start
     }
@@ -319,7 +315,6 @@ impl Hub {
         Ok(())
     }
 
-    /// Checks the change from `current` to `settings`.
     fn check(&self, settings: &Settings, current: &Settings) -> Result<(), RejectedSetting> {
         let rejected = |parameter, reason| Err(RejectedSetting { parameter, reason });
         let range = LEAST_MEMORY..=self.max_memory;
@@ -375,12 +370,10 @@ impl Hub {
         *lock(&self.removed_before) = self.removed();
     }
 
-    /// Resets the counters of `worker`, which are `tally`.
     pub(in crate::service) fn reset_tally_of(&self, worker: usize, tally: Tally) {
         *lock(&self.tallies[worker]) = Counted { now: tally, before: tally };
     }
 
-    /// Returns the counters of the shard of `worker`.
     pub(in crate::service) fn shard_stats(&self, worker: usize) -> &ShardStats {
         &self.shards[worker]
     }
@@ -390,7 +383,6 @@ impl Hub {
         (self.shards[worker].keys(space), self.shards[worker].expiring(space))
     }
 
-    /// Returns the number of keys in `space`, in all shards.
     pub(in crate::service) fn keys_in(&self, space: u8) -> u64 {
         self.shards.iter().map(|shard| shard.keys(space)).sum()
     }

@@ -49,7 +49,6 @@ impl Cluster {
         lock(&self.maps).current.clone()
     }
 
-    /// Returns the number of replacements.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -97,7 +96,6 @@ enum Stage {
     Others,
     /// The removal of the keys in slots that left.
     Removal,
-    /// The next change.
     Change,
 }
 

@@ -19,7 +19,6 @@ pub(in crate::service) const GROUP: usize = BURST;
 /// Operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::service) enum Operation {
-    /// `GET`.
     Get,
     /// `SET` of a short value without options.
     Set,
@@ -38,7 +37,6 @@ pub(in crate::service) enum Operation {
 pub(in crate::service) struct Routed<'a> {
     pub operation: Operation,
     pub key: Key<'a>,
-    /// Value of `SET`.
     pub value: &'a [u8],
     pub protocol: Protocol,
 }

@@ -141,12 +141,10 @@ impl ServerView {
         self.map.replace(cluster.map())
     }
 
-    /// Resets the counters of this worker.
     pub fn reset_own_tally(&mut self) {
         self.hub.reset_tally_of(self.worker, self.tally);
     }
 
-    /// Resets the counters of all workers.
     fn reset_tallies(&mut self) {
         self.hub.count(self.worker, self.tally);
         self.hub.reset_tally();

@@ -15,9 +15,7 @@ use std::collections::VecDeque;
 
 /// Work that needs shards.
 pub(in crate::service) enum Job {
-    /// Pending request of a connection.
     Request(ConnId),
-    /// Requests of a datagram.
     Datagram(Box<PendingDatagram>),
     /// End of the watches of a closed connection.
     Unwatch(Box<Session>),
@@ -29,7 +27,6 @@ struct BorrowRequest {
     job: Job,
     /// This worker's shard is needed and must not be lent.
     keeps_own: bool,
-    /// Shard requested last.
     requested: Option<usize>,
 }
 
@@ -45,7 +42,6 @@ pub(in crate::service) struct ShardBorrow {
 }
 
 impl ShardBorrow {
-    /// Queues `job`, which needs `shards`.
     pub fn queue(&mut self, shards: ShardSet, job: Job) {
         self.requests.push_back(BorrowRequest { shards, job, keeps_own: false, requested: None });
     }

@@ -90,7 +90,6 @@ impl KeyHasher {
         batch.hash_all(self.halves[1], take);
     }
 
-    /// Returns the hash of a field name.
     pub(in crate::store) fn hash_field(&self, name: &[u8]) -> u32 {
         self.of_fields.hash(name) as u32
     }
@@ -109,7 +108,6 @@ const LANES: usize = 4;
 const WORDS: usize = 8;
 /// Limit of keys per batch.
 const MAX_KEYS: usize = 16;
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
 /// Keys to be hashed together.
@@ -125,13 +123,11 @@ struct KeyWords {
     words: [u64; WORDS],
     /// Number of words.
     count: u32,
-    /// Id of the key.
     id: u32,
     /// Lower half of the secret.
     low: u64,
 }
 
-/// Returns the last word of `key`.
 #[inline(always)]
 fn last_word(key: &[u8]) -> u64 {
     let rest = key.len() % WORD;
@@ -170,7 +166,6 @@ impl HashBatch {
         true
     }
 
-    /// Calls `visit` with the number in the batch and the bytes of each key.
     pub fn each_key(&self, mut visit: impl FnMut(usize, &[u8])) {
         for (at, key) in self.keys[..self.len].iter().enumerate() {
             let mut bytes = [0; WORDS * WORD];
@@ -238,7 +233,6 @@ fn round([a, b, c, d]: [u64x4; 4]) -> [u64x4; 4] {
     [a, b, rotate::<32>(c), d]
 }
 
-/// Rotates each lane to the left.
 #[inline(always)]
 fn rotate<const BY: u32>(lanes: u64x4) -> u64x4 {
     lanes << BY | lanes >> (u64::BITS - BY)

@@ -58,7 +58,6 @@ impl Index {
         Index { segments: vec![Segment::default(); segments].into(), len: 0, lines: 0, shrunk: 0 }
     }
 
-    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -68,7 +67,6 @@ impl Index {
         self.shrunk
     }
 
-    /// Returns the bytes in use.
     pub fn bytes(&self) -> usize {
         self.lines * size_of::<Line>() + self.segments.len() * size_of::<Segment>()
     }
@@ -130,7 +128,6 @@ impl Index {
         None
     }
 
-    /// Adds `location` under `hash`.
     pub fn insert(&mut self, hash: u64, location: Location) {
         let at = self.segment_of(hash);
         let segment = &mut self.segments[at];
@@ -242,7 +239,6 @@ impl Index {
 }
 
 impl Segment {
-    /// Returns the home line of `tag`.
     #[inline(always)]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * u64::from(self.homes)) >> 32) as usize
@@ -253,7 +249,6 @@ impl Segment {
         self.len as usize + 1 > self.homes as usize * LINE * 2 / 3
     }
 
-    /// Returns the number of homes after growth.
     fn more_homes(&self) -> usize {
         let homes = self.homes as usize;
         homes + (homes / 4).max(1)
@@ -372,7 +367,6 @@ pub struct LocationHint {
 }
 
 impl Store {
-    /// Prefetches the index line of `hash`.
     #[inline(always)]
     pub fn prefetch_index(&self, hash: u64) {
         self.index.prefetch(hash);

@@ -7,7 +7,6 @@ use std::num::NonZeroU32;
 /// Bytes left unused by a new page or long value, for the next growth of the index and of lists.
 pub(in crate::store) const SLACK: usize = 16 << 10;
 
-/// Bytes of a page.
 pub(crate) const PAGE: usize = BuddyArena::PAGE;
 /// Granularity of locations in bytes.
 const UNIT: usize = 8;
@@ -36,7 +35,6 @@ const NONE: u16 = u16::MAX;
 pub(crate) struct Heap {
     /// Pages of the arena. Values too long for a slot allocate here directly.
     pub pieces: BuddyArena,
-    /// Pages by page number.
     pages: Vec<Page>,
     classes: [Class; CLASSES],
     /// Page being evacuated, and the next slot to examine.
@@ -51,7 +49,6 @@ pub(crate) struct Heap {
 #[derive(Clone, Copy)]
 struct Page {
     class: u8,
-    /// Slot size in bytes.
     size: u16,
     /// Number of taken slots, and of slots ever taken.
     taken: u16,
@@ -76,7 +73,6 @@ struct Class {
 }
 
 impl Heap {
-    /// Creates a heap in the memory of `arena`.
     pub fn new(arena: Arena) -> Self {
         // Reserve the maximum, so that the vector never moves.
         let most = (arena.stats().capacity / BuddyArena::PAGE).min(MAX_PAGES as usize);
@@ -91,13 +87,11 @@ impl Heap {
         }
     }
 
-    /// Returns the bytes in use.
     #[inline]
     pub fn used(&self) -> usize {
         self.pieces.used() + self.pages.len() * size_of::<Page>()
     }
 
-    /// Returns true if a slot for `len` bytes is free.
     #[inline]
     pub fn has_slot(&self, len: usize) -> bool {
         self.classes[class_of(len)].free > 0
@@ -114,7 +108,6 @@ impl Heap {
         self.open(class_of(len)).is_some()
     }
 
-    /// Returns true if the arena has `count` more pages.
     pub fn has_pages(&mut self, count: usize) -> bool {
         while self.opened.len() < count
             && let Some(page) = self.alloc_page()
@@ -169,7 +162,6 @@ impl Heap {
         self.released
     }
 
-    /// Frees the slot at `location`.
     pub fn release(&mut self, location: Location) {
         self.released = self.released.wrapping_add(1);
         let (page, slot, size) = self.slot_of(location);
@@ -201,7 +193,6 @@ impl Heap {
         }
     }
 
-    /// Returns the slot at `location`.
     #[inline]
     pub fn slot(&self, location: Location) -> &[u8] {
         &self.at(location)[..self.slot_at(location)]
@@ -215,13 +206,11 @@ impl Heap {
         self.pieces.prefetch(start_of(location), self.slot_at(location).min(MAX_PREFETCHED));
     }
 
-    /// Returns the size of the slot at `location`.
     #[inline]
     pub fn slot_at(&self, location: Location) -> usize {
         self.pages[start_of(location) / PAGE].size.into()
     }
 
-    /// Returns the slot at `location`.
     #[inline]
     pub fn slot_mut(&mut self, location: Location) -> &mut [u8] {
         let len = self.slot_at(location);
@@ -242,14 +231,12 @@ impl Heap {
         &self.pieces.page((start / PAGE) as u32)[start % PAGE..]
     }
 
-    /// Mutable [`at`](Self::at).
     #[inline(always)]
     pub fn at_mut(&mut self, location: Location) -> &mut [u8] {
         let start = start_of(location);
         &mut self.pieces.page_mut((start / PAGE) as u32)[start % PAGE..]
     }
 
-    /// Returns the size of the slot for `len` bytes.
     pub fn slot_len(len: usize) -> usize {
         size_of_class(class_of(len))
     }
@@ -347,7 +334,6 @@ impl Heap {
     }
 }
 
-/// Returns the class of slots for `len` bytes.
 #[inline]
 fn class_of(len: usize) -> usize {
     if len <= FINE {
@@ -359,7 +345,6 @@ fn class_of(len: usize) -> usize {
     (FINE - SMALLEST) / UNIT + 1 + (power - FINE.ilog2()) as usize * STEPS + step
 }
 
-/// Returns the slot size of `class`.
 #[inline]
 fn size_of_class(class: usize) -> usize {
     let fine = (FINE - SMALLEST) / UNIT + 1;

@@ -56,7 +56,6 @@ impl Form {
 /// Metadata of a value set by a memcached client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemMeta {
-    /// Client flags.
     pub flags: u32,
     /// CAS value, different after every change.
     pub cas: u64,
@@ -70,15 +69,12 @@ pub(crate) struct NewItem<'a> {
     pub form: Form,
     pub space: u8,
     pub key: &'a [u8],
-    /// True if the item has an expiry time.
     pub expires: bool,
     pub meta: Option<ItemMeta>,
-    /// Length of the value.
     pub len: usize,
 }
 
 impl NewItem<'_> {
-    /// Returns the size of the item.
     pub fn size(&self) -> usize {
         let expiry = if self.expires { EXPIRY_LEN } else { 0 };
         let meta = if self.meta.is_some() { META_LEN } else { 0 };
@@ -175,13 +171,11 @@ impl ItemHeader {
         usize::from((self.0 >> 48) as u16)
     }
 
-    /// Returns the key of the item in `slot`.
     #[inline(always)]
     fn key_of(self, slot: &[u8]) -> &[u8] {
         &slot[self.key_at()..][..self.key_len()]
     }
 
-    /// Returns the value of the item in `slot`.
     #[inline(always)]
     pub fn value_of(self, slot: &[u8]) -> &[u8] {
         &slot[self.value_at()..][..self.value_len()]
@@ -211,7 +205,6 @@ impl<B: AsRef<[u8]>> Item<B> {
         *self.bytes()[at..].first_chunk().expect("a slot holds its item")
     }
 
-    /// Returns the size of the item.
     pub fn size(&self) -> usize {
         let head = self.header();
         head.value_at() + head.value_len()
@@ -252,13 +245,11 @@ impl<B: AsRef<[u8]>> Item<B> {
         self.header().expires()
     }
 
-    /// Returns the expiry time in milliseconds.
     #[inline(always)]
     pub fn expires_at(&self) -> Option<u64> {
         self.expires().then(|| u64::from_le_bytes(self.chunk(FIXED)) & ((1 << 48) - 1))
     }
 
-    /// Returns the slot in the timing wheel.
     pub fn wheel_slot(&self) -> u16 {
         u16::from_le_bytes(self.chunk(FIXED + 6))
     }
@@ -345,13 +336,11 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Item<B> {
         self.put(at + 12, [meta.marks]);
     }
 
-    /// Sets or clears the [changed](Self::is_changed) flag.
     pub fn set_changed(&mut self, is_changed: bool) {
         let parts = &mut self.0.as_mut()[2];
         *parts = *parts & !CHANGED | if is_changed { CHANGED } else { 0 };
     }
 
-    /// Returns the value for changes in place.
     pub fn value_mut(&mut self) -> &mut [u8] {
         let head = self.header();
         &mut self.0.as_mut()[head.value_at()..][..head.value_len()]

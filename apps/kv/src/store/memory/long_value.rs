@@ -54,7 +54,6 @@ impl LongWriter {
         filled
     }
 
-    /// Appends `n` zeros.
     pub(in crate::store) fn fill_zeros(&mut self, mut n: usize) {
         const ZEROS: [u8; 1024] = [0; 1024];
         while n > 0 {
@@ -64,7 +63,6 @@ impl LongWriter {
         }
     }
 
-    /// Appends a part of `long`.
     pub(in crate::store) fn fill_from(&mut self, long: &Long, range: Range<usize>) {
         long.range(range).for_each(|piece| _ = self.fill(&piece));
     }
@@ -169,7 +167,6 @@ impl Store {
         Ok(number)
     }
 
-    /// Removes the long value with this number.
     pub(in crate::store) fn remove_long(&mut self, number: u32) {
         if let Some(long) = self.longs.remove(number) {
             self.external_bytes -= long.overhead();

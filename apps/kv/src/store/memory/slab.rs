@@ -7,7 +7,6 @@ const CHUNK: usize = 512;
 /// all values and exceeds the memory limit of the store for the time of the move.
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Entry<T>>>,
-    /// First free entry.
     free: Option<u32>,
     len: usize,
 }
@@ -25,13 +24,11 @@ impl<T> Slab<T> {
         Slab { chunks: Vec::new(), free: None, len: 0 }
     }
 
-    /// Returns the number of values.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the bytes in use.
     pub fn bytes(&self) -> usize {
         self.chunks.len() * Self::CHUNK_BYTES
     }
@@ -42,7 +39,6 @@ impl<T> Slab<T> {
         count.saturating_sub(room).div_ceil(CHUNK) * Self::CHUNK_BYTES
     }
 
-    /// Inserts `value` and returns its number.
     pub fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         if let Some(number) = self.free {
@@ -74,7 +70,6 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Removes the value with this number.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         self.get(number)?;
         let free = Entry::Free(self.free);

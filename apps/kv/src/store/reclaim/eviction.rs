@@ -36,13 +36,11 @@ pub enum EvictionPolicy {
 /// Items that may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evictable {
-    /// All items.
     AllKeys,
     /// Items with an expiry time.
     Volatile,
 }
 
-/// Policies by name.
 const NAMES: [(&str, EvictionPolicy); 8] = [
     ("none", EvictionPolicy::None),
     ("random", EvictionPolicy::Random(Evictable::AllKeys)),
@@ -61,7 +59,6 @@ impl EvictionPolicy {
         NAMES.iter().find(|(its, _)| *its == name).map(|(_, evict)| *evict)
     }
 
-    /// Returns the name of the policy.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(_, evict)| *evict == self).expect("every policy has a name").0
     }

@@ -26,12 +26,10 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// Creates a wheel that starts at `now` milliseconds.
     pub fn new(now: u64) -> Self {
         Wheel { tick: now >> TICK_BITS, heads: [None; LEVELS * SLOTS], taken: [0; LEVELS] }
     }
 
-    /// Inserts the item at `location` at its expiry time.
     pub fn insert(&mut self, location: Location, heap: &mut Heap) {
         let mut item = Item(heap.slot_mut(location));
         let at = item.expires_at().unwrap_or(0);
@@ -49,7 +47,6 @@ impl Wheel {
         self.taken[slot / SLOTS] |= 1 << (slot % SLOTS);
     }
 
-    /// Removes the item at `location`.
     pub fn remove(&mut self, location: Location, heap: &mut Heap) {
         let item = Item(heap.slot(location));
         let (slot, [previous, next]) = (item.wheel_slot() as usize, item.neighbours());

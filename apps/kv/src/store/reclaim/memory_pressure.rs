@@ -166,7 +166,6 @@ impl Store {
         (self.memory / RESERVED).max(SLACK)
     }
 
-    /// Returns the missing bytes of the [`reserve`](Self::reserve).
     fn reserve_shortfall(&self) -> usize {
         (self.used() + self.reserve()).saturating_sub(self.memory)
     }

@@ -7,7 +7,6 @@ use crate::store::{Error, ItemMeta, Key, Store, Str};
 /// String with its metadata.
 #[derive(Debug, Clone, Copy)]
 pub struct Fetched<'a> {
-    /// Value of the string.
     pub value: Str<'a>,
     /// Client flags and CAS value.
     pub meta: ItemMeta,

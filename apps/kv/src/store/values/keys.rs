@@ -47,14 +47,12 @@ impl std::convert::From<Str<'_>> for OwnedStr {
 }
 
 impl Store {
-    /// Returns the type of the value under `key` at `now`.
     #[inline]
     pub fn value_type(&mut self, key: &Key, now: u64) -> Option<ValueType> {
         let location = self.find(key, now)?;
         Some(self.item(location).form().value_type())
     }
 
-    /// Returns true if `key` exists at `now`.
     #[inline]
     pub fn exists(&mut self, key: &Key, now: u64) -> bool {
         self.find(key, now).is_some()
@@ -243,12 +241,10 @@ impl Store {
         self.keyspaces.len(space)
     }
 
-    /// Returns the number of keys in `space` that have an expiry time.
     pub fn expiring(&self, space: u8) -> usize {
         self.keyspaces.expiring(space)
     }
 
-    /// Returns true if no keyspace has keys.
     pub fn is_empty(&self) -> bool {
         self.index.len() == self.keyspaces.flushed()
     }
@@ -273,7 +269,6 @@ impl Store {
         self.unexport_all(space);
     }
 
-    /// Returns the bytes that `key` and its value take.
     pub fn size_of(&mut self, key: &Key, now: u64) -> Option<usize> {
         let location = self.find(key, now)?;
         Some(self.size_at(location))

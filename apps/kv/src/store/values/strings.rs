@@ -172,7 +172,6 @@ impl Store {
         self.put(key, value, meta, true, Expiry::Keep, now)
     }
 
-    /// Returns `long` with `bytes` written at offset `at`.
     fn long_with_part(&mut self, long: &Long, at: usize, bytes: &[u8], now: u64) -> Result<Long, Error> {
         // Neither store would count a value with pieces of both.
         if long.is_lent() {
@@ -189,7 +188,6 @@ impl Store {
         Ok(long.with_replaced(old, &writer.finish()))
     }
 
-    /// Returns the string at `location`.
     #[inline]
     pub(in crate::store) fn string(&self, location: Location) -> Result<Str<'_>, Error> {
         let slot = self.heap.at(location);
@@ -246,7 +244,6 @@ impl Store {
         }
     }
 
-    /// Returns a copy of `bytes` in the arena.
     pub(in crate::store) fn copy_to_arena(&mut self, bytes: &[u8], now: u64) -> Result<Long, Error> {
         let mut writer = self.long(bytes.len(), now)?;
         writer.fill(bytes);
@@ -367,7 +364,6 @@ impl Store {
     }
 }
 
-/// Returns the string of the item in `slot`, whose header is `head`.
 #[inline(always)]
 pub(in crate::store) fn string<'a>(longs: &'a Slab<Long>, head: ItemHeader, slot: &'a [u8]) -> Result<Str<'a>, Error> {
     match head.form() {

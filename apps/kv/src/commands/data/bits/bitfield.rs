@@ -38,7 +38,6 @@ enum Action {
 struct Operation {
     action: Action,
     of: Type,
-    /// First bit.
     offset: u64,
     overflow: Overflow,
 }
@@ -65,7 +64,6 @@ impl Type {
         }
     }
 
-    /// Returns the number with these bits.
     fn number(self, bits: u64) -> i128 {
         let bits = i128::from(bits) & ((1 << self.bits) - 1);
         let (_, most) = self.range();
@@ -127,7 +125,6 @@ impl Operation {
     }
 }
 
-/// Parses the operations from argument 2 on.
 fn parse(cx: &Context<'_, '_>, args: Args<'_>) -> Result<Vec<Operation>, CommandError> {
     let mut operations = Vec::new();
     let mut overflow = Overflow::Wrap;

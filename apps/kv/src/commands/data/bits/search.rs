@@ -13,9 +13,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct BitSearch {
     value: Snapshot,
-    /// Range of bits to examine.
     bits: Range<u64>,
-    /// Next byte.
     at: usize,
     goal: Goal,
 }

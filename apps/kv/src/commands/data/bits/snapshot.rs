@@ -24,7 +24,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns the byte at `at` of a value.
     pub fn byte_of(value: &Str<'_>, at: usize) -> Option<u8> {
         match value {
             Str::Short(bytes) => bytes.get(at).copied(),

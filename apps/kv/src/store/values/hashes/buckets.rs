@@ -146,7 +146,6 @@ impl Store {
         (true, false)
     }
 
-    /// Returns the value of the field `name` of a large hash.
     pub(in crate::store) fn field_of(&self, table: u32, name: &[u8]) -> Option<Str<'_>> {
         let (location, range) = self.find_in(table, self.bucket_of(table, name), name)?;
         let fields = &self.item(location).into_value()[NEXT..];
@@ -232,7 +231,6 @@ impl Store {
         }
     }
 
-    /// Returns the table and bucket of the item at `location`.
     fn table_and_bucket(&self, location: Location) -> (u32, u32) {
         let key = self.item(location).into_key();
         let number = |at: usize| key[at..].first_chunk().map_or(0, |number| u32::from_le_bytes(*number));
@@ -243,7 +241,6 @@ impl Store {
         self.tables.get(table).map_or(0, |table| table.bucket_of(self.field_hash(name)))
     }
 
-    /// Returns the items of a bucket.
     fn items_of(&self, table: u32, bucket: u32) -> impl Iterator<Item = Location> {
         let head = self.tables.get(table).and_then(|table| table.header(bucket));
         std::iter::successors(head, |location| next(self.item(*location).value()))

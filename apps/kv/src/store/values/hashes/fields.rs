@@ -36,7 +36,6 @@ impl Field<'_> {
         HEADER + self.name.len() + value
     }
 
-    /// Appends the field to `fields`.
     pub fn write(&self, fields: &mut Vec<u8>) {
         let len = match self.value {
             FieldValue::Inline(value) => value.len() as u16,
@@ -52,7 +51,6 @@ impl Field<'_> {
     }
 }
 
-/// Returns the fields in `bytes` with their positions.
 pub(crate) fn fields(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Field<'_>)> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -71,7 +69,6 @@ pub(crate) fn fields(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Field<
     })
 }
 
-/// Returns the position and value of the field `name`.
 pub(crate) fn find<'a>(bytes: &'a [u8], name: &[u8]) -> Option<(Range<usize>, FieldValue<'a>)> {
     fields(bytes).find(|(_, field)| field.name == name).map(|(range, field)| (range, field.value))
 }

@@ -29,7 +29,6 @@ pub(in crate::store) fn is_wide(name: &[u8], len: usize, count: usize) -> bool {
     name.len() > REDIS_BYTES || len > REDIS_BYTES || count > REDIS_FIELDS
 }
 
-/// Returns the number of fields of a small hash.
 fn field_count(value: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([value[1], value[2]]))
 }
@@ -139,7 +138,6 @@ impl Store {
         Ok(is_new)
     }
 
-    /// Returns the value of `field` in the hash under `key`.
     pub fn hget(&mut self, key: &Key, field: &[u8], now: u64) -> Result<Option<Str<'_>>, Error> {
         let Some(location) = self.find_hash(key, now)? else { return Ok(None) };
         let item = self.item(location);
@@ -281,7 +279,6 @@ impl Store {
         }
     }
 
-    /// Returns the string of a field value.
     pub(in crate::store) fn resolve_field<'a>(&'a self, value: FieldValue<'a>) -> Option<Str<'a>> {
         match value {
             FieldValue::Inline(value) => Some(Str::Short(value)),
@@ -289,7 +286,6 @@ impl Store {
         }
     }
 
-    /// Returns the hash of a field name.
     pub(in crate::store) fn field_hash(&self, name: &[u8]) -> u32 {
         self.hasher.hash_field(name)
     }
@@ -332,7 +328,6 @@ impl Store {
     }
 }
 
-/// Returns the number of a value in the arena.
 pub(in crate::store) fn long_number(value: FieldValue<'_>) -> Option<u32> {
     match value {
         FieldValue::Inline(_) => None,

@@ -31,7 +31,6 @@ impl Table {
         table
     }
 
-    /// Returns the bytes of the directory.
     pub fn size(&self) -> usize {
         let last = self.heads.last().map_or(0, Vec::capacity);
         (self.heads.len().saturating_sub(1) * CHUNK + last) * size_of::<Option<Location>>()
@@ -60,7 +59,6 @@ impl Table {
         self.heads[bucket as usize / CHUNK][bucket as usize % CHUNK] = head;
     }
 
-    /// Returns the bucket of a field with `hash`.
     pub fn bucket_of(&self, hash: u32) -> u32 {
         let bits = self.most_bits();
         let bucket = hash & mask(bits);
