@@ -16,7 +16,7 @@ pub struct CounterNames {
     names: Mutex<HashMap<Box<[u8]>, usize>>,
 }
 
-/// Reason why a name has no counter.
+/// Error of an assignment of a counter to a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoCounter {
     #[error("counter names have 1 to {} bytes", CounterNames::LONGEST)]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Appending merges pieces up to this many bytes.
+/// Appending merges parts up to this many bytes.
 const MAX_MERGED: usize = 256 << 10;
 
 /// Destination of reply bytes, in order.
@@ -28,12 +28,12 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Value in the arena, in one or more pieces. Clones share the bytes, which never change, even if the key is
+/// Value in the arena, in one or more parts. Clones share the bytes, which never change, even if the key is
 /// overwritten or removed.
 #[derive(Clone)]
 pub struct Long {
-    /// Pieces, none of them empty.
-    pieces: Arc<[Bytes]>,
+    /// Parts, none of them empty.
+    parts: Arc<[Bytes]>,
     len: usize,
     /// True if the memory belongs to another store, which no longer counts it: the store that holds the value counts
     /// it.
@@ -42,13 +42,13 @@ pub struct Long {
 
 impl Long {
     pub fn empty() -> Self {
-        Long::from_pieces([])
+        Long::from_parts([])
     }
 
-    /// Creates a value of pieces, none of them empty.
-    pub fn from_pieces(pieces: impl IntoIterator<Item = Bytes>) -> Self {
-        let pieces: Arc<[Bytes]> = pieces.into_iter().collect();
-        Long { len: pieces.iter().map(|piece| piece.len()).sum(), pieces, is_lent: false }
+    /// Creates a value of parts, none of them empty.
+    pub fn from_parts(parts: impl IntoIterator<Item = Bytes>) -> Self {
+        let parts: Arc<[Bytes]> = parts.into_iter().collect();
+        Long { len: parts.iter().map(|part| part.len()).sum(), parts, is_lent: false }
     }
 
     #[expect(clippy::len_without_is_empty, reason = "a long value is not empty")]
@@ -66,82 +66,82 @@ impl Long {
         self.is_lent = true;
     }
 
-    pub fn pieces(&self) -> &[Bytes] {
-        &self.pieces
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
     }
 
-    /// Returns the pieces of a part of the value.
+    /// Returns the bytes in `range` in order.
     ///
     /// # Panics
     /// Panics if the range is out of bounds.
     pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Bytes> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} bytes", self.len);
         let mut start = 0;
-        self.pieces.iter().filter_map(move |piece| {
-            let here = start..start + piece.len();
+        self.parts.iter().filter_map(move |part| {
+            let here = start..start + part.len();
             start = here.end;
-            let part = range.start.max(here.start)..range.end.min(here.end);
-            (!part.is_empty()).then(|| piece.slice(part.start - here.start..part.end - here.start))
+            let common = range.start.max(here.start)..range.end.min(here.end);
+            (!common.is_empty()).then(|| part.slice(common.start - here.start..common.end - here.start))
         })
     }
 
-    /// Returns the bytes that the store holding the value counts besides its own arena memory: the list of pieces, and
+    /// Returns the bytes that the store holding the value counts besides its own arena memory: the list of parts, and
     /// the bytes of a lent value.
     pub(crate) fn overhead(&self) -> usize {
-        2 * size_of::<usize>() + size_of_val(&*self.pieces) + if self.is_lent { self.len } else { 0 }
+        2 * size_of::<usize>() + size_of_val(&*self.parts) + if self.is_lent { self.len } else { 0 }
     }
 
-    /// Moves the pieces in `clearing` to other memory, as long as `memory` stays within `most` bytes.
+    /// Moves the parts in `clearing` to other memory, as long as `memory` stays within `most` bytes.
     pub(crate) fn evacuate(&mut self, clearing: &Evacuation, label: u32, memory: &mut BuddyArena, most: usize) {
-        let mut pieces = self.pieces.to_vec();
-        for piece in pieces.iter_mut().filter(|piece| clearing.contains(piece)) {
+        let mut parts = self.parts.to_vec();
+        for part in parts.iter_mut().filter(|part| clearing.contains(part)) {
             let room = most.saturating_sub(memory.used());
-            let Some(mut moved) = memory.alloc_within(piece.len(), room) else { continue };
-            moved.copy_from_slice(piece);
-            *piece = moved.freeze();
-            memory.set_label(piece, label);
+            let Some(mut moved) = memory.alloc_within(part.len(), room) else { continue };
+            moved.copy_from_slice(part);
+            *part = moved.freeze();
+            memory.set_label(part, label);
         }
-        self.pieces = pieces.into();
+        self.parts = parts.into();
     }
 
-    /// Returns the bytes of all pieces to be replaced when the bytes from `at` to `end` change. If the value grows,
-    /// this includes preceding pieces that are no longer than the bytes after them, so that repeated appends leave few
-    /// pieces.
+    /// Returns the bytes of all parts to be replaced when the bytes from `at` to `end` change. If the value grows,
+    /// this includes preceding parts that are no longer than the bytes after them, so that repeated appends leave few
+    /// parts.
     pub(crate) fn rewrite_range(&self, at: usize, end: usize) -> Range<usize> {
-        let starts = self.pieces.iter().scan(0, |next, piece| {
+        let starts = self.parts.iter().scan(0, |next, part| {
             let start = *next;
-            *next += piece.len();
+            *next += part.len();
             Some(start..*next)
         });
-        let pieces: Vec<Range<usize>> = starts.collect();
-        let mut start = pieces.iter().map(|piece| piece.start).filter(|start| *start <= at).max().unwrap_or(0);
+        let parts: Vec<Range<usize>> = starts.collect();
+        let mut start = parts.iter().map(|part| part.start).filter(|start| *start <= at).max().unwrap_or(0);
         if at >= self.len {
             start = self.len;
         }
         if end <= self.len {
-            let last = pieces.iter().map(|piece| piece.end).find(|last| *last >= end);
+            let last = parts.iter().map(|part| part.end).find(|last| *last >= end);
             return start..last.unwrap_or(self.len);
         }
-        let before = pieces.partition_point(|piece| piece.start < start);
-        for piece in pieces[..before].iter().rev() {
-            if piece.len() > end - start || end - piece.start > MAX_MERGED {
+        let before = parts.partition_point(|part| part.start < start);
+        for part in parts[..before].iter().rev() {
+            if part.len() > end - start || end - part.start > MAX_MERGED {
                 break;
             }
-            start = piece.start;
+            start = part.start;
         }
         start..self.len
     }
 
-    /// Returns the value with `new` in place of `range`, which covers whole pieces.
+    /// Returns the value with `new` in place of `range`, which covers whole parts.
     pub(crate) fn with_replaced(&self, range: Range<usize>, new: &Long) -> Long {
         let (before, rest) = (self.range(0..range.start), self.range(range.end..self.len));
-        Long::from_pieces(before.chain(new.pieces.iter().cloned()).chain(rest))
+        Long::from_parts(before.chain(new.parts.iter().cloned()).chain(rest))
     }
 }
 
 impl fmt::Debug for Long {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Long({} bytes in {} pieces)", self.len, self.pieces.len())
+        write!(f, "Long({} bytes in {} parts)", self.len, self.parts.len())
     }
 }
 
@@ -178,7 +178,7 @@ impl<'a> Str<'a> {
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         match self {
             Str::Short(bytes) => out.extend_from_slice(bytes),
-            Str::Long(long) => long.pieces.iter().for_each(|piece| out.extend_from_slice(piece)),
+            Str::Long(long) => long.parts.iter().for_each(|part| out.extend_from_slice(part)),
         }
     }
 
@@ -193,7 +193,7 @@ impl<'a> Str<'a> {
     pub fn write_to(&self, sink: &mut impl Sink) {
         match self {
             Str::Short(bytes) => sink.put(bytes),
-            Str::Long(long) => long.pieces.iter().for_each(|piece| sink.attach(piece.clone())),
+            Str::Long(long) => long.parts.iter().for_each(|part| sink.attach(part.clone())),
         }
     }
 
@@ -204,7 +204,7 @@ impl<'a> Str<'a> {
     pub fn write_range_to(&self, range: Range<usize>, sink: &mut impl Sink) {
         match self {
             Str::Short(bytes) => sink.put(&bytes[range]),
-            Str::Long(long) => long.range(range).for_each(|piece| sink.attach(piece)),
+            Str::Long(long) => long.range(range).for_each(|part| sink.attach(part)),
         }
     }
 }
@@ -215,10 +215,10 @@ impl PartialEq<[u8]> for Str<'_> {
             Str::Short(bytes) => *bytes == other,
             Str::Long(long) => {
                 let mut rest = other;
-                let is_equal = long.pieces.iter().all(|piece| {
-                    rest.split_at_checked(piece.len()).is_some_and(|(front, back)| {
+                let is_equal = long.parts.iter().all(|part| {
+                    rest.split_at_checked(part.len()).is_some_and(|(front, back)| {
                         rest = back;
-                        front == &piece[..]
+                        front == &part[..]
                     })
                 });
                 is_equal && rest.is_empty()
@@ -258,13 +258,13 @@ impl From<Long> for Value<'_> {
 mod tests {
     use super::*;
 
-    /// Returns a value of pieces with these lengths.
+    /// Returns a value of parts with these lengths.
     fn of(lens: &[usize]) -> Long {
-        Long::from_pieces(lens.iter().map(|len| Bytes::from(vec![7; *len])))
+        Long::from_parts(lens.iter().map(|len| Bytes::from(vec![7; *len])))
     }
 
     #[test]
-    fn change_inside_value_rewrites_touched_pieces() {
+    fn change_inside_value_rewrites_touched_parts() {
         let long = of(&[10, 20, 30]);
         for (change, rewrite_range) in [
             (0..1, 0..10),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_merges_pieces_no_longer_than_bytes_after_them() {
+    fn growth_merges_parts_no_longer_than_bytes_after_them() {
         let long = of(&[10, 20, 30]);
         for (change, rewrite_range) in
             [(60..65, 60..60), (60..89, 60..60), (60..90, 0..60), (70..75, 60..60), (70..95, 0..60), (35..61, 0..60)]
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn piece_list_and_lent_bytes_count_as_overhead() {
+    fn part_list_and_lent_bytes_count_as_overhead() {
         let mut long = of(&[10, 20, 30]);
         let list = 2 * size_of::<usize>() + 3 * size_of::<Bytes>();
         assert_eq!(long.overhead(), list);

@@ -1,9 +1,9 @@
-//! Division of an input into pieces, as given by its first bytes.
+//! Division of an input into parts, as given by its first bytes.
 
 /// Maximum number of cuts.
 const MAX_CUTS: usize = 6;
 
-/// Input bytes and the pieces in which they arrive.
+/// Input bytes and the parts in which they arrive.
 pub struct Cuts<'a> {
     pub bytes: &'a [u8],
     /// Threshold of long values.
@@ -21,7 +21,7 @@ impl<'a> Cuts<'a> {
         Some(Cuts { bytes, long: usize::from(long), bits, positions })
     }
 
-    /// Returns the bytes as one piece, cut, and byte by byte.
+    /// Returns the bytes as one part, cut, and byte by byte.
     pub fn each(&self) -> [Vec<&'a [u8]>; 3] {
         let mut ends: Vec<usize> = self.positions.iter().map(|at| usize::from(*at) * self.bytes.len() / 256).collect();
         ends.sort_unstable();

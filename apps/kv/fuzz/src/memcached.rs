@@ -1,4 +1,4 @@
-//! memcached requests. Their meaning depends neither on the pieces in which they arrive nor on the threshold of long
+//! memcached requests. Their meaning depends neither on the parts in which they arrive nor on the threshold of long
 //! values.
 
 use super::cuts::Cuts;
@@ -20,19 +20,19 @@ pub fn memcached(data: &[u8]) {
     let limits = Limits { item: ITEM, long: usize::MAX };
     let [whole, some, bytes] = cuts.each();
     let expected = requests(&whole, limits, false);
-    for pieces in [&some, &bytes] {
-        assert_eq!(requests(pieces, limits, false), expected);
+    for parts in [&some, &bytes] {
+        assert_eq!(requests(parts, limits, false), expected);
     }
     let limits = Limits { long: cuts.long, ..limits };
-    for pieces in [&whole, &some, &bytes] {
-        assert_eq!(requests(pieces, limits, false), expected, "threshold {}", cuts.long);
+    for parts in [&whole, &some, &bytes] {
+        assert_eq!(requests(parts, limits, false), expected, "threshold {}", cuts.long);
     }
     if cuts.bits & 1 != 0 {
         // A refused data block affects only its own request. The last request then does not wait for its data block.
         let lines = |requests: Requests| requests.0.into_iter().map(|(line, _)| line).collect::<Vec<_>>();
         let expected = lines(expected);
-        for pieces in [&whole, &some, &bytes] {
-            let mut refused = lines(requests(pieces, limits, true));
+        for parts in [&whole, &some, &bytes] {
+            let mut refused = lines(requests(parts, limits, true));
             refused.truncate(expected.len().max(refused.len().saturating_sub(1)));
             assert_eq!(refused, expected, "threshold {}, refused", cuts.long);
         }
@@ -51,11 +51,11 @@ enum Body {
     Full,
 }
 
-/// Returns the requests in `pieces`. If `refuses`, long data are refused.
-fn requests(pieces: &[&[u8]], limits: Limits, refuses: bool) -> Requests {
+/// Returns the requests in `parts`. If `refuses`, long data are refused.
+fn requests(parts: &[&[u8]], limits: Limits, refuses: bool) -> Requests {
     let mut reader = Reader { refuses, ..Reader::default() };
-    for piece in pieces {
-        if reader.read(piece, limits).is_err() {
+    for part in parts {
+        if reader.read(part, limits).is_err() {
             return (reader.requests, true);
         }
     }
@@ -68,27 +68,27 @@ struct Reader {
     parser: Parser,
     /// Incomplete request.
     data: Vec<u8>,
-    /// Long value being received, the number of missing bytes, and the bytes behind it.
+    /// Long value being received, the number of missing bytes, and the bytes after it.
     apart: Option<(LongWriter, usize, Vec<u8>)>,
     requests: Vec<(String, Body)>,
 }
 
 impl Reader {
-    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), InvalidInput> {
+    fn read(&mut self, mut part: &[u8], limits: Limits) -> Result<(), InvalidInput> {
         if let Some((mut writer, missing, mut end)) = self.apart.take() {
-            let n = piece.len().min(missing);
-            writer.fill(&piece[..n]);
-            piece = &piece[n..];
-            let n_end = piece.len().min(2 - end.len());
-            end.extend_from_slice(&piece[..n_end]);
-            piece = &piece[n_end..];
+            let n = part.len().min(missing);
+            writer.fill(&part[..n]);
+            part = &part[n..];
+            let n_end = part.len().min(2 - end.len());
+            end.extend_from_slice(&part[..n_end]);
+            part = &part[n_end..];
             let Ok(whole_end) = <[u8; 2]>::try_from(&end[..]) else {
                 self.apart = Some((writer, missing - n, end));
                 return Ok(());
             };
             self.parser.give(writer.finish(), whole_end);
         }
-        self.data.extend_from_slice(piece);
+        self.data.extend_from_slice(part);
         while !self.data.is_empty() {
             let used = match self.parser.parse(&self.data, &limits)? {
                 Parsed::Request { request, data, len } => {

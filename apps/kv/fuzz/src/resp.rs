@@ -1,4 +1,4 @@
-//! RESP requests. Their meaning depends neither on the pieces in which they arrive nor on the threshold of long values.
+//! RESP requests. Their meaning depends neither on the parts in which they arrive nor on the threshold of long values.
 
 use super::cuts::Cuts;
 use linerate_kv::resp::{Limits, Parsed, Parser, ProtocolError};
@@ -19,22 +19,22 @@ pub fn resp(data: &[u8]) {
     let limits = Limits { bulk: BULK, long: usize::MAX, apart: false, authenticated: cuts.bits & 1 == 0 };
     let [whole, some, bytes] = cuts.each();
     let expected = requests(&whole, limits);
-    for pieces in [&some, &bytes] {
-        assert_eq!(requests(pieces, limits), expected);
+    for parts in [&some, &bytes] {
+        assert_eq!(requests(parts, limits), expected);
     }
     let limits = Limits { long: cuts.long, ..limits };
-    for pieces in [&whole, &some, &bytes] {
-        assert_eq!(requests(pieces, limits), expected, "threshold {}", cuts.long);
+    for parts in [&whole, &some, &bytes] {
+        assert_eq!(requests(parts, limits), expected, "threshold {}", cuts.long);
     }
 }
 
 type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// Returns the requests in `pieces`, and the error that ends them.
-fn requests(pieces: &[&[u8]], limits: Limits) -> Requests {
+/// Returns the requests in `parts`, and the error that ends them.
+fn requests(parts: &[&[u8]], limits: Limits) -> Requests {
     let mut reader = Reader::default();
-    for piece in pieces {
-        if let Err(error) = reader.read(piece, limits) {
+    for part in parts {
+        if let Err(error) = reader.read(part, limits) {
             return (reader.requests, Some(error));
         }
     }
@@ -52,18 +52,18 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, mut piece: &[u8], limits: Limits) -> Result<(), ProtocolError> {
+    fn read(&mut self, mut part: &[u8], limits: Limits) -> Result<(), ProtocolError> {
         if let Some((mut writer, missing)) = self.apart.take() {
-            let n = piece.len().min(missing);
-            writer.fill(&piece[..n]);
+            let n = part.len().min(missing);
+            writer.fill(&part[..n]);
             if n < missing {
                 self.apart = Some((writer, missing - n));
                 return Ok(());
             }
             self.parser.give(writer.finish());
-            piece = &piece[n..];
+            part = &part[n..];
         }
-        self.data.extend_from_slice(piece);
+        self.data.extend_from_slice(part);
         // A long value may complete a request without further bytes.
         while !self.data.is_empty() {
             match self.parser.parse(&self.data, limits)? {

@@ -13,7 +13,7 @@ use linerate_service::time::Duration;
 
 /// Start of a part.
 pub const PART: u8 = 0xff;
-/// Start of a repetition. The next byte *n* and the byte behind it stand for 64 · *n* copies of the latter.
+/// Start of a repetition. The next byte *n* and the byte after it stand for 64 · *n* copies of the latter.
 const REPEAT: u8 = 0xfe;
 /// Limit of the bytes sent in a session.
 const MAX_SENT: usize = 256 << 10;

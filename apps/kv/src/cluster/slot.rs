@@ -56,8 +56,8 @@ fn crc16(bytes: &[u8]) -> u16 {
 #[inline]
 pub fn key_slot(key: &[u8]) -> u16 {
     let tag = memchr::memchr(b'{', key).and_then(|open| {
-        let behind = &key[open + 1..];
-        memchr::memchr(b'}', behind).filter(|len| *len > 0).map(|len| &behind[..len])
+        let after = &key[open + 1..];
+        memchr::memchr(b'}', after).filter(|len| *len > 0).map(|len| &after[..len])
     });
     crc16(tag.unwrap_or(key)) & MASK as u16
 }

@@ -73,7 +73,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Returns a copy of the arguments with contiguous bytes if a long argument is stored in pieces and the command
+    /// Returns a copy of the arguments with contiguous bytes if a long argument is stored in parts and the command
     /// cannot take it in that form. Only `SET` and similar commands can.
     pub fn materialized(args: Args<'_>) -> Option<OwnedArgs> {
         (args.longs().len() > 0 && !takes_long_args(table::find(args).ok(), args)).then(|| args.to_whole())
@@ -111,7 +111,7 @@ impl<'a> Request<'a> {
         Request { command: Ok(queued.command), args: queued.args.args(), key: None, is_queued: true }
     }
 
-    /// Returns the lengths of every second argument from `first` on and of the value behind it. A long value is in the
+    /// Returns the lengths of every second argument from `first` on and of the value after it. A long value is in the
     /// arena already and counts as 0, unless there are several stores: it may then be in the memory of another one.
     fn sizes(&self, first: usize, has_several: bool) -> impl Iterator<Item = (usize, usize)> {
         (first..self.args.len()).step_by(2).map(move |at| {
@@ -309,7 +309,7 @@ pub(crate) fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Returns true if `command` accepts the long arguments of `args` in pieces. For an unknown command they only appear in
+/// Returns true if `command` accepts the long arguments of `args` in parts. For an unknown command they only appear in
 /// the error.
 fn takes_long_args(command: Option<&Command>, args: Args<'_>) -> bool {
     command.is_none_or(|command| args.longs().all(|at| command.takes_long(at)))
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn value_stays_in_pieces_and_other_long_arguments_are_copied() {
+    fn value_stays_in_parts_and_other_long_arguments_are_copied() {
         for words in [&["set", "a", "value"][..], &["mset", "a", "1", "b", "value"], &["hset", "h", "f", "value"]] {
             assert!(with_long(words, |args, _| Request::materialized(args).is_none()));
             assert!(with_long(words, |args, hasher| Request::new(args, 0, hasher).command().is_some()));

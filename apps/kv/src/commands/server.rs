@@ -73,7 +73,7 @@ pub enum PauseMode {
 /// Change of the settings.
 pub type SettingsChange<'a> = dyn FnMut(&mut Settings) -> Result<(), RejectedSetting> + 'a;
 
-/// Reason why a parameter was not set.
+/// Rejection of a change of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedSetting {
     pub parameter: &'static str,

@@ -69,7 +69,7 @@ pub(super) enum ShardUse {
     Queue,
 }
 
-/// Arguments that may be long values in pieces.
+/// Arguments that may be long values in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LongArgs {
     None,
@@ -187,7 +187,7 @@ impl Command {
         self.flags.has(Flags::SIZED)
     }
 
-    /// Returns true if the argument at `at` may be a long value in pieces.
+    /// Returns true if the argument at `at` may be a long value in parts.
     pub(super) fn takes_long(&self, at: usize) -> bool {
         match self.long {
             LongArgs::None => false,

@@ -172,7 +172,7 @@ impl Layout {
         XxHash3_64::oneshot_with_seed(self.seed ^ number, entries)
     }
 
-    /// Returns the hash of the record of `entry`, whose bytes behind the hash are `rest`.
+    /// Returns the hash of the record of `entry`, whose bytes after the hash are `rest`.
     #[inline]
     pub(super) fn check_record(&self, entry: Entry, rest: &[u8]) -> u64 {
         XxHash3_64::oneshot_with_seed(self.seed ^ entry.0, rest)

@@ -123,7 +123,7 @@ impl Writer {
             }
             self.end = self.head.at;
             self.head = LogPosition { lap: self.head.lap + 1, at: 0 };
-            // A floor far behind would later compare as ahead.
+            // A floor that lags too far would later compare as ahead.
             self.raise_floor(self.floor.max(self.tail));
         }
         while self.tail.lap < self.head.lap && self.tail.at < self.head.at + units {

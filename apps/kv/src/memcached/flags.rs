@@ -161,7 +161,7 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// Parses the `words` behind `verb`. Returns the request and the kind of its body.
+/// Parses the `words` after `verb`. Returns the request and the kind of its body.
 pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a>, Body) {
     let error_reply = |line| (Request { command: Command::Reply(line), quiet: false }, Body::None);
     let all = words;
@@ -183,7 +183,7 @@ pub(super) fn read<'a>(verb: &[u8], mut words: Words<'a>, limits: &Limits) -> (R
     }
     let mut meta = Meta::new(name, words);
     let (quiet, command) = match (verb, meta.read(), meta.mode) {
-        (b"mg", Err(why), _) => return error_reply(why),
+        (b"mg", Err(error), _) => return error_reply(error),
         (_, Err(_), _) => return error_reply(INVALID_OR_DUPLICATE),
         (b"mg", Ok(quiet), _) => (quiet, Command::MetaGet(meta)),
         (b"md", Ok(quiet), _) => (quiet, Command::MetaDelete(meta)),
@@ -211,7 +211,7 @@ fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a
         Some(_) => None,
     };
     match (read, how) {
-        (Err(why), _) => error_reply(why, Body::Skip(len)),
+        (Err(error), _) => error_reply(error, Body::Skip(len)),
         (_, None) => error_reply(NO_SET_MODE, Body::Skip(len)),
         _ if meta.has_long_opaque() => error_reply(LONG_OPAQUE, Body::Skip(len)),
         (Ok(quiet), Some(how)) => {
@@ -221,7 +221,7 @@ fn set<'a>(name: &'a [u8], mut words: Words<'a>, limits: &Limits) -> (Request<'a
     }
 }
 
-/// Parses `me`, whose only flag is a `b` behind the key.
+/// Parses `me`, whose only flag is a `b` after the key.
 fn debug<'a>(name: &'a [u8], mut words: Words<'a>) -> (Request<'a>, Body) {
     let mut meta = Meta::new(name, words);
     meta.binary = words.next() == Some(b"b");

@@ -3,7 +3,7 @@
 /// Limit of a line: a key of 250 bytes, an opaque token of 31, and a number for each of the other flags.
 const LONGEST: usize = 512;
 
-/// Buffer that assembles a line, so that it is written in one piece.
+/// Buffer that assembles a line, so that it is written in one part.
 pub(super) struct Line {
     bytes: [u8; LONGEST],
     len: usize,

@@ -73,7 +73,7 @@ pub enum Data<'a> {
 
 /// Incremental parser.
 ///
-/// A request may arrive in any number of pieces. Each attempt gets all bytes received so far, from the first byte of
+/// A request may arrive in any number of parts. Each attempt gets all bytes received so far, from the first byte of
 /// the request on, and continues where the last one stopped.
 #[derive(Debug, Default)]
 pub struct Parser {
@@ -144,14 +144,14 @@ impl Parser {
     }
 
     /// Supplies the [long data block](Parsed::Long), which the caller took out of the input with the two bytes `end`
-    /// behind it.
+    /// after it.
     pub fn give(&mut self, long: Long, end: [u8; 2]) {
         self.given = Some((if end == *END { Data::Long(long) } else { Data::Unended }, 0));
         self.needed = 0;
     }
 
     /// Reports that there is no memory for the [long data block](Parsed::Long). `left` of its bytes, including the two
-    /// behind it, are still in the input.
+    /// after it, are still in the input.
     pub fn refuse(&mut self, left: usize) {
         self.given = Some((Data::Full, left));
         self.needed = 0;

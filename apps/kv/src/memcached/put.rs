@@ -15,7 +15,7 @@ pub(super) const WON: u8 = 4;
 /// The key was sent in base64.
 pub(super) const BINARY: u8 = 8;
 
-/// Number of spaces written at a time behind a number that became shorter.
+/// Number of spaces written at a time after a number that became shorter.
 const PADDING: usize = 32;
 
 /// Parameters of a store operation.
@@ -154,8 +154,8 @@ fn prepend(
     let Some(len) = has_room(store, key, old, value.len(), largest, now)? else { return Ok(StoreResult::NotStored) };
     let mut whole = Vec::with_capacity(len + value.len());
     value.copy_to(&mut whole);
-    if let Some(behind) = store.peek(key, now)? {
-        behind.copy_to(&mut whole);
+    if let Some(after) = store.peek(key, now)? {
+        after.copy_to(&mut whole);
     }
     store.set_with_meta(key, &whole[..], old.flags, 0, Expiry::Keep, now).map(StoreResult::Stored)
 }

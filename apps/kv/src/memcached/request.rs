@@ -179,7 +179,7 @@ fn is_http(line: &[u8]) -> bool {
     Words(line).take(TOKENS).last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// Limit of words behind the command, except in lists of keys.
+/// Limit of words after the command, except in lists of keys.
 const MAX_WORDS: usize = 6;
 
 /// Parses a command with few words, the last of which may be `noreply`.

@@ -68,7 +68,7 @@ impl<'a> Args<'a> {
     pub fn prefix(&self, at: usize, most: usize) -> Vec<u8> {
         match self.value(at) {
             Value::Short(bytes) => bytes[..bytes.len().min(most)].to_vec(),
-            Value::Long(long) => long.range(0..long.len().min(most)).flat_map(|piece| piece.to_vec()).collect(),
+            Value::Long(long) => long.range(0..long.len().min(most)).flat_map(|part| part.to_vec()).collect(),
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
         let mut owned: OwnedArgs = [&b"set"[..], b"key", b""].into_iter().collect();
         let short = 6 + 3 * size_of::<Range<usize>>();
         assert_eq!(owned.bytes(), short);
-        owned.longs.push((2, Long::from_pieces([Bytes::from(vec![b'x'; 5000])])));
+        owned.longs.push((2, Long::from_parts([Bytes::from(vec![b'x'; 5000])])));
         assert_eq!(owned.bytes(), short + size_of::<(usize, Long)>() + 5000);
         assert_eq!(owned.args().prefix(2, 4), b"xxxx");
         assert_eq!(owned.args().longs().collect::<Vec<_>>(), [2]);

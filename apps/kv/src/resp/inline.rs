@@ -41,7 +41,7 @@ pub(super) fn split(line: &[u8], words: &mut Vec<u8>, ranges: &mut Vec<Range<usi
     }
 }
 
-/// Appends the quoted text to `word`. Returns the text behind the closing quote.
+/// Appends the quoted text to `word`. Returns the text after the closing quote.
 fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

@@ -59,7 +59,7 @@ pub enum Parsed {
     /// Incomplete request. It cannot end before this many bytes.
     Partial(usize),
     /// Request with a long argument that is incomplete, or to be received as a [long value](Limits::apart) in any case.
-    /// The caller may take its bytes and the two behind it out of the input and [give](Parser::give) the value as a
+    /// The caller may take its bytes and the two after it out of the input and [give](Parser::give) the value as a
     /// whole. Otherwise it is parsed like any other.
     Long {
         /// Offset of the argument in the request.
@@ -70,7 +70,7 @@ pub enum Parsed {
 
 /// Incremental parser.
 ///
-/// A request may arrive in any number of pieces. Each attempt gets all bytes received so far, from the first byte of
+/// A request may arrive in any number of parts. Each attempt gets all bytes received so far, from the first byte of
 /// the request on, and continues where the last one stopped.
 #[derive(Debug, Default)]
 pub struct Parser {
@@ -190,7 +190,7 @@ impl Parser {
                 self.bulk = Some(bulk);
                 return Ok(if is_long { Parsed::Long { at: self.at, len: bulk } } else { Parsed::Partial(end) });
             }
-            // Like Redis, ignore the two bytes behind the argument.
+            // Like Redis, ignore the two bytes after the argument.
             self.args.push(self.at..self.at + bulk);
             self.bulk = None;
             self.at = end;

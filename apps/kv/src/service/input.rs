@@ -14,7 +14,7 @@ const PART: usize = 16 << 10;
 pub(in crate::service) enum Stop {
     /// All complete requests have run.
     Empty,
-    /// The next request has a long value that starts at this offset behind the consumed bytes.
+    /// The next request has a long value that starts at this offset after the consumed bytes.
     Long { at: usize, len: usize },
     /// The client waits for something or is closed.
     Pause,

@@ -199,20 +199,20 @@ impl Kv {
         let len = self.replies.len();
         let DatagramSource { local, remote, id } = *source;
         let total = len.div_ceil(udp::DATAGRAM - udp::HEADER) as u16;
-        let mut pieces = self.replies.pieces();
-        let mut piece: &[u8] = &[];
+        let mut parts = self.replies.parts();
+        let mut part: &[u8] = &[];
         for sequence in 0..total {
             let sent = self.datagrams.memory.take().and_then(|mut block| {
                 block[..udp::HEADER].copy_from_slice(&Frame { id, sequence, total }.bytes());
                 let mut at = udp::HEADER;
                 while at < udp::DATAGRAM {
-                    if piece.is_empty() {
-                        let Some(next) = pieces.next() else { break };
-                        piece = next;
+                    if part.is_empty() {
+                        let Some(next) = parts.next() else { break };
+                        part = next;
                     }
-                    let (now, later) = piece.split_at(piece.len().min(udp::DATAGRAM - at));
+                    let (now, later) = part.split_at(part.len().min(udp::DATAGRAM - at));
                     block[at..at + now.len()].copy_from_slice(now);
-                    (at, piece) = (at + now.len(), later);
+                    (at, part) = (at + now.len(), later);
                 }
                 net.send_datagram(Datagram { local, remote, payload: block.freeze(at) }).ok()
             });
@@ -222,7 +222,7 @@ impl Kv {
                 break;
             }
         }
-        drop(pieces);
+        drop(parts);
         self.server.wrote(len + usize::from(total) * udp::HEADER);
         self.replies.clear();
     }

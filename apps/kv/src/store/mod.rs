@@ -164,7 +164,7 @@ pub struct Store {
     pinned: Option<u64>,
     /// Empty between calls.
     scratch: Vec<u8>,
-    scratch_beside: Vec<u8>,
+    scratch_other: Vec<u8>,
 }
 
 impl Store {
@@ -206,7 +206,7 @@ impl Store {
             scratch_labels: Vec::new(),
             pinned: None,
             scratch: Vec::new(),
-            scratch_beside: Vec::new(),
+            scratch_other: Vec::new(),
         }
     }
 

@@ -342,14 +342,14 @@ fn lent_value_is_not_copied_and_is_counted_once() {
     let [before_writer, before_keeper] = [&writer, &keeper].map(Store::used);
     let key = keeper.key(0, b"key");
     let mut long = writer.copy_to_arena(&[7; 300_000], 0).unwrap();
-    let address = long.pieces()[0].as_ptr();
+    let address = long.parts()[0].as_ptr();
     assert!(writer.used() - before_writer >= 300_000);
     writer.lend(&mut long);
     assert!(writer.used() - before_writer < 100_000);
     keeper.set(&key, long, Expiry::Never, 0).unwrap();
     assert!(keeper.used() - before_keeper >= 300_000);
     let Ok(Some(Str::Long(stored))) = keeper.get(&key, 0) else { panic!("no long value") };
-    assert_eq!((stored.len(), stored.pieces()[0].as_ptr()), (300_000, address));
+    assert_eq!((stored.len(), stored.parts()[0].as_ptr()), (300_000, address));
     assert_eq!(keeper.append(&key, b"end", 0), Ok(300_003));
     let Ok(Some(value)) = keeper.get(&key, 0) else { panic!("no value") };
     assert!(value == [&[7; 300_000][..], b"end"].concat()[..]);
@@ -389,8 +389,8 @@ fn small_item_has_small_overhead() {
         for n in 0..500_000u128 {
             store.set(&store.key(0, &n.to_le_bytes()), &n.to_be_bytes(), expiry, 0).unwrap();
         }
-        let beside = store.used() as f64 / store.len(0) as f64 - 32.0;
-        assert!(beside <= most, "{beside} bytes, {expiry:?}");
+        let overhead = store.used() as f64 / store.len(0) as f64 - 32.0;
+        assert!(overhead <= most, "{overhead} bytes, {expiry:?}");
     }
 }
 
@@ -403,25 +403,25 @@ fn append_and_set_range_change_parts_of_strings() {
     let mut random = fastrand::Rng::with_seed(5);
     for n in 0..2000u64 {
         let most = [3, 300, 6000][random.usize(..3)];
-        let piece: Vec<u8> = (0..random.usize(..most)).map(|_| random.u8(..)).collect();
+        let part: Vec<u8> = (0..random.usize(..most)).map(|_| random.u8(..)).collect();
         if random.bool() {
-            model.extend_from_slice(&piece);
-            assert_eq!(store.append(&key, &piece, n), Ok(model.len()));
+            model.extend_from_slice(&part);
+            assert_eq!(store.append(&key, &part, n), Ok(model.len()));
         } else {
             let at = random.usize(0..model.len() + 2 + 5000 * usize::from(n % 50 == 0));
-            if !piece.is_empty() && model.len() < at + piece.len() {
-                model.resize(at + piece.len(), 0);
+            if !part.is_empty() && model.len() < at + part.len() {
+                model.resize(at + part.len(), 0);
             }
-            if !piece.is_empty() {
-                model[at..at + piece.len()].copy_from_slice(&piece);
+            if !part.is_empty() {
+                model[at..at + part.len()].copy_from_slice(&part);
             }
-            assert_eq!(store.set_range(&key, at, &piece, n), Ok(model.len()));
+            assert_eq!(store.set_range(&key, at, &part, n), Ok(model.len()));
         }
         let there = store.get(&key, n).unwrap();
         assert!(there.is_none() && model.is_empty() || there.unwrap() == model[..], "{n}");
         if model.len() > 200_000 {
             let Some(Str::Long(long)) = store.peek(&key, n).unwrap() else { panic!("{n}") };
-            assert!(long.pieces().len() < 60, "{long:?}");
+            assert!(long.parts().len() < 60, "{long:?}");
             model.truncate(random.usize(0..6000));
             store.set(&key, &model[..], Expiry::Never, n).unwrap();
         }

@@ -172,13 +172,13 @@ impl Service for Clients {
         self.pump(net, conn, state);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, state: Conn, why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, state: Conn, reason: CloseReason) {
         assert!(
             state.left == 0 && state.expected.is_empty(),
-            "{why:?} before {:?} was replied",
+            "{reason:?} before {:?} was replied",
             state.expected.front()
         );
-        assert_eq!(why, CloseReason::Finished);
+        assert_eq!(reason, CloseReason::Finished);
         self.finished += 1;
     }
 }

@@ -19,7 +19,7 @@ pub struct Client {
     pub now: u64,
     /// Received bytes without a reply yet.
     input: Vec<u8>,
-    /// Long value being received: its writer, its offset in the input, and the two bytes behind it.
+    /// Long value being received: its writer, its offset in the input, and the two bytes after it.
     apart: Option<(LongWriter, usize, Vec<u8>)>,
     pub is_closed: bool,
 }

@@ -48,8 +48,8 @@ impl CasValues {
         let mut text = String::new();
         let mut rest = reply;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let (line, behind) = rest.split_at(end + 1);
-            rest = behind;
+            let (line, after) = rest.split_at(end + 1);
+            rest = after;
             let mut words: Vec<String> =
                 line.split(|byte| *byte == b' ').map(|word| word.escape_ascii().to_string()).collect();
             let is_item = matches!(&words[0][..], "VALUE" | "VA");
@@ -83,9 +83,9 @@ impl CasValues {
             }
             text += &words.join(" ");
             if is_item {
-                let (data, behind) = rest.split_at(data + 2);
+                let (data, after) = rest.split_at(data + 2);
                 text += &data.escape_ascii().to_string();
-                rest = behind;
+                rest = after;
             }
         }
         text + &rest.escape_ascii().to_string()
@@ -178,7 +178,7 @@ fn large_items_are_handled_as_in_memcached() {
     let mut requests: Vec<String> = Vec::new();
     let put = |line: String, len: usize| format!("{line} {len}\r\n{}\r\n", "x".repeat(len));
     let long = "k".repeat(250);
-    // Longest value that fits beside a key and flags.
+    // Longest value that fits with a key and flags.
     for (key, flags, most) in [("a", 0, 1_048_516), ("a", 5, 1_048_512), (&long[..], 0, 1_048_267)] {
         for len in [4095, 4096, 65_536, 500_000, most, most + 1, 1_048_576, 3_000_000] {
             for verb in ["set", "add", "replace", "append", "prepend"] {

@@ -2,7 +2,7 @@
 
 mod behaviour;
 mod client;
+mod cuts;
 mod differential;
-mod pieces;
 mod real;
 mod steps;

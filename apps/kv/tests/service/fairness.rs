@@ -89,7 +89,7 @@ fn hgetall_hkeys_and_hvals_serve_other_clients_between_steps() {
 #[test]
 fn hash_of_another_worker_is_read_in_steps_and_in_order() {
     let mut server = TestServer::new(2);
-    let (client, beside, other) = (server.connect(0), server.connect(0), server.connect(1));
+    let (client, third, other) = (server.connect(0), server.connect(0), server.connect(1));
     let names = ["h0", "h1", "h2", "h3"];
     for name in names {
         for from in (0..20_000).step_by(1000) {
@@ -102,7 +102,7 @@ fn hash_of_another_worker_is_read_in_steps_and_in_order() {
     for name in names {
         // The reads of another client in the same turn do not wait.
         let keys: Vec<String> = (0..8).map(|n| format!("get none{n}")).collect();
-        server.send(beside, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
+        server.send(third, &lines(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
         let mut requests = lines(&["get none", &format!("hgetall {name}"), &format!("hset {name} long {value}")]);
         requests.extend(lines(&[&format!("hget {name} long"), &format!("hkeys {name}"), "ping"]));
         server.send(client, &requests);
@@ -111,7 +111,7 @@ fn hash_of_another_worker_is_read_in_steps_and_in_order() {
             let (more, passed) = answered_between(&mut server, client, other);
             reply.extend(more);
             turns += passed;
-            early.extend(server.received(beside));
+            early.extend(server.received(third));
         }
         assert!(turns > 4, "{turns} turns");
         assert_eq!(early, b"$-1\r\n".repeat(8));
@@ -247,7 +247,7 @@ fn fields_read_in_steps_are_a_consistent_snapshot() {
 }
 
 #[test]
-fn requests_behind_keys_are_answered_after_it() {
+fn requests_after_keys_are_answered_after_it() {
     for workers in [1, 2] {
         let mut server = TestServer::new(workers);
         let client = server.connect(0);
@@ -395,8 +395,8 @@ fn watch_of_many_keys_serves_other_clients_between_steps() {
             }
             server.send(client, &line(end));
             let (reply, turns) = answered_between(&mut server, client, other);
-            let (expected, is_in_pieces) = if end == "exec" { ("*-1\r\n", false) } else { ("+OK\r\n", true) };
-            assert_eq!((&reply[..], turns > 20), (expected.as_bytes(), is_in_pieces), "{end}: {turns} turns");
+            let (expected, is_in_parts) = if end == "exec" { ("*-1\r\n", false) } else { ("+OK\r\n", true) };
+            assert_eq!((&reply[..], turns > 20), (expected.as_bytes(), is_in_parts), "{end}: {turns} turns");
             expect_reply(&mut server, client, "discard", "-ERR DISCARD without MULTI\r\n");
         }
         let many = request(&["watch"].into_iter().chain(std::iter::repeat_n("k", (1 << 16) + 1)).collect::<Vec<_>>());
@@ -441,7 +441,7 @@ fn slow_log_has_requests_of_all_workers() {
         let entries = server.call(client, &line("slowlog get"));
         let shown = |n: usize| format!("*3\r\n$6\r\nrename\r\n$6\r\nnosuch\r\n$2\r\nk{n}\r\n");
         let offsets: Vec<usize> = (0..workers).map(|n| entries.find(&shown(n)).unwrap()).collect();
-        assert!(offsets.is_sorted_by(|before, behind| before > behind), "the newest is first: {entries}");
+        assert!(offsets.is_sorted_by(|before, after| before > after), "the newest is first: {entries}");
         expect_reply(&mut server, client, "config set slowlog-max-len 1", "+OK\r\n");
         expect_reply(&mut server, client, "slowlog len", ":1\r\n");
         expect_reply(&mut server, client, "slowlog reset", "+OK\r\n");

@@ -54,7 +54,7 @@ fn http_request_on_redis_port_resets_connection_and_runs_nothing() {
 }
 
 #[test]
-fn http_request_in_any_pieces_resets_connection() {
+fn http_request_in_any_parts_resets_connection() {
     for http in http_on_redis_port() {
         for cut in 1..http.len() {
             let mut server = server(2);
@@ -84,7 +84,7 @@ fn http_request_with_long_argument_beyond_memory_resets_connection() {
     let mut server = host_with(1, |settings| settings.memory = 4 << 20);
     let client = server.connect(0);
     let bytes = request(&["POST", &"x".repeat(5 << 20)]);
-    bytes.chunks(100_000).for_each(|piece| server.send(client, piece));
+    bytes.chunks(100_000).for_each(|part| server.send(client, part));
     server.settle();
     assert!(server.end(client).is_aborted);
 }

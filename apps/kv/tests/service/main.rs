@@ -2,6 +2,7 @@
 
 mod bits;
 mod cluster;
+mod cuts;
 mod datagrams;
 mod fairness;
 mod figures;
@@ -9,7 +10,6 @@ mod http;
 mod memory;
 mod net;
 mod pause;
-mod pieces;
 mod routing;
 mod settings;
 mod silence;
@@ -74,7 +74,7 @@ fn replies_keep_request_order_across_shards() {
 }
 
 #[test]
-fn requests_may_arrive_in_any_pieces() {
+fn requests_may_arrive_in_any_parts() {
     for mut server in servers() {
         let long = "x".repeat(9000);
         let mut requests = lines(&["set a 1", "get a", "hset h f v"]);
@@ -93,7 +93,7 @@ fn requests_may_arrive_in_any_pieces() {
             expect_reply(&mut server, client, "flushall", "+OK\r\n");
         }
         let client = server.connect(0);
-        requests.chunks(7).for_each(|piece| server.send(client, piece));
+        requests.chunks(7).for_each(|part| server.send(client, part));
         server.settle();
         assert_eq!(server.received(client), replies.as_bytes());
     }

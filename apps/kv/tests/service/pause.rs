@@ -40,7 +40,7 @@ fn pause_of_writes_holds_writes_on_all_workers_until_unpause() {
         }
         let writes = ["set a x", "del b", "expire c 100", "mset a 1 b 1 c 1 d 1", "flushall"];
         for (client, write) in clients.iter().zip(writes) {
-            // The requests behind the write wait as well.
+            // The requests after the write wait as well.
             expect_wait(&mut server, *client, &[write, "get a", "ping"]);
         }
         expect_blocked(&mut server, admin, workers);
@@ -65,7 +65,7 @@ fn pause_of_all_commands_ends_by_itself() {
         let admin = server.connect(workers - 1);
         let clients = client_each(&mut server, workers);
         expect_reply(&mut server, admin, "set a 1", "+OK\r\n");
-        // The requests behind the command wait as well.
+        // The requests after the command wait as well.
         assert_eq!(server.call(admin, &lines(&["client pause 500", "get a"])), "+OK\r\n");
         for client in &clients {
             expect_wait(&mut server, *client, &["get a"]);

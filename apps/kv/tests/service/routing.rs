@@ -54,7 +54,7 @@ fn replies_equal_those_of_one_worker() {
 }
 
 #[test]
-fn replies_equal_those_of_one_worker_in_any_pieces() {
+fn replies_equal_those_of_one_worker_in_any_parts() {
     let mut random = fastrand::Rng::with_seed(38);
     let (mut one, mut several) = (TestServer::new(1), TestServer::new(3));
     let (expected, client) = (one.connect(0), several.connect(0));
@@ -99,7 +99,7 @@ fn replies_of_faster_worker_wait_for_slower_one() {
     let (requests, replies) = pipeline();
     server.send(client, &requests);
     [0, 2, 0, 0, 2, 0].into_iter().for_each(|worker| server.turn_of(worker));
-    // The requests behind are not lost.
+    // The requests after are not lost.
     server.send(client, &lines(&["mget key1 key2 key3 none", "exists key1 key2 key3 key4 none"]));
     server.turn_of(0);
     assert_eq!(server.received(client), b"");
@@ -109,7 +109,7 @@ fn replies_of_faster_worker_wait_for_slower_one() {
 }
 
 #[test]
-fn request_behind_one_that_waits_for_another_worker_keeps_order() {
+fn request_after_one_that_waits_for_another_worker_keeps_order() {
     let mut server = TestServer::new(2);
     let client = server.connect(0);
     for n in 0..40 {

@@ -17,9 +17,9 @@ fn replies_are_off_until_they_are_on_again() {
         let replies = "+PONG\r\n+OK\r\n$1\r\n2\r\n$1\r\nc\r\n";
         assert_eq!(server.call(client, &requests), replies);
         expect_reply(&mut server, client, "get k19", "$2\r\n19\r\n");
-        // In any pieces, and without effect on other clients.
+        // In any parts, and without effect on other clients.
         expect_reply(&mut server, other, "del n", ":1\r\n");
-        requests.chunks(11).for_each(|piece| server.send(client, piece));
+        requests.chunks(11).for_each(|part| server.send(client, part));
         expect_reply(&mut server, other, "ping", "+PONG\r\n");
         assert_eq!(server.received(client), replies.as_bytes());
         assert_eq!(server.call(client, &lines(&["client reply off", "reset", "ping"])), "+RESET\r\n+PONG\r\n");

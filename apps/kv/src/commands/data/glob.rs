@@ -21,7 +21,7 @@ fn is_match_by(mut pattern: &[u8], mut text: &[u8], as_one: impl Fn(u8) -> u8, s
         // In Redis not even `*` matches the empty text. Redis commands handle a pattern of a single `*` separately.
         return pattern.is_empty();
     }
-    // Pattern behind the last star, and the text from which it is tried.
+    // Pattern after the last star, and the text from which it is tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         // A class may extend to the end of the pattern.
@@ -68,7 +68,7 @@ fn one<'a>(pattern: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> Option<&'
     }
 }
 
-/// Returns true if `byte` is in the class that `class` starts with, and the pattern behind its closing bracket.
+/// Returns true if `byte` is in the class that `class` starts with, and the pattern after its closing bracket.
 fn class_has<'a>(mut class: &'a [u8], byte: u8, as_one: &impl Fn(u8) -> u8) -> (bool, &'a [u8]) {
     let mut is_in = false;
     loop {

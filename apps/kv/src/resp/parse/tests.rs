@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
 
-/// Returns all requests in `bytes`, received in pieces that end at `cuts`.
+/// Returns all requests in `bytes`, received in parts that end at `cuts`.
 fn requests(bytes: &[u8], cuts: &[usize], limits: Limits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
     let mut parser = Parser::default();
     let mut requests = Vec::new();
@@ -103,16 +103,16 @@ fn protocol_errors_have_the_words_of_redis() {
 
 #[test]
 fn line_limit_does_not_depend_on_cuts() {
-    let is_too_long = |before: &str, len: usize, behind: &str| {
-        let bytes = [before.as_bytes(), &vec![b'1'; len - 1], behind.as_bytes()].concat();
-        let cut = bytes.len() - behind.len();
+    let is_too_long = |before: &str, len: usize, after: &str| {
+        let bytes = [before.as_bytes(), &vec![b'1'; len - 1], after.as_bytes()].concat();
+        let cut = bytes.len() - after.len();
         let [whole, cut] = [&[][..], &[cut]].map(|cuts| requests(&bytes, cuts, KNOWN));
         assert_eq!(whole, cut);
         let error_of = whole.err().map(|error| error.to_string());
         error_of.is_some_and(|error_of| error_of.contains("too big"))
     };
-    for (before, behind) in [("g", "\n"), ("*", "\r\n"), ("*1\r\n$", "\r\n")] {
-        assert!(!is_too_long(before, LINE, behind) && is_too_long(before, LINE + 1, behind), "{before:?}");
+    for (before, after) in [("g", "\n"), ("*", "\r\n"), ("*1\r\n$", "\r\n")] {
+        assert!(!is_too_long(before, LINE, after) && is_too_long(before, LINE + 1, after), "{before:?}");
     }
 }
 
@@ -148,7 +148,7 @@ fn huge_count_allocates_nothing() {
 }
 
 fn long(bytes: &[u8]) -> Long {
-    Long::from_pieces([Bytes::from(bytes.to_vec())])
+    Long::from_parts([Bytes::from(bytes.to_vec())])
 }
 
 /// Returns the arguments of `bytes`, received in parts that end at `cuts`, and the number of long arguments taken out.

@@ -160,10 +160,10 @@ impl Client {
         }
     }
 
-    pub fn reject(&mut self, net: &mut impl Transport, why: &[u8]) {
+    pub fn reject(&mut self, net: &mut impl Transport, error: &[u8]) {
         self.is_admitted = false;
         if matches!(self.protocol_state, ProtocolState::Resp { .. }) {
-            net.write(self.conn, why);
+            net.write(self.conn, error);
         }
         self.close(net);
     }

@@ -90,8 +90,8 @@ impl Replies {
         self.is_discarded
     }
 
-    /// Returns all replies in pieces.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+    /// Returns all replies in parts.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
         let values = self.values.iter().flat_map(move |(at, value)| {
             let text = &self.text[std::mem::replace(&mut from, *at)..*at];
@@ -130,7 +130,7 @@ impl Replies {
         Mark { text: self.end, values: self.values.len() }
     }
 
-    /// [`set_limit`](Self::set_limit) for the replies behind `mark`. Those before it belong to other clients.
+    /// [`set_limit`](Self::set_limit) for the replies after `mark`. Those before it belong to other clients.
     #[inline]
     pub fn set_limit_after(&mut self, mark: Mark, most: u64) {
         self.set_limit(if most == 0 { 0 } else { most.max(MANY as u64).saturating_add(mark.text as u64) });
@@ -159,7 +159,7 @@ impl Replies {
         if from.values == to.values { self.text.get(from.text..to.text) } else { None }
     }
 
-    /// Removes the digits behind `from`, and returns their sum.
+    /// Removes the digits after `from`, and returns their sum.
     pub fn take_digits(&mut self, from: Mark) -> i64 {
         let sum = self.sum_of_digits(from, self.mark());
         self.end = from.text;

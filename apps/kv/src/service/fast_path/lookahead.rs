@@ -23,7 +23,7 @@ fn redis_key(data: &[u8]) -> Option<(&[u8], usize)> {
         if n == 1 {
             key = &data[bulk.start..bulk.end];
         }
-        at = bulk.behind;
+        at = bulk.after;
     }
     Some((key, at))
 }
@@ -53,8 +53,8 @@ impl Kv {
         let store = self.stores[self.worker].as_ref()?;
         let (key, _) = memcached_key(data)?;
         let hash = self.hasher.key(memcached::SPACE, key).hash();
-        let is_ours = self.stores.len() == 1 || self.placement.shard_of(hash) == self.worker;
-        is_ours.then(|| {
+        let is_local = self.stores.len() == 1 || self.placement.shard_of(hash) == self.worker;
+        is_local.then(|| {
             store.prefetch_index(hash);
             hash
         })

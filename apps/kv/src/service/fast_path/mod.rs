@@ -71,17 +71,17 @@ impl FastRequest {
         if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
             && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
             && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
-            && let Some((key, behind)) = data[KEY..].split_at_checked(len)
-            && behind.first_chunk() == Some(END)
+            && let Some((key, after)) = data[KEY..].split_at_checked(len)
+            && after.first_chunk() == Some(END)
         {
             let (head, end) = (words(head), KEY + len);
             if head == words(GET) {
                 return Some((FastRequest::new(KEY..end, 0..0, end + 2), key));
             }
             if head == words(SET)
-                && let Some(line) = behind[END.len()..].first_chunk()
+                && let Some(line) = after[END.len()..].first_chunk()
                 && let Some(len) = two_digit_len(u64::from_le_bytes(*line))
-                && behind.get(7 + len..).is_some_and(|behind| behind.first_chunk() == Some(END))
+                && after.get(7 + len..).is_some_and(|after| after.first_chunk() == Some(END))
             {
                 let (from, to) = (end + 7, end + 7 + len);
                 return Some((FastRequest::new(KEY..end, from..to, to + 2), key));
@@ -97,11 +97,11 @@ impl FastRequest {
         let key = Bulk::of(data, HEAD - 1)?;
         let bytes = &data[key.start..key.end];
         if head == words(GET) {
-            return Some((FastRequest::new(key.range(), 0..0, key.behind), bytes));
+            return Some((FastRequest::new(key.range(), 0..0, key.after), bytes));
         }
-        let value = Bulk::of(data, key.behind)?;
+        let value = Bulk::of(data, key.after)?;
         let is_set = head == words(SET) && value.end - value.start < LONG_THRESHOLD;
-        is_set.then(|| (FastRequest::new(key.range(), value.range(), value.behind), bytes))
+        is_set.then(|| (FastRequest::new(key.range(), value.range(), value.after), bytes))
     }
 
     /// Returns the key in `data`, from which the request was parsed.
@@ -158,11 +158,11 @@ fn length(data: &[u8]) -> Option<(usize, usize)> {
     Some((number.iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0')), digits))
 }
 
-/// Bulk string: start and end of its bytes, and the position behind it.
+/// Bulk string: start and end of its bytes, and the position after it.
 pub(in crate::service) struct Bulk {
     pub start: usize,
     pub end: usize,
-    pub behind: usize,
+    pub after: usize,
 }
 
 impl Bulk {
@@ -177,7 +177,7 @@ impl Bulk {
         let start = at + digits + 3;
         let end = start + len;
         let is_whole = data.get(end..)?.first_chunk() == Some(END);
-        is_whole.then_some(Bulk { start, end, behind: end + 2 })
+        is_whole.then_some(Bulk { start, end, after: end + 2 })
     }
 
     #[inline(always)]

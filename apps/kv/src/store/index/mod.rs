@@ -20,9 +20,9 @@ const LINE: usize = 8;
 /// Hash table of locations, divided into segments that grow independently.
 ///
 /// The upper half of a hash selects the segment. The number of segments is fixed. The lower half, the tag, is stored
-/// beside the location, so a segment grows without reading any item. The home of an entry in its segment is a line: the
+/// with the location, so a segment grows without reading any item. The home of an entry in its segment is a line: the
 /// tag scaled to the number of homes, so homes are ordered by tag. An entry is stored in any slot of its home line, or
-/// if that is full, in the next line that is not. Entries of the last homes overflow into extra lines behind them;
+/// if that is full, in the next line that is not. Entries of the last homes overflow into extra lines after them;
 /// nothing wraps around.
 ///
 /// A segment grows by a quarter when it is two thirds full. No request therefore pays for more than one segment, and an
@@ -217,7 +217,7 @@ impl Index {
         let (homes, lines) = (segment.homes as usize, segment.lines.len());
         let lines = if segment.is_full() {
             let more = segment.more_homes();
-            // With more homes, no more entries overflow behind the last home than now, except for the new one and one
+            // With more homes, no more entries overflow after the last home than now, except for the new one and one
             // line of rounding.
             lines_for(more).max(more + (lines - homes) + 2)
         } else {
@@ -254,7 +254,7 @@ impl Segment {
         homes + (homes / 4).max(1)
     }
 
-    /// Returns the first tag whose home is `home` or behind it, or 2³² if there is none.
+    /// Returns the first tag whose home is `home` or after it, or 2³² if there is none.
     fn first_tag(&self, home: usize) -> u64 {
         ((home as u64) << 32).div_ceil(u64::from(self.homes))
     }
@@ -290,17 +290,17 @@ impl Segment {
     /// Clears a slot, then moves entries forward that a search would miss because the line is no longer full.
     fn take(&mut self, (mut line, mut at): (usize, usize)) {
         let mut was_full = self.lines[line].is_full();
-        for behind in line + 1..self.lines.len() {
+        for after in line + 1..self.lines.len() {
             if !was_full {
                 break;
             }
-            let slots = self.lines[behind];
+            let slots = self.lines[after];
             was_full = slots.is_full();
             let movable = |at: &usize| slots.locations[*at].is_some() && self.home(slots.tags[*at]) <= line;
             if let Some(found) = (0..LINE).find(movable) {
                 self.lines[line].tags[at] = slots.tags[found];
                 self.lines[line].locations[at] = slots.locations[found];
-                (line, at) = (behind, found);
+                (line, at) = (after, found);
             }
         }
         self.lines[line].locations[at] = None;

@@ -177,7 +177,7 @@ fn segment_shrinks_to_two_thirds_full_when_most_entries_have_gone() {
         let hash = hashes.pop().unwrap();
         assert!(index.remove(hash, location(hashes.len() as u32 + 1)));
     }
-    // 1536 slots of 8 to a line, and the spare lines behind the last home.
+    // 1536 slots of 8 to a line, and the spare lines after the last home.
     assert_eq!((index.lines, index.shrunk()), (lines_for(192), 1));
     for (n, hash) in hashes.iter().enumerate() {
         assert_eq!(index.find(*hash, |_| true), Some(location(n as u32 + 1)));

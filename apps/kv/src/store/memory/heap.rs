@@ -34,7 +34,7 @@ const NONE: u16 = u16::MAX;
 /// The third byte of a slot marks it as taken. It is 0 in free slots, and items never store 0 there.
 pub(crate) struct Heap {
     /// Pages of the arena. Values too long for a slot allocate here directly.
-    pub pieces: BuddyArena,
+    pub arena: BuddyArena,
     pages: Vec<Page>,
     classes: [Class; CLASSES],
     /// Page being evacuated, and the next slot to examine.
@@ -77,7 +77,7 @@ impl Heap {
         // Reserve the maximum, so that the vector never moves.
         let most = (arena.stats().capacity / BuddyArena::PAGE).min(MAX_PAGES as usize);
         Heap {
-            pieces: BuddyArena::new(arena),
+            arena: BuddyArena::new(arena),
             pages: Vec::with_capacity(most),
             classes: std::array::from_fn(|_| Class::default()),
             evacuating: None,
@@ -89,7 +89,7 @@ impl Heap {
 
     #[inline]
     pub fn used(&self) -> usize {
-        self.pieces.used() + self.pages.len() * size_of::<Page>()
+        self.arena.used() + self.pages.len() * size_of::<Page>()
     }
 
     #[inline]
@@ -99,7 +99,7 @@ impl Heap {
 
     /// Returns an upper bound of the bytes added by `count` pages.
     pub fn growth(&self, count: usize) -> usize {
-        let most = (self.pieces.chunks() + count.div_ceil(BuddyArena::PAGES)) * BuddyArena::PAGES;
+        let most = (self.arena.chunks() + count.div_ceil(BuddyArena::PAGES)) * BuddyArena::PAGES;
         count * PAGE + most.saturating_sub(self.pages.len()) * size_of::<Page>()
     }
 
@@ -115,17 +115,17 @@ impl Heap {
             self.opened.push(page);
         }
         let has_all = self.opened.len() == count;
-        self.opened.drain(..).for_each(|page| self.pieces.free_page(page));
+        self.opened.drain(..).for_each(|page| self.arena.free_page(page));
         has_all
     }
 
     /// Allocates a page of the arena that locations can address. An arena for several heaps may have further pages.
     fn alloc_page(&mut self) -> Option<u32> {
-        let page = self.pieces.alloc_page()?;
+        let page = self.arena.alloc_page()?;
         if page < self.max_pages {
             return Some(page);
         }
-        self.pieces.free_page(page);
+        self.arena.free_page(page);
         None
     }
 
@@ -143,7 +143,7 @@ impl Heap {
             at.fresh - 1
         } else {
             let slot = at.first;
-            let bytes = &self.pieces.page(page)[slot as usize * size..];
+            let bytes = &self.arena.page(page)[slot as usize * size..];
             at.first = u16::from_le_bytes([bytes[0], bytes[1]]);
             slot
         };
@@ -167,7 +167,7 @@ impl Heap {
         let (page, slot, size) = self.slot_of(location);
         let at = &mut self.pages[page as usize];
         let class = at.class as usize;
-        let bytes = &mut self.pieces.page_mut(page)[slot as usize * size..];
+        let bytes = &mut self.arena.page_mut(page)[slot as usize * size..];
         bytes[..2].copy_from_slice(&at.first.to_le_bytes());
         bytes[2] = 0;
         at.first = slot;
@@ -203,7 +203,7 @@ impl Heap {
     pub fn prefetch(&self, location: Location) {
         /// Beyond this, the hardware prefetcher follows the sequential read.
         const MAX_PREFETCHED: usize = 256;
-        self.pieces.prefetch(start_of(location), self.slot_at(location).min(MAX_PREFETCHED));
+        self.arena.prefetch(start_of(location), self.slot_at(location).min(MAX_PREFETCHED));
     }
 
     #[inline]
@@ -228,13 +228,13 @@ impl Heap {
     #[inline(always)]
     pub fn at(&self, location: Location) -> &[u8] {
         let start = start_of(location);
-        &self.pieces.page((start / PAGE) as u32)[start % PAGE..]
+        &self.arena.page((start / PAGE) as u32)[start % PAGE..]
     }
 
     #[inline(always)]
     pub fn at_mut(&mut self, location: Location) -> &mut [u8] {
         let start = start_of(location);
-        &mut self.pieces.page_mut((start / PAGE) as u32)[start % PAGE..]
+        &mut self.arena.page_mut((start / PAGE) as u32)[start % PAGE..]
     }
 
     pub fn slot_len(len: usize) -> usize {
@@ -251,7 +251,7 @@ impl Heap {
         let Some((page, slot)) = self.evacuating else { return false };
         let Page { class, fresh, .. } = self.pages[page as usize];
         let size = size_of_class(class.into());
-        let bytes = self.pieces.page(page);
+        let bytes = self.arena.page(page);
         let mut slot = slot;
         while slot < fresh && slots.len() < most {
             if bytes[slot as usize * size + 2] != 0 {
@@ -313,7 +313,7 @@ impl Heap {
 
     fn close(&mut self, page: u32) {
         self.pages[page as usize] = CLOSED;
-        self.pieces.free_page(page);
+        self.arena.free_page(page);
     }
 
     fn unlist(&mut self, page: u32) {
@@ -406,7 +406,7 @@ mod tests {
         assert!(locations.iter().all(|location| start_of(*location) < 3 * PAGE));
         assert!(!heap.add_page(16) && !heap.has_pages(1));
         // The rest of the arena serves long values.
-        assert_eq!(std::iter::from_fn(|| heap.pieces.alloc_page()).count(), 13);
+        assert_eq!(std::iter::from_fn(|| heap.arena.alloc_page()).count(), 13);
         heap.release(locations[0]);
         assert_eq!(heap.allocate(LARGEST), Some(locations[0]));
     }
@@ -458,7 +458,7 @@ mod tests {
             for location in items.keys() {
                 heap.release(*location);
             }
-            prop_assert_eq!(heap.pieces.used(), 0);
+            prop_assert_eq!(heap.arena.used(), 0);
         }
     }
 
@@ -486,7 +486,7 @@ mod tests {
                 moved += 1;
             }
         }
-        assert!(heap.pieces.used() <= 20 * PAGE, "{} pages", heap.pieces.used() / PAGE);
+        assert!(heap.arena.used() <= 20 * PAGE, "{} pages", heap.arena.used() / PAGE);
         assert!(moved < 20_000, "{moved}");
         assert!(put(&mut heap, 3000, 2).is_some());
         assert!(kept.iter().all(|location| heap.slot(*location).iter().all(|byte| *byte == 1)));

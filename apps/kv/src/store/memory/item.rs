@@ -23,7 +23,7 @@ const EXPIRY_LEN: usize = 16;
 const META_LEN: usize = 13;
 /// Offset of the key, by the combination of optional parts.
 const KEY_AT: [usize; 4] = [FIXED, FIXED + EXPIRY_LEN, FIXED + META_LEN, FIXED + EXPIRY_LEN + META_LEN];
-/// Flags in the third byte, beside the form.
+/// Flags in the third byte, with the form.
 const EXPIRES: u8 = 0x10;
 const HAS_META: u8 = 0x20;
 const CHANGED: u8 = 0x40;
@@ -92,16 +92,16 @@ impl NewItem<'_> {
         slot[6..8].copy_from_slice(&(self.len as u16).to_le_bytes());
         let mut rest = &mut slot[FIXED..];
         if self.expires {
-            let (expiry, behind) = rest.split_at_mut(EXPIRY_LEN);
+            let (expiry, after) = rest.split_at_mut(EXPIRY_LEN);
             expiry.fill(0);
-            rest = behind;
+            rest = after;
         }
         if let Some(ItemMeta { flags, cas, marks }) = self.meta {
-            let (meta, behind) = rest.split_at_mut(META_LEN);
+            let (meta, after) = rest.split_at_mut(META_LEN);
             meta[..4].copy_from_slice(&flags.to_le_bytes());
             meta[4..12].copy_from_slice(&cas.to_le_bytes());
             meta[12] = marks;
-            rest = behind;
+            rest = after;
         }
         let (key, value) = rest.split_at_mut(self.key.len());
         key.copy_from_slice(self.key);

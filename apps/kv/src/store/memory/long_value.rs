@@ -11,15 +11,15 @@ const WASTE_DIVISOR: usize = 8;
 const MAX_RECLAIM_STEPS: usize = 32;
 /// Smallest number of bytes by which a partly received value is extended.
 const EXTEND_STEP: usize = 64 << 10;
-/// Approximate limit of pieces per value, however fragmented memory is.
-const MAX_PIECES: usize = 64;
+/// Approximate limit of parts per value, however fragmented memory is.
+const MAX_PARTS: usize = 64;
 
 /// [`Long`] that is being written.
 #[derive(Debug)]
 pub struct LongWriter {
-    pieces: Vec<BuddyMut>,
+    parts: Vec<BuddyMut>,
     /// Piece being written, and the position in it.
-    piece: usize,
+    part: usize,
     at: usize,
     len: usize,
     left: usize,
@@ -31,21 +31,21 @@ impl LongWriter {
     /// Creates a writer for a value of `len` bytes without memory. The caller [extends](Store::extend_long) it while
     /// the value arrives.
     pub fn new(len: usize) -> Self {
-        LongWriter { pieces: Vec::new(), piece: 0, at: 0, len, left: len, room: 0 }
+        LongWriter { parts: Vec::new(), part: 0, at: 0, len, left: len, room: 0 }
     }
 
     /// Copies bytes from the start of `bytes` into the allocated room. Returns their number.
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        while let Some(piece) = self.pieces.get_mut(self.piece)
+        while let Some(part) = self.parts.get_mut(self.part)
             && !rest.is_empty()
         {
-            let n = rest.len().min(piece.len() - self.at);
-            piece[self.at..self.at + n].copy_from_slice(&rest[..n]);
+            let n = rest.len().min(part.len() - self.at);
+            part[self.at..self.at + n].copy_from_slice(&rest[..n]);
             rest = &rest[n..];
             self.at += n;
-            if self.at == piece.len() {
-                (self.piece, self.at) = (self.piece + 1, 0);
+            if self.at == part.len() {
+                (self.part, self.at) = (self.part + 1, 0);
             }
         }
         let filled = bytes.len() - rest.len();
@@ -64,7 +64,7 @@ impl LongWriter {
     }
 
     pub(in crate::store) fn fill_from(&mut self, long: &Long, range: Range<usize>) {
-        long.range(range).for_each(|piece| _ = self.fill(&piece));
+        long.range(range).for_each(|part| _ = self.fill(&part));
     }
 
     /// Returns the number of missing bytes.
@@ -83,7 +83,7 @@ impl LongWriter {
     /// Panics if bytes are missing.
     pub fn finish(self) -> Long {
         assert_eq!(self.left, 0, "bytes are missing from a value");
-        Long::from_pieces(self.pieces.into_iter().map(BuddyMut::freeze))
+        Long::from_parts(self.parts.into_iter().map(BuddyMut::freeze))
     }
 }
 
@@ -95,56 +95,56 @@ impl Store {
             return Err(Error::Full);
         }
         let mut writer = LongWriter::new(len);
-        writer.pieces = self.allocate_long(len, len, now)?;
+        writer.parts = self.allocate_long(len, len, now)?;
         writer.room = len;
         Ok(writer)
     }
 
     /// Allocates memory for the next 64 KB or 64th of a value, evicting items if necessary.
     pub fn extend_long(&mut self, writer: &mut LongWriter, now: u64) -> Result<(), Error> {
-        let step = writer.left.min(EXTEND_STEP.max((writer.len / MAX_PIECES).next_power_of_two()));
+        let step = writer.left.min(EXTEND_STEP.max((writer.len / MAX_PARTS).next_power_of_two()));
         if writer.room == 0 {
-            writer.pieces.extend(self.allocate_long(step, writer.len, now)?);
+            writer.parts.extend(self.allocate_long(step, writer.len, now)?);
             writer.room = step;
         }
         Ok(())
     }
 
-    /// Allocates pieces for `len` bytes of a value of `whole` bytes, evicting items if necessary.
+    /// Allocates parts for `len` bytes of a value of `whole` bytes, evicting items if necessary.
     fn allocate_long(&mut self, len: usize, whole: usize, now: u64) -> Result<Vec<BuddyMut>, Error> {
         /// Reclaim steps between two attempts.
         const WORK: usize = 8;
         // One step for each item of usual size that the value displaces, up to the limit.
         self.refill_reserve((len / 256).min(MAX_RECLAIM_STEPS), now);
         loop {
-            if let Some(pieces) = self.take_pieces(len, whole) {
-                return Ok(pieces);
+            if let Some(parts) = self.take_parts(len, whole) {
+                return Ok(parts);
             }
-            // Free the pieces of the failed attempt. They do not count as progress.
-            while self.heap.pieces.collect(MAX_PIECES) {}
+            // Free the parts of the failed attempt. They do not count as progress.
+            while self.heap.arena.collect(MAX_PARTS) {}
             if (0..WORK).take_while(|_| self.reclaim_step(now)).count() == 0 {
                 return Err(Error::Full);
             }
         }
     }
 
-    /// Allocates pieces for `len` bytes of a value of `whole` bytes: few pieces with little unused memory, or smaller
+    /// Allocates parts for `len` bytes of a value of `whole` bytes: few parts with little unused memory, or smaller
     /// ones if the arena has no large ones.
-    fn take_pieces(&mut self, len: usize, whole: usize) -> Option<Vec<BuddyMut>> {
+    fn take_parts(&mut self, len: usize, whole: usize) -> Option<Vec<BuddyMut>> {
         if self.used() + len + SLACK > self.memory {
             return None;
         }
-        self.heap.pieces.set_limit(self.chunks());
-        let smallest = (whole / MAX_PIECES).next_power_of_two().clamp(BuddyArena::SMALLEST, BuddyArena::LARGEST);
+        self.heap.arena.set_limit(self.chunks());
+        let smallest = (whole / MAX_PARTS).next_power_of_two().clamp(BuddyArena::SMALLEST, BuddyArena::LARGEST);
         let mut most = BuddyArena::LARGEST;
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut left = len;
         while left > 0 {
             let whole = left.next_power_of_two().max(BuddyArena::SMALLEST);
             let size = if whole - left <= len / WASTE_DIVISOR { whole } else { whole / 2 }.min(most);
             let room = self.memory.saturating_sub(self.used() + SLACK);
-            match self.heap.pieces.alloc_within(size.min(left), room) {
-                Some(piece) => pieces.push(piece),
+            match self.heap.arena.alloc_within(size.min(left), room) {
+                Some(part) => parts.push(part),
                 None if size / 2 >= smallest => {
                     most = size / 2;
                     continue;
@@ -153,16 +153,16 @@ impl Store {
             }
             left -= size.min(left);
         }
-        Some(pieces)
+        Some(parts)
     }
 
-    /// Stores `long` in the slab if there is room for its list of pieces. Returns its number.
+    /// Stores `long` in the slab if there is room for its list of parts. Returns its number.
     pub(in crate::store) fn insert_long(&mut self, long: Long, now: u64) -> Result<u32, Error> {
         self.make_room_outside_heap(long.overhead() + self.longs.growth(1), now)?;
         self.external_bytes += long.overhead();
         let number = self.longs.insert(long);
         if let Some(long) = self.longs.get(number) {
-            long.pieces().iter().for_each(|piece| self.heap.pieces.set_label(piece, number + 1));
+            long.parts().iter().for_each(|part| self.heap.arena.set_label(part, number + 1));
         }
         Ok(number)
     }
@@ -175,8 +175,8 @@ impl Store {
 
     /// Prepares `long` for another store, which counts its memory from then on.
     pub fn lend(&mut self, long: &mut Long) {
-        if long.pieces().iter().all(|piece| self.heap.pieces.owns(piece)) {
-            long.pieces().iter().for_each(|piece| self.heap.pieces.exclude(piece));
+        if long.parts().iter().all(|part| self.heap.arena.owns(part)) {
+            long.parts().iter().for_each(|part| self.heap.arena.exclude(part));
             long.lend();
         }
     }
@@ -184,7 +184,7 @@ impl Store {
     /// Returns `long` in a form this store can keep: itself, or a copy if its memory belongs to another store and was
     /// not lent.
     pub(in crate::store) fn adopt(&mut self, long: Long, now: u64) -> Result<Long, Error> {
-        if long.is_lent() || long.pieces().iter().all(|piece| self.heap.pieces.owns(piece)) {
+        if long.is_lent() || long.parts().iter().all(|part| self.heap.arena.owns(part)) {
             return Ok(long);
         }
         self.copy(&long, now)
@@ -204,21 +204,21 @@ mod tests {
     use crate::store::{Config, Evictable, EvictionPolicy, Expiry};
 
     #[test]
-    fn value_has_one_piece_unless_more_than_an_eighth_is_unused() {
+    fn value_has_one_part_unless_more_than_an_eighth_is_unused() {
         let mut store = Store::new(&Config::new(64 << 20), 0);
-        let pieces = |store: &mut Store, len| store.long(len, 0).unwrap().pieces.len();
+        let parts = |store: &mut Store, len| store.long(len, 0).unwrap().parts.len();
         // 64 KB exceed 58 255 bytes by an eighth of the value.
-        assert_eq!((pieces(&mut store, 58_255), pieces(&mut store, 65_536)), (1, 1));
-        assert!(pieces(&mut store, 58_254) > 1);
+        assert_eq!((parts(&mut store, 58_255), parts(&mut store, 65_536)), (1, 1));
+        assert!(parts(&mut store, 58_254) > 1);
         for len in [4096, 5000, 100_000, 1_000_000, 10_000_000] {
             let writer = store.long(len, 0).unwrap();
             assert_eq!((writer.left(), writer.room()), (len, len));
-            let taken = |piece: &BuddyMut| piece.len().next_power_of_two().max(BuddyArena::SMALLEST);
+            let taken = |part: &BuddyMut| part.len().next_power_of_two().max(BuddyArena::SMALLEST);
             assert!(
-                writer.pieces.iter().map(taken).sum::<usize>() <= len + len / WASTE_DIVISOR + BuddyArena::SMALLEST,
+                writer.parts.iter().map(taken).sum::<usize>() <= len + len / WASTE_DIVISOR + BuddyArena::SMALLEST,
                 "{len}"
             );
-            assert!(writer.pieces.len() <= 4 + len / BuddyArena::LARGEST, "{len}: {}", writer.pieces.len());
+            assert!(writer.parts.len() <= 4 + len / BuddyArena::LARGEST, "{len}: {}", writer.parts.len());
         }
     }
 

@@ -8,9 +8,9 @@ use linerate_bypass::arena::BuddyArena;
 
 /// Index slots examined together for flushed items.
 const SWEPT: usize = 256;
-/// Steps of work added to a write while the reserve is not full: `PIECES`, rising to `MORE_PIECES` as it empties.
-const PIECES: usize = 3;
-const MORE_PIECES: usize = 12;
+/// Steps of work added to a write while the reserve is not full: `STEPS`, rising to `MAX_STEPS` as it empties.
+const STEPS: usize = 3;
+const MAX_STEPS: usize = 12;
 /// Divisor for the part of memory kept free, so that a large request finds memory.
 const RESERVED: usize = 64;
 /// Items moved together to free a page.
@@ -26,7 +26,7 @@ impl Store {
         }
         let has_lost = self.lost_slots.is_some() && self.remove_lost_some(budget);
         self.free_deferred(budget);
-        let has_more = self.heap.pieces.collect(budget);
+        let has_more = self.heap.arena.collect(budget);
         // One step may move several items.
         let is_short = self.refill_reserve(budget / 8, now);
         !all_expired || has_lost || has_more || is_short || self.keyspaces.flushed() > 0 || !self.dead_tables.is_empty()
@@ -37,7 +37,7 @@ impl Store {
     pub fn make_room_for(&mut self, items: impl Iterator<Item = (usize, usize)>, now: u64) -> Result<(), Error> {
         /// Upper bound of an item's bytes besides key and value.
         const BESIDE: usize = 48;
-        /// Upper bound of the piece list of a long value, except for unusually many pieces.
+        /// Upper bound of the part list of a long value, except for unusually many parts.
         const LIST: usize = 2 << 10;
         /// Slot sizes that the parts of a hash pass through.
         const SIZES: usize = 32;
@@ -46,7 +46,7 @@ impl Store {
             let is_long = value >= self.long;
             count += 1;
             short += Heap::slot_len((BESIDE + name + if is_long { 0 } else { value }).min(heap::LARGEST));
-            // Up to an eighth of a piece may be unused.
+            // Up to an eighth of a part may be unused.
             long += if is_long { value + value / 8 + 2 * BuddyArena::SMALLEST } else { 0 };
             longs += usize::from(is_long);
         }
@@ -55,7 +55,7 @@ impl Store {
         let needed = self.heap.growth(pages) + long + lists + self.index.growth(count) + SLACK;
         loop {
             let has_bytes = self.used() + needed <= self.memory;
-            self.heap.pieces.set_limit(self.chunks());
+            self.heap.arena.set_limit(self.chunks());
             if has_bytes && self.heap.has_pages(pages) {
                 return Ok(());
             }
@@ -116,7 +116,7 @@ impl Store {
         if used + self.heap.growth(count) + SLACK > self.memory {
             return false;
         }
-        self.heap.pieces.set_limit(self.chunks());
+        self.heap.arena.set_limit(self.chunks());
         if count == 1 { self.heap.add_page(size) } else { self.heap.has_pages(count) }
     }
 
@@ -182,8 +182,8 @@ impl Store {
 
     #[cold]
     fn make_room_slow(&mut self, size: usize, count: usize, key: Option<&Key>, now: u64) -> Result<(), Error> {
-        let more = self.reserve_shortfall().min(self.reserve()) * (MORE_PIECES - PIECES) / self.reserve();
-        self.refill_reserve(PIECES + more, now);
+        let more = self.reserve_shortfall().min(self.reserve()) * (MAX_STEPS - STEPS) / self.reserve();
+        self.refill_reserve(STEPS + more, now);
         while !self.has_room(size, count, key) {
             // There are free bytes but no free page: move the parts of long values out of a page.
             let is_scattered = self.used() + self.heap.growth(count) + SLACK <= self.memory;
@@ -202,7 +202,7 @@ impl Store {
     pub(in crate::store) fn reclaim_step(&mut self, now: u64) -> bool {
         /// Dead items removed before a live item is evicted.
         const SOME: usize = 16;
-        self.heap.pieces.collect(SOME)
+        self.heap.arena.collect(SOME)
             || self.free_deferred(SOME)
             || self.reclaim_dead(SOME, now)
             || self.compact(MOVED)
@@ -263,18 +263,18 @@ impl Store {
     /// Moves parts of long values to free a page. Returns true if a page is free.
     fn evacuate_page(&mut self) -> bool {
         let mut labels = std::mem::take(&mut self.scratch_labels);
-        let most = self.memory.saturating_sub(self.used() - self.heap.pieces.used());
-        if let Some(clearing) = self.heap.pieces.begin_evacuation(&mut labels) {
+        let most = self.memory.saturating_sub(self.used() - self.heap.arena.used());
+        if let Some(clearing) = self.heap.arena.begin_evacuation(&mut labels) {
             for label in labels.drain(..) {
                 if let Some(long) = label.checked_sub(1).and_then(|number| self.longs.get_mut(number)) {
-                    long.evacuate(&clearing, label, &mut self.heap.pieces, most);
+                    long.evacuate(&clearing, label, &mut self.heap.arena, most);
                 }
             }
-            self.heap.pieces.collect(usize::MAX);
-            self.heap.pieces.end_evacuation();
+            self.heap.arena.collect(usize::MAX);
+            self.heap.arena.end_evacuation();
         }
         self.scratch_labels = labels;
-        self.heap.pieces.has_free(heap::PAGE)
+        self.heap.arena.has_free(heap::PAGE)
     }
 }
 

@@ -11,14 +11,14 @@ const CALLS: u64 = 60_000;
 
 /// Returns the bytes of each part of a store.
 fn parts(store: &Store) -> [(&'static str, usize); 6] {
-    let pieces = store.heap.pieces.used();
+    let parts = store.heap.arena.used();
     [
-        ("pieces", pieces),
-        ("pages", store.heap.used() - pieces),
+        ("parts", parts),
+        ("pages", store.heap.used() - parts),
         ("index", store.index.bytes()),
         ("longs", store.longs.bytes()),
         ("tables", store.tables.bytes()),
-        ("beside", store.external_bytes),
+        ("external", store.external_bytes),
     ]
 }
 
@@ -113,7 +113,7 @@ fn no_call_exceeds_memory_limit() {
     }
 }
 
-/// The first piece in a chunk allocates the chunk's administration, which remains after the value is refused.
+/// The first part in a chunk allocates the chunk's administration, which remains after the value is refused.
 #[test]
 fn refused_long_value_stays_within_memory_limit() {
     let mut refused = 0;

@@ -174,9 +174,9 @@ fn growing_key_is_not_evicted_for_its_own_growth() {
     let key = store.hasher().key(0, b"key");
     let mut value = Vec::new();
     for n in 0..400usize {
-        let piece = vec![n as u8; 1000];
-        value.extend_from_slice(&piece);
-        assert_eq!(store.append(&key, &piece, 0), Ok(value.len()));
+        let part = vec![n as u8; 1000];
+        value.extend_from_slice(&part);
+        assert_eq!(store.append(&key, &part, 0), Ok(value.len()));
     }
     assert!(store.peek(&key, 0).unwrap().unwrap() == value[..]);
     assert!(store.counts().evicted > evicted);

@@ -430,7 +430,7 @@ fn run(evict: EvictionPolicy, memory: usize, steps: Vec<((u8, u8), Do)>) -> Resu
     }
     while bench.store.tick(bench.now, 100) {}
     prop_assert!(bench.store.is_empty());
-    prop_assert_eq!((bench.store.longs.len(), bench.store.tables.len(), bench.store.heap.pieces.used()), (0, 0, 0));
+    prop_assert_eq!((bench.store.longs.len(), bench.store.tables.len(), bench.store.heap.arena.used()), (0, 0, 0));
     prop_assert_eq!(bench.store.external_bytes, 0);
     Ok(())
 }

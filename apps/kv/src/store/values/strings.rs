@@ -173,7 +173,7 @@ impl Store {
     }
 
     fn long_with_part(&mut self, long: &Long, at: usize, bytes: &[u8], now: u64) -> Result<Long, Error> {
-        // Neither store would count a value with pieces of both.
+        // Neither store would count a value with parts of both.
         if long.is_lent() {
             let own = self.copy(long, now)?;
             return self.long_with_part(&own, at, bytes, now);

@@ -207,10 +207,10 @@ fn run(
             window.end = window.end.max(bytes.end);
             count += 1;
         }
-        let (in_window, behind) = rest.split_at_mut(count);
+        let (in_window, after) = rest.split_at_mut(count);
         in_window.sort_unstable();
         run_in_window(store, &key, window, operations, in_window, &mut replies, now)?;
-        rest = behind;
+        rest = after;
     }
     reply.array(replies.len());
     for number in replies {

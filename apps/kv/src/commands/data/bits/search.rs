@@ -40,8 +40,8 @@ impl BitSearch {
     fn mask(&self, at: usize) -> u8 {
         let first = at as u64 * 8;
         let skipped = self.bits.start.saturating_sub(first).min(8) as u32;
-        let behind = (first + 8).saturating_sub(self.bits.end).min(8) as u32;
-        (0xffu16 >> skipped) as u8 & (0xffu16 << behind) as u8
+        let after = (first + 8).saturating_sub(self.bits.end).min(8) as u32;
+        (0xffu16 >> skipped) as u8 & (0xffu16 << after) as u8
     }
 
     /// Examines up to `most` bytes. Returns the reply once it is known.

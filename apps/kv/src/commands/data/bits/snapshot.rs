@@ -27,7 +27,7 @@ impl Snapshot {
     pub fn byte_of(value: &Str<'_>, at: usize) -> Option<u8> {
         match value {
             Str::Short(bytes) => bytes.get(at).copied(),
-            Str::Long(long) => (at < long.len()).then(|| long.range(at..at + 1).next().map_or(0, |piece| piece[0])),
+            Str::Long(long) => (at < long.len()).then(|| long.range(at..at + 1).next().map_or(0, |part| part[0])),
         }
     }
 
@@ -42,9 +42,9 @@ impl Snapshot {
             Str::Long(long) => {
                 let end = at.saturating_add(out.len()).min(long.len());
                 let mut filled = 0;
-                for piece in long.range(at.min(end)..end) {
-                    out[filled..filled + piece.len()].copy_from_slice(&piece);
-                    filled += piece.len();
+                for part in long.range(at.min(end)..end) {
+                    out[filled..filled + part.len()].copy_from_slice(&part);
+                    filled += part.len();
                 }
             }
         }
@@ -63,10 +63,10 @@ impl Snapshot {
             Snapshot::Short(bytes) => bytes.get(at..).unwrap_or_default(),
             Snapshot::Long(long) => {
                 let mut start = at;
-                for piece in long.pieces() {
-                    match piece.get(start..) {
+                for part in long.parts() {
+                    match part.get(start..) {
                         Some(rest) if !rest.is_empty() => return rest,
-                        _ => start = start.saturating_sub(piece.len()),
+                        _ => start = start.saturating_sub(part.len()),
                     }
                 }
                 &[]

@@ -116,14 +116,14 @@ fn tick_returns_true_until_no_work_is_left() {
     assert!(!store.dead_tables.is_empty() && store.tick(1000, 10));
     while store.tick(1000, 10) {}
     assert_eq!((store.dead_tables.len(), store.external_bytes, store.tables.len()), (0, 0, 0));
-    // Pieces of removed long values.
+    // Parts of removed long values.
     for n in 0..20u32 {
         store.set(&store.key(2, &n.to_le_bytes()), &[0; 5000], Expiry::Never, 1000).unwrap();
     }
     (0..20u32).for_each(|n| assert!(store.remove(&store.key(2, &n.to_le_bytes()), 1000)));
     assert!(store.tick(1000, 1));
     while store.tick(1000, 1) {}
-    assert!(!store.heap.pieces.collect(1));
+    assert!(!store.heap.arena.collect(1));
     // Flushed items.
     for n in 0..1000u32 {
         store.set(&store.key(0, &n.to_le_bytes()), b"value", Expiry::Never, 1000).unwrap();
@@ -205,12 +205,12 @@ fn least_for(items: &[(usize, usize)]) -> usize {
 fn room_includes_pages_lists_index_and_unused_eighth() {
     let store = store(8 << 20);
     // One page for the slots, and one per slot size that the item may pass through.
-    let beside = store.used() + store.tables.growth(1) + SLACK;
+    let used = store.used() + store.tables.growth(1) + SLACK;
     for (count, pages) in [(1, 3), (30, 32), (31, 33), (40, 33)] {
-        let expected = beside + store.heap.growth(pages) + store.index.growth(count);
+        let expected = used + store.heap.growth(pages) + store.index.growth(count);
         assert_eq!(least_for(&vec![(4, 0); count]), expected, "{count} items");
     }
-    // A long value needs as much for its item as an empty one, plus its own bytes and its list of pieces.
+    // A long value needs as much for its item as an empty one, plus its own bytes and its list of parts.
     for count in [1, 2] {
         let short = least_for(&vec![(4, 0); count]);
         for value in [store.long, 100_000, 1_000_000] {
@@ -229,22 +229,22 @@ fn scattered(evict: EvictionPolicy) -> Store {
     store.set(&store.key(0, b"short"), b"value", Expiry::Never, 0).unwrap();
     let name = u32::to_le_bytes;
     let mut count = 0u32;
-    while store.heap.pieces.chunk_bytes() < HELD || store.heap.pieces.has_free(heap::PAGE) {
+    while store.heap.arena.chunk_bytes() < HELD || store.heap.arena.has_free(heap::PAGE) {
         store.set(&store.key(1, &name(count)), &[7; 8 << 10], Expiry::Never, 0).unwrap();
         count += 1;
     }
     for n in (0..count).filter(|n| n % 8 != 0) {
         store.remove(&store.key(1, &name(n)), 0);
     }
-    while store.heap.pieces.collect(100) {}
+    while store.heap.arena.collect(100) {}
     store.set_evict(evict);
     store.set_memory(2 << 20);
-    store.heap.pieces.set_limit(store.chunks());
+    store.heap.arena.set_limit(store.chunks());
     store
 }
 
 #[test]
-fn freed_pieces_and_deferred_buckets_are_reclaimed_before_evictions() {
+fn freed_parts_and_deferred_buckets_are_reclaimed_before_evictions() {
     let mut store = Store::new(&Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(4 << 20) }, 0);
     store.set(&store.key(0, b"key"), b"value", Expiry::Never, 0).unwrap();
     store.set(&store.key(0, b"long"), &[7; 10_000], Expiry::Never, 0).unwrap();
@@ -253,7 +253,7 @@ fn freed_pieces_and_deferred_buckets_are_reclaimed_before_evictions() {
     }
     assert!(store.remove(&store.key(0, b"long"), 0));
     assert!(store.reclaim_step(0));
-    assert!(!store.heap.pieces.collect(1) && store.dead_tables.is_empty());
+    assert!(!store.heap.arena.collect(1) && store.dead_tables.is_empty());
     assert!(store.remove(&store.key(0, b"hash"), 0));
     while !store.dead_tables.is_empty() {
         assert!(store.reclaim_step(0));
@@ -276,12 +276,12 @@ fn page_being_evacuated_gets_no_items() {
     for n in (left..slots).chain((slots..3 * slots).filter(|n| n % 2 == 0)) {
         assert!(store.remove(&store.key(0, &n.to_le_bytes()), 0));
     }
-    let used = store.heap.pieces.used();
+    let used = store.heap.arena.used();
     assert!(store.compact(MOVED));
     (3 * slots..3 * slots + 20).for_each(|n| set(&mut store, n).unwrap());
-    assert_eq!(store.heap.pieces.used(), used);
+    assert_eq!(store.heap.arena.used(), used);
     assert!(store.compact(MOVED));
-    assert_eq!(store.heap.pieces.used(), used - heap::PAGE);
+    assert_eq!(store.heap.arena.used(), used - heap::PAGE);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn page_is_kept_if_its_items_fit_nowhere_else() {
     }
     assert!(store.compact(MOVED));
     // New items take the slots that the remaining items would have moved to.
-    let used = store.heap.pieces.used();
+    let used = store.heap.arena.used();
     let mut n = 4 * slots;
     while store.heap.has_slot(size) {
         set(&mut store, n).unwrap();
@@ -309,7 +309,7 @@ fn page_is_kept_if_its_items_fit_nowhere_else() {
     for n in n..n + slots - 50 {
         set(&mut store, n).unwrap();
     }
-    assert_eq!(store.heap.pieces.used(), used);
+    assert_eq!(store.heap.arena.used(), used);
 }
 
 #[test]

@@ -398,7 +398,7 @@ impl Store {
         self.external_bytes += table.size();
         let new = table.buckets() - 1;
         let old = Table::partner(new);
-        let (mut stay, mut go) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_beside));
+        let (mut stay, mut go) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_other));
         for location in self.items_of(number, old) {
             let there = &self.item(location).into_value()[NEXT..];
             for (range, field) in fields(there) {
@@ -416,7 +416,7 @@ impl Store {
         }
         stay.clear();
         go.clear();
-        (self.scratch, self.scratch_beside) = (stay, go);
+        (self.scratch, self.scratch_other) = (stay, go);
         is_done
     }
 

@@ -80,8 +80,8 @@ pub(crate) fn parts(bytes: &[u8], most: usize) -> impl Iterator<Item = &[u8]> {
         let ends = fields(rest).map(|(range, _)| range.end);
         let first = fields(rest).next()?.0.end;
         let end = ends.take_while(|end| *end <= most).last().unwrap_or(first);
-        let (part, behind) = rest.split_at(end);
-        rest = behind;
+        let (part, after) = rest.split_at(end);
+        rest = after;
         Some(part)
     })
 }

@@ -250,7 +250,7 @@ impl Store {
         visit: impl FnMut(&[u8], Str<'_>),
     ) -> Result<u64, Error> {
         let Some(location) = self.find_hash(key, now)? else { return Ok(0) };
-        // A cursor beyond 32 bits is behind all field hashes.
+        // A cursor beyond 32 bits is after all field hashes.
         let Ok(cursor) = u32::try_from(cursor) else { return Ok(0) };
         Ok(self.visit_at(location, cursor, count.max(1), visit))
     }
@@ -309,12 +309,12 @@ impl Store {
     /// Returns the bytes that the item at `location` takes, including the external part of its value.
     pub(in crate::store) fn size_at(&self, location: Location) -> usize {
         let item = self.item(location);
-        let beside = match item.form() {
+        let external = match item.form() {
             Form::Long => self.longs.get(item.number()).map_or(0, |long| long.len()),
             Form::Buckets => self.tables.get(item.number()).map_or(0, |table| table.size() + table.bytes),
             _ => 0,
         };
-        self.heap.slot_at(location) + beside
+        self.heap.slot_at(location) + external
     }
 
     /// Returns the encoding that Redis would use for the hash at `location`.

@@ -1,4 +1,4 @@
-//! Requests that arrive in pieces.
+//! Requests that arrive in parts.
 
 use super::client::Client;
 use super::steps::{Part, Step, steps};
@@ -28,7 +28,7 @@ proptest! {
 
     /// Replies depend neither on the cuts nor on the threshold of long values.
     #[test]
-    fn replies_do_not_depend_on_pieces(
+    fn replies_do_not_depend_on_parts(
         steps in steps(),
         mut cuts in prop::collection::vec(0..2000usize, 0..12),
         long in 1..20usize,

@@ -7,11 +7,11 @@ use linerate_kv::commands::Settings;
 /// One worker, and two workers, of which the client's does not hold all keys.
 const WORKERS: [usize; 2] = [1, 2];
 
-/// Returns the reply to `pieces`, and whether the connection is closed. If `rests`, each piece is handled before the
+/// Returns the reply to `parts`, and whether the connection is closed. If `rests`, each part is handled before the
 /// next arrives.
-fn replied(server: &mut TestServer, client: Client, pieces: &[&[u8]], rests: bool) -> (String, bool) {
-    for piece in pieces {
-        server.send(client, piece);
+fn replied(server: &mut TestServer, client: Client, parts: &[&[u8]], rests: bool) -> (String, bool) {
+    for part in parts {
+        server.send(client, part);
         if rests {
             server.settle();
         }
@@ -26,11 +26,11 @@ fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut TestServer, us
     for workers in WORKERS {
         let mut server = TestServer::with(workers, set);
         let (other, memcached) = (server.connect(0), server.connect_to_memcached(0));
-        let mut check = |pieces: &[&[u8]], rests| {
+        let mut check = |parts: &[&[u8]], rests| {
             let client = connect(&mut server, 0);
-            let replied = replied(&mut server, client, pieces, rests);
+            let replied = replied(&mut server, client, parts, rests);
             let expected = expected.get_or_insert_with(|| replied.clone());
-            let cut = pieces[0].len();
+            let cut = parts[0].len();
             assert!(replied == *expected, "{workers} workers, cut at {cut}: {}\n\n{}", replied.0, expected.0);
             server.lose(client);
             server.call(other, &line("flushall"));
@@ -40,8 +40,8 @@ fn check(session: &[u8], set: fn(&mut Settings), connect: fn(&mut TestServer, us
         // Most cuts inside a value are equivalent.
         let is_within = |at: usize| session[at.saturating_sub(5)..].iter().take(10).all(u8::is_ascii_alphanumeric);
         for cut in (1..session.len()).filter(|at| !is_within(*at) || at % 97 == 0) {
-            let (before, behind) = session.split_at(cut);
-            check(&[before, behind], cut % 3 > 0);
+            let (before, after) = session.split_at(cut);
+            check(&[before, after], cut % 3 > 0);
         }
         let bytes: Vec<&[u8]> = session.chunks(1).collect();
         check(&bytes, false);
@@ -98,8 +98,8 @@ fn error_for_value_beyond_memory_does_not_depend_on_cuts() {
         let cuts = (1..last).filter(|at| (at % (too_long.len() + 100)) < 170 || at % 100_003 == 0 || at + 120 > last);
         for cut in cuts {
             let client = server.connect(0);
-            let (before, behind) = session.split_at(cut);
-            let (replies, is_closed) = replied(&mut server, client, &[before, behind], cut % 2 > 0);
+            let (before, after) = session.split_at(cut);
+            let (replies, is_closed) = replied(&mut server, client, &[before, after], cut % 2 > 0);
             let refused = "-OOM command not allowed when used memory > 'maxmemory'.\\r\\n".replace('\'', "\\'");
             let aborted = "-EXECABORT Transaction discarded because of previous errors.\\r\\n$1\\r\\n1\\r\\n";
             let expected =
@@ -117,7 +117,7 @@ fn memcached_replies_do_not_depend_on_cuts() {
     let mut session = String::from("set a 5 0 3\r\nabc\r\nget a b\r\nincr a 1\r\nbogus\r\n");
     for key in ["b", "c", "d"] {
         session += &format!("set {key} 0 0 4500\r\n{long}\r\nget {key}\r\n");
-        // Two bytes that are no valid end. The bytes behind them are another line.
+        // Two bytes that are no valid end. The bytes after them are another line.
         session += &format!("set {key} 0 0 4500\r\n{long}xyget {key}\r\nmg {key} s\r\n");
         session += &format!("ms {key} 4500 T0 k Oq\r\n{long}\n\r\r\nmn\r\n");
         session += &format!("append {key} 0 0 2 noreply\r\nxy\r\nmg {key} s\r\nms {key} 3 q\r\nabc\r\nmg {key} v\r\n");
@@ -140,8 +140,8 @@ fn error_for_too_large_item_does_not_depend_on_cuts() {
         let cuts = (1..session.len()).filter(|at| at % (1 << 20) < 90 || at % 50_021 == 0);
         for cut in cuts {
             let client = server.connect_to_memcached(0);
-            let (before, behind) = session.as_bytes().split_at(cut);
-            let replies = replied(&mut server, client, &[before, behind], cut % 2 > 0);
+            let (before, after) = session.as_bytes().split_at(cut);
+            let replies = replied(&mut server, client, &[before, after], cut % 2 > 0);
             let refused = "SERVER_ERROR object too large for cache\\r\\n";
             assert_eq!(replies, (format!("END\\r\\n{refused}MN\\r\\n{refused}END\\r\\n"), false), "cut at {cut}");
             server.lose(client);
@@ -190,8 +190,8 @@ fn slow_reader_gets_all_replies() {
         for step in [1, 7, 100, 1000] {
             let client = server.connect(0);
             server.set_room(client, 3);
-            for piece in session.chunks(500) {
-                server.send(client, piece);
+            for part in session.chunks(500) {
+                server.send(client, part);
                 if rests {
                     server.settle();
                 }
