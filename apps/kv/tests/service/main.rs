@@ -74,32 +74,6 @@ fn replies_keep_request_order_across_shards() {
 }
 
 #[test]
-fn requests_may_arrive_in_any_parts() {
-    for mut server in servers() {
-        let long = "x".repeat(9000);
-        let mut requests = lines(&["set a 1", "get a", "hset h f v"]);
-        requests.extend(request(&["set", "long", &long]));
-        requests.extend(lines(&["strlen long", "append long y", "get a"]));
-        requests.extend(b"get a\r\nping\r\n");
-        let replies = "+OK\r\n$1\r\n1\r\n:1\r\n+OK\r\n:9000\r\n:9001\r\n$1\r\n1\r\n$1\r\n1\r\n+PONG\r\n";
-        for cut in (1..requests.len()).filter(|cut| *cut < 200 || *cut % 997 == 0 || *cut + 200 > requests.len()) {
-            let client = server.connect(0);
-            server.send(client, &requests[..cut]);
-            if cut % 2 == 0 {
-                server.settle();
-            }
-            let rest = server.call(client, &requests[cut..]);
-            assert_eq!(rest, replies, "{cut}");
-            expect_reply(&mut server, client, "flushall", "+OK\r\n");
-        }
-        let client = server.connect(0);
-        requests.chunks(7).for_each(|part| server.send(client, part));
-        server.settle();
-        assert_eq!(server.received(client), replies.as_bytes());
-    }
-}
-
-#[test]
 fn transactions_are_atomic_across_clients_and_workers() {
     for workers in [1, 2, 4] {
         let mut server = TestServer::new(workers);
@@ -427,19 +401,6 @@ fn client_list_and_kill_cover_all_workers() {
         expect_reply(&mut server, clients[0], "client id", ":1\r\n");
         expect_reply(&mut server, clients[0], "client kill id 5", ":1\r\n");
         assert!(server.end(clients[4]).is_aborted && !server.end(clients[3]).is_aborted);
-    }
-}
-
-#[test]
-fn half_closed_client_gets_its_replies() {
-    for mut server in servers() {
-        let client = server.connect(0);
-        let requests: Vec<u8> = (0..50).flat_map(|n| line(&format!("set k{n} v"))).collect();
-        server.send(client, &requests);
-        server.finish(client);
-        server.settle();
-        assert_eq!(server.received(client), b"+OK\r\n".repeat(50));
-        assert!(server.end(client).is_closed);
     }
 }
 
