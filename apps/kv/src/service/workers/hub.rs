@@ -101,17 +101,21 @@ pub(in crate::service) struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, other: &Tally) {
-        self.stats.commands += other.stats.commands;
-        self.stats.errors += other.stats.errors;
-        self.stats.hits += other.stats.hits;
-        self.stats.misses += other.stats.misses;
-        self.stats.slow += other.stats.slow;
-        self.accepted += other.accepted;
-        self.rejected += other.rejected;
-        self.evicted += other.evicted;
-        self.input += other.input;
-        self.output += other.output;
+    /// Combines each counter with that of `other`.
+    fn combine(&mut self, other: &Tally, by: fn(u64, u64) -> u64) {
+        let pairs = [
+            (&mut self.stats.commands, other.stats.commands),
+            (&mut self.stats.errors, other.stats.errors),
+            (&mut self.stats.hits, other.stats.hits),
+            (&mut self.stats.misses, other.stats.misses),
+            (&mut self.stats.slow, other.stats.slow),
+            (&mut self.accepted, other.accepted),
+            (&mut self.rejected, other.rejected),
+            (&mut self.evicted, other.evicted),
+            (&mut self.input, other.input),
+            (&mut self.output, other.output),
+        ];
+        pairs.into_iter().for_each(|(count, other)| *count = by(*count, other));
     }
 }
 
@@ -354,8 +358,8 @@ impl Hub {
         let mut all = Tally::default();
         for counted in &self.tallies {
             let Counted { mut now, before } = *lock(counted);
-            now.subtract(&before);
-            all.add(&now);
+            now.combine(&before, u64::saturating_sub);
+            all.combine(&now, |all, more| all + more);
         }
         all
     }
@@ -448,22 +452,6 @@ impl Hub {
     /// Returns the scheduled flush and the number of `flush_all` commands, if that number differs from `seen`.
     pub(in crate::service) fn flush_since(&self, seen: u64) -> Option<(u64, Option<u64>)> {
         (self.flushes.load(Ordering::Acquire) != seen).then(|| *lock(&self.flush))
-    }
-}
-
-impl Tally {
-    fn subtract(&mut self, other: &Tally) {
-        let less = |count: &mut u64, other: u64| *count = count.saturating_sub(other);
-        less(&mut self.stats.commands, other.stats.commands);
-        less(&mut self.stats.errors, other.stats.errors);
-        less(&mut self.stats.hits, other.stats.hits);
-        less(&mut self.stats.misses, other.stats.misses);
-        less(&mut self.stats.slow, other.stats.slow);
-        less(&mut self.accepted, other.accepted);
-        less(&mut self.rejected, other.rejected);
-        less(&mut self.evicted, other.evicted);
-        less(&mut self.input, other.input);
-        less(&mut self.output, other.output);
     }
 }
 
