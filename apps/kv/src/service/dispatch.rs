@@ -5,7 +5,7 @@ use crate::commands::{self, Request, Scatter, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::Kv;
-use crate::service::conn::gather::{Part, Piece};
+use crate::service::conn::gather::{Part, ReplyUse};
 use crate::service::conn::output::MANY;
 use crate::service::conn::{Client, Foreign, PendingRequest, ProtocolState, Requester};
 use crate::service::fast_path::FastRequest;
@@ -174,7 +174,7 @@ impl Kv {
                     && let key = self.hasher.key(session.space(), key)
                     && let Some(owner) = self.remote_owner(&key)
                 {
-                    if let Some(batch) = self.batch_to(owner, &mut client.round, Piece::Text) {
+                    if let Some(batch) = self.batch_to(owner, &mut client.round, ReplyUse::Text) {
                         batch.push(client.conn, &fast.routed(key, session.protocol(), rest));
                         used += fast.len;
                         continue;
@@ -260,7 +260,7 @@ impl Kv {
                     }
                 }
                 if let Some(round) = &mut client.round {
-                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                    round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
                 }
                 let is_closing = session.is_closing();
                 parser.forget();
@@ -273,7 +273,7 @@ impl Kv {
                 && args.longs().len() == 0
                 && whole.is_none()
                 && let Some(hash) = request.key_hash()
-                && let Some(batch) = self.batch_for(&needs, &mut client.round, Piece::of(session))
+                && let Some(batch) = self.batch_for(&needs, &mut client.round, ReplyUse::of(session))
             {
                 let from = Requester { conn: client.conn, space: session.space(), protocol: session.protocol() };
                 batch.push_text(from, Form::Redis, hash, text);
@@ -316,7 +316,7 @@ impl Kv {
             if is_next && self.has(&needs) {
                 let flow = self.run_text(&request, value);
                 if let Some(round) = &mut client.round {
-                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                    round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
                 }
                 self.follow_flow(client, flow);
                 continue;
@@ -328,7 +328,7 @@ impl Kv {
                 // Its data block arrived as a long value.
                 Data::Unended if memchr::memchr(b'\n', text) == Some(len - 1) => Data::Unended,
                 _ => {
-                    if can_run_remotely && let Some(batch) = self.batch_for(&needs, &mut client.round, Piece::Text) {
+                    if can_run_remotely && let Some(batch) = self.batch_for(&needs, &mut client.round, ReplyUse::Text) {
                         let from = Requester { conn: client.conn, space: memcached::SPACE, protocol: Protocol::Resp2 };
                         batch.push_text(from, Form::Memcached, hash, text);
                         continue;
@@ -577,9 +577,9 @@ impl Kv {
                 pending.longs_mut().for_each(|long| store.lend(long));
             }
             let from = client.requester();
-            let piece = client.session().map_or(Piece::Text, Piece::of);
+            let reply_use = client.session().map_or(ReplyUse::Text, ReplyUse::of);
             let memory = pending.memory();
-            if let Some(batch) = self.batch_to(owner, &mut client.round, piece) {
+            if let Some(batch) = self.batch_to(owner, &mut client.round, reply_use) {
                 batch.push_stored(from, pending);
             }
             client.round.iter_mut().for_each(|round| round.sent += memory);

@@ -4,7 +4,7 @@
 use crate::commands::{Scatter, Session};
 use crate::resp::{Args, Reply};
 use crate::service::Kv;
-use crate::service::conn::gather::{MAX_REQUESTS, Piece, Round};
+use crate::service::conn::gather::{MAX_REQUESTS, ReplyUse, Round};
 use crate::service::workers::routed::{Operation, Routed};
 use crate::store::LocationHint;
 use linerate_service::ConnId;
@@ -85,11 +85,11 @@ impl Kv {
         let Splitting { conn, session, round } = client;
         Scatter::note(args, session, &mut self.stats, self.now);
         let (space, protocol) = (session.space(), session.protocol());
-        let (operation, piece) = match scatter {
-            Scatter::Values => (Operation::Element, Piece::Text),
-            Scatter::Exists => (Operation::Exists, Piece::Digit),
-            Scatter::Touch => (Operation::Touch, Piece::Digit),
-            Scatter::Remove => (Operation::Remove, Piece::Digit),
+        let (operation, reply_use) = match scatter {
+            Scatter::Values => (Operation::Element, ReplyUse::Text),
+            Scatter::Exists => (Operation::Exists, ReplyUse::Digit),
+            Scatter::Touch => (Operation::Touch, ReplyUse::Digit),
+            Scatter::Remove => (Operation::Remove, ReplyUse::Digit),
         };
         let before = self.replies.mark();
         // Without a round all replies are written at once.
@@ -99,7 +99,7 @@ impl Kv {
         if scatter == Scatter::Values {
             Reply::new(&mut self.replies, protocol).array(keys.len());
             if let Some(round) = round {
-                round.hold(self.worker, self.replies.mark(), Piece::Text);
+                round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
             }
         }
         for (bytes, ScatteredKey { hash, owner, hint }) in args.iter().skip(1).zip(keys) {
@@ -108,15 +108,15 @@ impl Kv {
             if *owner == self.worker {
                 self.run_routed(&routed, *hint);
                 if let Some(round) = round {
-                    round.hold(self.worker, self.replies.mark(), piece);
+                    round.hold(self.worker, self.replies.mark(), reply_use);
                 }
-            } else if let Some(batch) = self.batch_to(*owner, round, piece) {
+            } else if let Some(batch) = self.batch_to(*owner, round, reply_use) {
                 batch.push(conn, &routed);
             }
         }
-        if piece == Piece::Digit {
+        if reply_use == ReplyUse::Digit {
             match round {
-                Some(round) => round.expect(self.worker, Piece::Sum),
+                Some(round) => round.expect(self.worker, ReplyUse::Sum),
                 None => {
                     let sum = self.replies.take_digits(before);
                     Reply::new(&mut self.replies, protocol).integer(sum);

@@ -18,8 +18,9 @@ pub(in crate::service) struct ReplyList {
     pub replies: Replies,
     /// End of each reply.
     pub ends: Vec<Mark>,
-    /// Number of the next reply to be written, and its start.
+    /// Number of the next reply to be written.
     pub next: usize,
+    /// Start of that reply.
     pub from: Mark,
 }
 
@@ -45,7 +46,7 @@ impl ReplyList {
 
 /// Use of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::service) enum Piece {
+pub(in crate::service) enum ReplyUse {
     /// Complete reply, or element of an array.
     Text,
     /// Reply of a silent request, which is dropped.
@@ -56,10 +57,10 @@ pub(in crate::service) enum Piece {
     Sum,
 }
 
-impl Piece {
+impl ReplyUse {
     /// Returns the use of the reply to the current request of `session`.
     pub fn of(session: &Session) -> Self {
-        if session.is_silent() { Piece::Silent } else { Piece::Text }
+        if session.is_silent() { ReplyUse::Silent } else { ReplyUse::Text }
     }
 }
 
@@ -67,7 +68,7 @@ impl Piece {
 #[derive(Debug, Clone, Copy)]
 struct Run {
     owner: usize,
-    piece: Piece,
+    reply_use: ReplyUse,
     count: usize,
 }
 
@@ -75,8 +76,9 @@ struct Run {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::service) struct Part {
     pub owner: usize,
-    /// Number of requests and of request bytes before them in the batch.
+    /// Number of requests before them in the batch.
     pub requests: usize,
+    /// Number of request bytes before them in the batch.
     pub text: usize,
 }
 
@@ -102,18 +104,18 @@ pub(in crate::service) struct Round {
 impl Round {
     /// Appends a reply of `owner`.
     #[inline]
-    pub fn expect(&mut self, owner: usize, piece: Piece) {
+    pub fn expect(&mut self, owner: usize, reply_use: ReplyUse) {
         match self.runs.last_mut() {
-            Some(run) if run.owner == owner && run.piece == piece => run.count += 1,
-            _ => self.runs.push(Run { owner, piece, count: 1 }),
+            Some(run) if run.owner == owner && run.reply_use == reply_use => run.count += 1,
+            _ => self.runs.push(Run { owner, reply_use, count: 1 }),
         }
     }
 
     /// Appends a reply of this worker, `own`, which ends at `end` in the held replies.
     #[inline]
-    pub fn hold(&mut self, own: usize, end: Mark, piece: Piece) {
+    pub fn hold(&mut self, own: usize, end: Mark, reply_use: ReplyUse) {
         self.held.ends.push(end);
-        self.expect(own, piece);
+        self.expect(own, reply_use);
     }
 
     /// Stores the next replies of `batch`, up to number `end`: their worker `owner` was faster than others.
@@ -133,7 +135,7 @@ impl Round {
         let Round { runs, held, early, .. } = self;
         let mut sum = 0;
         for run in runs.iter() {
-            if run.piece == Piece::Sum {
+            if run.reply_use == ReplyUse::Sum {
                 out.put(b":");
                 out.put(&Digits::of(std::mem::take(&mut sum)));
                 out.put(b"\r\n");
@@ -149,10 +151,10 @@ impl Round {
                 continue;
             };
             let Some((from, to)) = list.take(run.count) else { continue };
-            match run.piece {
-                Piece::Digit => sum += list.replies.sum_of_digits(from, to),
-                Piece::Silent => {}
-                Piece::Text | Piece::Sum => out.append(&mut list.replies, from, Some(to)),
+            match run.reply_use {
+                ReplyUse::Digit => sum += list.replies.sum_of_digits(from, to),
+                ReplyUse::Silent => {}
+                ReplyUse::Text | ReplyUse::Sum => out.append(&mut list.replies, from, Some(to)),
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::commands::{CommandType, FastCommand};
 use crate::resp::bulk::{bulk_len, write_bulk};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
-use crate::service::conn::gather::Piece;
+use crate::service::conn::gather::ReplyUse;
 use crate::service::conn::{Client, ProtocolState};
 use crate::service::workers::routed::{GROUP, Operation, Routed, set};
 use crate::store::{Key, LONG_THRESHOLD, LocationHint};
@@ -480,12 +480,12 @@ impl Kv {
                     break;
                 }
                 if let Some(round) = round {
-                    round.hold(self.worker, self.replies.mark(), Piece::Text);
+                    round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
                 }
             } else if owner == NO_SHARD {
                 break;
             } else {
-                let Some(batch) = self.batch_to(owner.into(), round, Piece::Text) else { break };
+                let Some(batch) = self.batch_to(owner.into(), round, ReplyUse::Text) else { break };
                 batch.push(*conn, &routed);
             }
             used += fast.len;

@@ -3,7 +3,7 @@
 use crate::commands::Session;
 use crate::resp::Protocol;
 use crate::service::Kv;
-use crate::service::conn::gather::{MAX_REQUESTS, Part, Piece, ReplyList, Round};
+use crate::service::conn::gather::{MAX_REQUESTS, Part, ReplyList, ReplyUse, Round};
 use crate::service::conn::output::Mark;
 use crate::service::conn::{PendingRequest, Requester};
 use crate::service::udp::DatagramSource;
@@ -60,7 +60,7 @@ pub(in crate::service) enum Form {
     Redis,
     /// Request of a memcached client, as received.
     Memcached,
-    /// Request with long values, stored beside the bytes.
+    /// Request with long values, stored apart from the bytes.
     Stored,
     /// Datagram of a memcached client.
     Datagram,
@@ -112,13 +112,13 @@ impl SentBefore {
 
 impl Kv {
     /// Returns the batch for the next request of a client to `owner`, which is another worker, and notes in `round`
-    /// that a reply of this `piece` will return. Returns `None` if the client has enough requests in the batch.
+    /// that a reply for this use will return. Returns `None` if the client has enough requests in the batch.
     #[inline]
     pub(in crate::service) fn batch_to(
         &mut self,
         owner: usize,
         round: &mut Option<Box<Round>>,
-        piece: Piece,
+        reply_use: ReplyUse,
     ) -> Option<&mut RemoteBatch> {
         self.long_work.parsed += 1;
         let round = match round {
@@ -128,14 +128,14 @@ impl Kv {
         match round.parts.iter().find(|part| part.owner == owner) {
             Some(part) => {
                 // A batch with requests of an open round is not sent.
-                let batch = self.batches[owner].as_deref_mut().filter(|batch| batch.has_room_behind(part))?;
-                round.expect(owner, piece);
+                let batch = self.batches[owner].as_deref_mut().filter(|batch| batch.has_room_after(part))?;
+                round.expect(owner, reply_use);
                 Some(batch)
             }
             None => {
                 let batch = self.batch_with_room(owner);
                 round.parts.push(Part { owner, requests: batch.requests.len(), text: batch.text.len() });
-                round.expect(owner, piece);
+                round.expect(owner, reply_use);
                 Some(batch)
             }
         }
@@ -147,18 +147,18 @@ impl Kv {
         &mut self,
         needs: &ShardSet,
         round: &mut Option<Box<Round>>,
-        piece: Piece,
+        reply_use: ReplyUse,
     ) -> Option<&mut RemoteBatch> {
         let mut shards = needs.iter();
         let (Some(owner), None) = (shards.next(), shards.next()) else { return None };
-        if owner == self.worker { None } else { self.batch_to(owner, round, piece) }
+        if owner == self.worker { None } else { self.batch_to(owner, round, reply_use) }
     }
 
     /// Returns true if `owner` has room for another request of the client with `round`.
     pub(in crate::service) fn has_room_at(&self, owner: usize, round: Option<&Round>) -> bool {
         round
             .and_then(|round| round.parts.iter().find(|part| part.owner == owner))
-            .is_none_or(|part| self.batches[owner].as_ref().is_some_and(|batch| batch.has_room_behind(part)))
+            .is_none_or(|part| self.batches[owner].as_ref().is_some_and(|batch| batch.has_room_after(part)))
     }
 
     /// Begins a round, unless there is one. A request for another worker must follow.
@@ -172,7 +172,7 @@ impl Kv {
     fn begin_round<'a>(&mut self, round: &'a mut Option<Box<Round>>) -> &'a mut Round {
         let round = round.insert(self.idle_rounds.pop().unwrap_or_default());
         if !self.replies.is_empty() {
-            round.hold(self.worker, self.replies.mark(), Piece::Text);
+            round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
         }
         round
     }
@@ -350,7 +350,7 @@ impl RemoteBatch {
 
     /// Returns true if there is room for another request of the client with `part`.
     #[inline]
-    fn has_room_behind(&self, part: &Part) -> bool {
+    fn has_room_after(&self, part: &Part) -> bool {
         self.text.len() - part.text < MAX_TEXT && self.requests.len() - part.requests < MAX_REQUESTS
     }
 

@@ -158,8 +158,8 @@ impl Kv {
                 self.run_remote(request, bytes, hint, &mut stored, &mut session);
                 if session.is_paused() {
                     let unfinished = self.long_work.unfinished.take().into_iter();
-                    let behind = requests[at..].iter().take_while(|request| is_same(request)).count();
-                    let of_client = first_of_client..at + behind;
+                    let rest = requests[at..].iter().take_while(|request| is_same(request)).count();
+                    let of_client = first_of_client..at + rest;
                     let paused = std::mem::replace(&mut session, Kv::remote_session(self.now));
                     if of_client.len() == requests.len() {
                         *done = at;
@@ -169,7 +169,7 @@ impl Kv {
                     }
                     let mut part = RemoteBatch::part(requests, text, of_client);
                     (part.sender, part.number, part.done) = (*sender, *number, at - first_of_client);
-                    let count = requests[at + 1..at + behind].iter().filter(|next| next.form == Form::Stored).count();
+                    let count = requests[at + 1..at + rest].iter().filter(|next| next.form == Form::Stored).count();
                     part.stored = unfinished.chain(stored.by_ref().take(count)).collect();
                     part.session = Some(Box::new(paused));
                     let end = Some(self.replies.mark()).filter(|_| !self.replies.is_discarded());
