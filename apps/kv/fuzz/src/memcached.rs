@@ -2,14 +2,8 @@
 //! values.
 
 use super::cuts::Cuts;
+use super::resp::long;
 use linerate_kv::memcached::{Data, InvalidInput, Limits, Parsed, Parser};
-use linerate_kv::store::{Config, LongWriter, Store};
-use std::cell::RefCell;
-
-thread_local! {
-    /// Store of long values.
-    static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
-}
 
 /// Item limit.
 const ITEM: usize = 3000;
@@ -68,25 +62,22 @@ struct Reader {
     parser: Parser,
     /// Incomplete request.
     data: Vec<u8>,
-    /// Long value being received, the number of missing bytes, and the bytes after it.
-    apart: Option<(LongWriter, usize, Vec<u8>)>,
+    /// Long value being received with its line end, and its length.
+    long: Option<(Vec<u8>, usize)>,
     requests: Vec<(String, Body)>,
 }
 
 impl Reader {
     fn read(&mut self, mut part: &[u8], limits: Limits) -> Result<(), InvalidInput> {
-        if let Some((mut writer, missing, mut end)) = self.apart.take() {
-            let n = part.len().min(missing);
-            writer.fill(&part[..n]);
-            part = &part[n..];
-            let n_end = part.len().min(2 - end.len());
-            end.extend_from_slice(&part[..n_end]);
-            part = &part[n_end..];
-            let Ok(whole_end) = <[u8; 2]>::try_from(&end[..]) else {
-                self.apart = Some((writer, missing - n, end));
+        if let Some((mut bytes, len)) = self.long.take() {
+            let (more, rest) = part.split_at(part.len().min(len + 2 - bytes.len()));
+            bytes.extend(more);
+            let Ok(end) = <[u8; 2]>::try_from(bytes.get(len..).unwrap_or_default()) else {
+                self.long = Some((bytes, len));
                 return Ok(());
             };
-            self.parser.give(writer.finish(), whole_end);
+            self.parser.give(long(&bytes[..len]), end);
+            part = rest;
         }
         self.data.extend_from_slice(part);
         while !self.data.is_empty() {
@@ -117,11 +108,7 @@ impl Reader {
                         self.parser.refuse(len + 2);
                         continue;
                     }
-                    let mut writer = STORE.with_borrow_mut(|store| store.long(len, 0)).expect("an item is small");
-                    let begun = self.data.split_off(at);
-                    let (value, end) = begun.split_at(begun.len().min(len));
-                    writer.fill(value);
-                    self.apart = Some((writer, len - value.len(), end.to_vec()));
+                    self.long = Some((self.data.split_off(at), len));
                     return Ok(());
                 }
             };

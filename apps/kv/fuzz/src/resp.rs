@@ -2,13 +2,8 @@
 
 use super::cuts::Cuts;
 use linerate_kv::resp::{Limits, Parsed, Parser, ProtocolError};
-use linerate_kv::store::{Config, LongWriter, Store};
-use std::cell::RefCell;
-
-thread_local! {
-    /// Store of long arguments.
-    static STORE: RefCell<Store> = RefCell::new(Store::new(&Config::new(8 << 20), 0));
-}
+use linerate_kv::value::Long;
+use linerate_service::Bytes;
 
 /// Limit of an argument.
 const BULK: usize = 100_000;
@@ -22,7 +17,7 @@ pub fn resp(data: &[u8]) {
     for parts in [&some, &bytes] {
         assert_eq!(requests(parts, limits), expected);
     }
-    let limits = Limits { long: cuts.long, ..limits };
+    let limits = Limits { long: cuts.long, apart: cuts.bits & 2 != 0, ..limits };
     for parts in [&whole, &some, &bytes] {
         assert_eq!(requests(parts, limits), expected, "threshold {}", cuts.long);
     }
@@ -46,22 +41,22 @@ struct Reader {
     parser: Parser,
     /// Incomplete request.
     data: Vec<u8>,
-    /// Long value being received, and its missing bytes including the line end.
-    apart: Option<(LongWriter, usize)>,
+    /// Long value being received with its line end, and its length.
+    long: Option<(Vec<u8>, usize)>,
     requests: Vec<Vec<Vec<u8>>>,
 }
 
 impl Reader {
     fn read(&mut self, mut part: &[u8], limits: Limits) -> Result<(), ProtocolError> {
-        if let Some((mut writer, missing)) = self.apart.take() {
-            let n = part.len().min(missing);
-            writer.fill(&part[..n]);
-            if n < missing {
-                self.apart = Some((writer, missing - n));
+        if let Some((mut bytes, len)) = self.long.take() {
+            let (more, rest) = part.split_at(part.len().min(len + 2 - bytes.len()));
+            bytes.extend(more);
+            if bytes.len() < len + 2 {
+                self.long = Some((bytes, len));
                 return Ok(());
             }
-            self.parser.give(writer.finish());
-            part = &part[n..];
+            self.parser.give(long(&bytes[..len]));
+            part = rest;
         }
         self.data.extend_from_slice(part);
         // A long value may complete a request without further bytes.
@@ -79,16 +74,23 @@ impl Reader {
                     return Ok(());
                 }
                 Parsed::Long { at, len } => {
-                    assert!(at <= self.data.len() && len >= limits.long && self.data.len() < at + len + 2);
-                    // Without memory, it is parsed like any other argument.
-                    let Ok(mut writer) = STORE.with_borrow_mut(|store| store.long(len, 0)) else { continue };
-                    let begun = self.data.split_off(at);
-                    writer.fill(&begun);
-                    self.apart = Some((writer, len + 2 - begun.len()));
-                    return Ok(());
+                    assert!(at <= self.data.len() && len >= limits.long);
+                    assert!(limits.apart || self.data.len() < at + len + 2);
+                    let bytes = self.data.split_off(at);
+                    if bytes.len() < len + 2 {
+                        self.long = Some((bytes, len));
+                        return Ok(());
+                    }
+                    self.parser.give(long(&bytes[..len]));
+                    self.data.extend(&bytes[len + 2..]);
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Returns `bytes` as a long value.
+pub fn long(bytes: &[u8]) -> Long {
+    Long::from_parts((!bytes.is_empty()).then(|| Bytes::from(bytes.to_vec())))
 }

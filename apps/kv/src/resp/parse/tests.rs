@@ -136,83 +136,6 @@ fn huge_count_allocates_nothing() {
     assert!(parser.args.capacity() <= KEPT);
 }
 
-fn long(bytes: &[u8]) -> Long {
-    Long::from_parts([Bytes::from(bytes.to_vec())])
-}
-
-/// Returns the arguments of `bytes`, received in parts that end at `cuts`, and the number of long arguments taken out.
-fn received(bytes: &[u8], cuts: &[usize], limits: Limits) -> (Vec<Vec<u8>>, usize) {
-    let mut parser = Parser::default();
-    let mut apart = 0;
-    let mut data = Vec::new();
-    let mut rest = bytes;
-    // Long value being received with its line end, and its length.
-    let mut taken: Option<(Vec<u8>, usize)> = None;
-    let mut at = 0;
-    for end in cuts.iter().copied().chain([bytes.len()]) {
-        let (mut come, later) = rest.split_at(end.saturating_sub(at).min(rest.len()));
-        at += come.len();
-        rest = later;
-        while !come.is_empty() {
-            if let Some((mut value, len)) = taken.take() {
-                let (more, next) = come.split_at(come.len().min(len + 2 - value.len()));
-                value.extend(more);
-                come = next;
-                if value.len() < len + 2 {
-                    taken = Some((value, len));
-                    continue;
-                }
-                parser.give(long(&value[..len]));
-            }
-            data.extend(std::mem::take(&mut come));
-            loop {
-                match parser.parse(&data, limits).unwrap() {
-                    Parsed::Request(end) => {
-                        assert_eq!((end, rest.len()), (data.len(), 0));
-                        let args = parser.args(&data);
-                        assert_eq!(args.longs().count(), apart);
-                        return (args.to_whole().args().iter().map(<[u8]>::to_vec).collect(), apart);
-                    }
-                    Parsed::Partial(_) => break,
-                    Parsed::Long { at, len } => {
-                        apart += 1;
-                        let begun = data.split_off(at);
-                        if begun.len() < len + 2 {
-                            taken = Some((begun, len));
-                            break;
-                        }
-                        parser.give(long(&begun[..len]));
-                        data.extend(&begun[len + 2..]);
-                    }
-                }
-            }
-        }
-    }
-    panic!("a request has no end");
-}
-
-proptest! {
-    /// Long arguments that are taken out have the same bytes.
-    #[test]
-    fn long_arguments_are_taken_out_independent_of_cuts(
-        args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 1..6),
-        mut cuts in prop::collection::vec(0..300usize, 0..12),
-    ) {
-        let bytes = encoded(&args);
-        cuts.sort();
-        let limits = Limits { long: 20, ..KNOWN };
-        let longs = args[1..].iter().filter(|arg| arg.len() >= 20).count();
-        prop_assert_eq!(received(&bytes, &cuts, limits).0, args.clone());
-        let each: Vec<usize> = (0..bytes.len()).collect();
-        prop_assert_eq!(received(&bytes, &each, limits), (args.clone(), longs));
-        // Complete arguments as well.
-        let limits = Limits { apart: true, ..limits };
-        for cuts in [&cuts[..], &[], &each] {
-            prop_assert_eq!(received(&bytes, cuts, limits), (args.clone(), longs));
-        }
-    }
-}
-
 #[test]
 fn long_argument_not_taken_out_is_parsed_like_others() {
     let mut parser = Parser::default();
@@ -234,7 +157,7 @@ fn long_argument_is_released_with_its_request() {
     let limits = Limits { long: 10, ..KNOWN };
     let data = b"*2\r\n$4\r\nECHO\r\n$10\r\n";
     assert_eq!(parser.parse(data, limits), Ok(Parsed::Long { at: data.len(), len: 10 }));
-    parser.give(long(b"0123456789"));
+    parser.give(Long::from_parts([Bytes::from(b"0123456789".to_vec())]));
     assert_eq!(parser.parse(data, limits), Ok(Parsed::Request(data.len())));
     let args = parser.args(data);
     assert_eq!((args.len(), args.longs().collect::<Vec<_>>(), &args[1]), (2, vec![1], &b""[..]));
