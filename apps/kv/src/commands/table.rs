@@ -264,7 +264,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("rename", 3, WRITE | KEY | SIZED, keys::rename).keys(1, 2, 1, "RW access delete,OW update"),
     C::new("renamenx", 3, WRITE | FAST | KEY | SIZED, keys::renamenx).keys(1, 2, 1, "RW access delete,OW insert"),
     C::new("copy", -3, MORE | KEY | SIZED, keys::copy).keys(1, 2, 1, "RO access,OW update").shard_use(ShardUse::Copy),
-    C::new("object", -2, 0, dataset::materialized).subcommands(&[
+    C::new("object", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("object|encoding", 3, READ | KEY, keys::encoding).keys(2, 2, 1, "RO"),
         C::new("object|freq", 3, READ | KEY, keys::frequency).keys(2, 2, 1, "RO"),
         C::new("object|refcount", 3, READ | KEY, keys::reference_count).keys(2, 2, 1, "RO"),
@@ -308,7 +308,7 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("select", 2, LIVE | FAST | CLIENT, connection::select).shard_use(ShardUse::Select),
     C::new("auth", -2, FIRST | Flags::NOT_PAUSED, connection::auth),
     C::new("hello", -1, FIRST | Flags::NOT_PAUSED, connection::hello),
-    C::new("client", -2, 0, dataset::materialized).subcommands(&[
+    C::new("client", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("client|id", 2, OF_CLIENT, clients::id),
         C::new("client|info", 2, OF_CLIENT, clients::info),
         C::new("client|list", -2, ADMIN | CLIENT | Flags::CLIENTS | SIZED, clients::list),
@@ -327,18 +327,18 @@ pub(super) static COMMANDS: &[Command] = &[
         C::new("command|count", 2, LIVE | CLIENT, command_docs::count),
         C::new("command|info", -2, LIVE | CLIENT, command_docs::info),
     ]),
-    C::new("config", -2, 0, dataset::materialized).subcommands(&[
+    C::new("config", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("config|get", -3, ADMIN, config::get),
         C::new("config|set", -4, ADMIN, config::set),
         C::new("config|resetstat", 2, ADMIN, config::resetstat),
     ]),
     C::new("info", -1, LIVE | Flags::DANGEROUS | SIZED, info::info),
-    C::new("slowlog", -2, 0, dataset::materialized).subcommands(&[
+    C::new("slowlog", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("slowlog|get", -2, LIVE | Flags::ADMIN, slowlog::get),
         C::new("slowlog|len", 2, LIVE | Flags::ADMIN, slowlog::len),
         C::new("slowlog|reset", 2, LIVE | Flags::ADMIN, slowlog::reset),
     ]),
-    C::new("cluster", -2, 0, dataset::materialized).subcommands(&[
+    C::new("cluster", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("cluster|countkeysinslot", 3, STALE | SIZED, cluster::count_keys_in_slot).shard_use(ShardUse::Node),
         C::new("cluster|getkeysinslot", 4, STALE | SIZED, cluster::get_keys_in_slot).shard_use(ShardUse::Node),
         C::new("cluster|info", 2, STALE, cluster::info),
@@ -356,21 +356,21 @@ pub(super) static COMMANDS: &[Command] = &[
     C::new("time", 1, LIVE | FAST, dataset::time),
     C::new("linerate.export", 1, LIVE | FAST, dataset::export),
     C::new("linerate.counter", -1, LIVE | FAST, dataset::counter),
-    C::new("memory", -2, 0, dataset::materialized).subcommands(&[
+    C::new("memory", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("memory|usage", -3, READ, keys::memory_usage).keys(2, 2, 1, "RO"),
         C::new("memory|stats", 2, 0, absent::memory_stats),
     ]),
     // Features that this server does not have.
-    C::new("function", -2, 0, dataset::materialized).subcommands(&[
+    C::new("function", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("function|flush", -2, WRITE | SCRIPT, absent::function_flush),
         C::new("function|list", -2, SCRIPT, absent::function_list),
         C::new("function|stats", 2, SCRIPT | Flags::ALLOW_BUSY, absent::function_stats),
     ]),
-    C::new("script", -2, 0, dataset::materialized).subcommands(&[
+    C::new("script", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("script|flush", -2, SCRIPT, absent::script_flush),
         C::new("script|exists", -3, SCRIPT, absent::script_exists),
     ]),
-    C::new("latency", -2, 0, dataset::materialized).subcommands(&[
+    C::new("latency", -2, 0, dataset::needs_subcommand).subcommands(&[
         C::new("latency|latest", 2, ADMIN, absent::no_events),
         C::new("latency|history", 3, ADMIN, absent::no_events),
         C::new("latency|reset", -2, ADMIN, absent::latency_reset),

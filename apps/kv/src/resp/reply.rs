@@ -66,6 +66,11 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
+    /// Writes bulk strings, one after another.
+    pub fn bulks<const N: usize>(&mut self, all: [&str; N]) {
+        all.into_iter().for_each(|text| self.bulk(text.as_bytes()));
+    }
+
     pub fn bulk_number(&mut self, number: i64) {
         self.bulk(&number::Digits::of(number));
     }

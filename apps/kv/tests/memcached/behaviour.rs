@@ -4,40 +4,6 @@ use super::client::{Client, NOW};
 use linerate_kv::store::{Config, Evictable, EvictionPolicy};
 
 #[test]
-fn values_are_stored_with_flags() {
-    for mut client in Client::each() {
-        client.expect("set a 7 0 2|hi", "STORED");
-        client.expect("get a b a", "VALUE a 7 2|hi|VALUE a 7 2|hi|END");
-        client.expect("add a 0 0 1|x", "NOT_STORED");
-        client.expect("replace b 0 0 1|x", "NOT_STORED");
-        client.expect("append a 9 9 1|!", "STORED");
-        client.expect("prepend a 9 9 1|>", "STORED");
-        client.expect("get a", "VALUE a 7 4|>hi!|END");
-        client.expect("append b 0 0 1|x", "NOT_STORED");
-        client.expect("delete a", "DELETED");
-        client.expect("delete a", "NOT_FOUND");
-        client.expect("set a 0 0 1 noreply|x", "");
-        client.expect("get a", "VALUE a 0 1|x|END");
-    }
-}
-
-#[test]
-fn cas_replaces_only_the_seen_value() {
-    for mut client in Client::each() {
-        client.expect("cas a 0 0 1 1|x", "NOT_FOUND");
-        client.expect("ms a 1 c|x", "HD c1");
-        client.expect("cas a 0 0 1 2|y", "EXISTS");
-        client.expect("cas a 0 0 1 1|y", "STORED");
-        client.expect("gets a", "VALUE a 0 1 2|y|END");
-        client.expect("ms a 1 C1 c|z", "EX c0");
-        client.expect("ms a 1 C2 c k|z", "HD c3 ka");
-        client.expect("ms a 1 C2 I|s", "HD");
-        client.expect("mg a v c", "VA 1 c4 X W|s");
-        client.expect("mg a v c", "VA 1 c4 Z X|s");
-    }
-}
-
-#[test]
 fn numbers_wrap_at_64_bits_and_keep_their_length() {
     for mut client in Client::each() {
         client.expect("set a 0 0 2|10", "STORED");

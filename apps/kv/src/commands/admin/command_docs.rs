@@ -91,17 +91,13 @@ fn describe_keys(command: &Command, at: usize, of: usize, access: &str, reply: &
     names(access.split(' '), reply);
     reply.bulk(b"begin_search");
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"index");
-    reply.bulk(b"spec");
+    reply.bulks(["type", "index", "spec"]);
     reply.map(1);
     reply.bulk(b"index");
     reply.count(usize::from(command.first) + at);
     reply.bulk(b"find_keys");
     reply.map(2);
-    reply.bulk(b"type");
-    reply.bulk(b"range");
-    reply.bulk(b"spec");
+    reply.bulks(["type", "range", "spec"]);
     reply.map(3);
     reply.bulk(b"lastkey");
     // Relative to the first key, unless it counts from the end.

@@ -8,7 +8,7 @@ use crate::store::DATABASES;
 use linerate_service::RemoteAddr;
 
 /// Rejects a command that needs a subcommand.
-pub fn materialized(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> CommandResult {
+pub fn needs_subcommand(_: &mut Context<'_, '_>, request: &Request<'_>, _: &mut Reply<'_>) -> CommandResult {
     Err(request.arity())
 }
 
@@ -111,26 +111,6 @@ pub fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 #[cfg(test)]
 mod tests {
     use crate::commands::testing::TestClient;
-
-    #[test]
-    fn flushdb_empties_one_database_and_flushall_all() {
-        for mut client in TestClient::each() {
-            for database in 0..3 {
-                client.expect(&format!("select {database}"), "+OK");
-                (0..20).for_each(|n| client.expect(&format!("set {n} x"), "+OK"));
-                client.expect("dbsize", ":20");
-            }
-            client.expect("flushdb", "+OK");
-            client.expect("dbsize", ":0");
-            client.expect("select 0", "+OK");
-            client.expect("dbsize", ":20");
-            client.expect("flushdb foo", "-ERR syntax error");
-            client.expect("flushall async sync", "-ERR syntax error");
-            client.expect("flushall ASYNC", "+OK");
-            client.expect("select 1", "+OK");
-            client.expect("dbsize", ":0");
-        }
-    }
 
     #[test]
     fn export_is_nil_if_nothing_is_exported() {

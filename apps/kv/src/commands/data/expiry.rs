@@ -160,39 +160,6 @@ mod tests {
     }
 
     #[test]
-    fn expiry_in_the_past_removes_key() {
-        for mut client in TestClient::each() {
-            for command in ["expire a -1", "expire a 0", "pexpire a -5", "expireat a 1", "pexpireat a -9"] {
-                client.expect("set a 1", "+OK");
-                client.expect(command, ":1");
-                client.expect("exists a", ":0");
-            }
-            client.expect("expire a 9223372036854775807", "-ERR invalid expire time in 'expire' command");
-            client.expect("expire a -9223372036854775807", "-ERR invalid expire time in 'expire' command");
-            client.expect("pexpire a 9223372036854775807", "-ERR invalid expire time in 'pexpire' command");
-            client.expect("expire a x", "-ERR value is not an integer or out of range");
-        }
-    }
-
-    #[test]
-    fn expire_honours_conditions() {
-        for mut client in TestClient::each() {
-            client.expect("set a 1", "+OK");
-            client.expect("expire a 100 xx", ":0");
-            client.expect("expire a 100 gt", ":0");
-            client.expect("expire a 100 lt", ":1");
-            client.expect("expire a 200 nx", ":0");
-            client.expect("expire a 200 lt", ":0");
-            client.expect("expire a 200 gt xx", ":1");
-            client.expect("expire a 200 gt", ":0");
-            client.expect("ttl a", ":200");
-            client.expect("expire a 1 nx gt", "-ERR NX and XX, GT or LT options at the same time are not compatible");
-            client.expect("expire a 1 gt lt", "-ERR GT and LT options at the same time are not compatible");
-            client.expect("expire a 1 foo", "-ERR Unsupported option foo");
-        }
-    }
-
-    #[test]
     fn expiry_beyond_limit_is_reduced_to_it() {
         for mut client in TestClient::each() {
             client.expect("set a 1 pxat 9223372036854775807", "+OK");

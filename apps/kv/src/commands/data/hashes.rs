@@ -235,44 +235,6 @@ mod tests {
     use crate::commands::testing::TestClient;
 
     #[test]
-    fn hash_fields_are_set_read_and_deleted() {
-        for mut client in TestClient::each() {
-            client.expect("hset h a 1 b 2", ":2");
-            client.expect("hset h b 3 c 4", ":1");
-            client.expect("hmset h d 5", "+OK");
-            client.expect("hsetnx h d 6", ":0");
-            client.expect("hsetnx h e 6", ":1");
-            client.expect("hget h b", "$1 3");
-            client.expect("hget h nosuch", "$-1");
-            client.expect("hget nosuch f", "$-1");
-            client.expect("hmget h a x c", "*3 $1 1 $-1 $1 4");
-            client.expect("hmget nosuch a", "*1 $-1");
-            client.expect("hlen h", ":5");
-            client.expect("hexists h a", ":1");
-            client.expect("hstrlen h a", ":1");
-            client.expect("hdel h a b c x", ":3");
-            client.expect("hdel h d e", ":2");
-            client.expect("exists h", ":0");
-            client.expect("hset h a", "-ERR wrong number of arguments for 'hset' command");
-            client.expect("hset h a 1 b", "-ERR wrong number of arguments for 'hset' command");
-        }
-    }
-
-    #[test]
-    fn hgetall_is_a_map_in_resp3() {
-        for mut client in TestClient::each() {
-            client.expect("hgetall h", "*0");
-            client.expect("hset h a 1", ":1");
-            client.expect("hgetall h", "*2 $1 a $1 1");
-            client.expect("hkeys h", "*1 $1 a");
-            client.expect("hvals h", "*1 $1 1");
-            client.run("hello 3");
-            client.expect("hgetall h", "%1 $1 a $1 1");
-            client.expect("hkeys nosuch", "*0");
-        }
-    }
-
-    #[test]
     fn hset_of_more_fields_than_memory_sets_none() {
         for mut client in TestClient::each() {
             client.expect("hset h f v", ":1");
@@ -282,23 +244,6 @@ mod tests {
             assert_eq!(refused, "-OOM command not allowed when used memory > 'maxmemory'.");
             client.expect("hgetall h", "*2 $1 f $1 v");
             client.expect("hset nosuch a 1 b", "-ERR wrong number of arguments for 'hset' command");
-        }
-    }
-
-    #[test]
-    fn hincrby_counts_and_rejects_other_values() {
-        for mut client in TestClient::each() {
-            client.expect("hincrby h a 5", ":5");
-            client.expect("hincrby h a -7", ":-2");
-            client.expect("hset h b x c 9223372036854775807", ":2");
-            client.expect("hincrby h b 1", "-ERR hash value is not an integer");
-            client.expect("hincrby h c 1", "-ERR increment or decrement would overflow");
-            client.expect("hincrby h a x", "-ERR value is not an integer or out of range");
-            client.expect("set s 1", "+OK");
-            for command in ["hget s f", "hset s f v", "hlen s", "hgetall s", "hincrby s f 1", "hscan s 0", "hmget s f"]
-            {
-                client.expect(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
-            }
         }
     }
 }

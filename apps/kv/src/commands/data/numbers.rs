@@ -75,24 +75,6 @@ mod tests {
     use crate::commands::testing::TestClient;
 
     #[test]
-    fn incr_and_decr_stay_within_64_bits() {
-        for mut client in TestClient::each() {
-            client.expect("incr a", ":1");
-            client.expect("decrby a 11", ":-10");
-            client.expect("incrby a 9223372036854775807", ":9223372036854775797");
-            client.expect("incrby a 11", "-ERR increment or decrement would overflow");
-            client.expect("decrby a -9223372036854775808", "-ERR decrement would overflow");
-            client.expect("incrby a 1.5", "-ERR value is not an integer or out of range");
-            client.expect("set b x ex 100", "+OK");
-            client.expect("incr b", "-ERR value is not an integer or out of range");
-            client.expect("set b 5 ex 100", "+OK");
-            client.expect("decr b", ":4");
-            client.expect("ttl b", ":100");
-            client.expect("object encoding b", "$3 int");
-        }
-    }
-
-    #[test]
     fn incrbyfloat_adds_doubles() {
         for mut client in TestClient::each() {
             client.expect("set a 10.50", "+OK");

@@ -345,12 +345,6 @@ mod tests {
             assert!(keys.starts_with("*10 "), "{keys}");
             assert!(client.run("keys *").starts_with("*301 "));
             assert!(client.run("randomkey").contains(' '));
-            client.expect("scan x", "-ERR invalid cursor");
-            client.expect("scan 18446744073709551616", "-ERR invalid cursor");
-            client.expect("scan 0 count 0", "-ERR syntax error");
-            client.expect("scan 0 count x", "-ERR value is not an integer or out of range");
-            client.expect("scan 0 match", "-ERR syntax error");
-            client.expect("scan 0 foo 1", "-ERR syntax error");
             for n in 0..1000u64 {
                 // Any cursor is safe.
                 client.run(&format!("scan {}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
@@ -367,9 +361,6 @@ mod tests {
             (0..300).for_each(|n| drop(client.run(&format!("hset h f{n} v{n}"))));
             assert_eq!(scanned(&mut client, "hscan h", "").len(), 600);
             assert_eq!(scanned(&mut client, "hscan h", "match f1?").len(), 20);
-            client.expect("hscan nosuch 0 foo", "*2 $1 0 *0");
-            client.expect("hscan h 0 type hash", "-ERR syntax error");
-            client.expect("hscan nosuch x", "-ERR invalid cursor");
         }
     }
 

@@ -302,52 +302,6 @@ mod tests {
     }
 
     #[test]
-    fn set_honours_conditions_and_expiry() {
-        for mut client in TestClient::each() {
-            client.expect("set a 1", "+OK");
-            client.expect("set a 2 nx", "$-1");
-            client.expect("set b 2 xx", "$-1");
-            client.expect("set a 3 xx get", "$1 1");
-            client.expect("set c 3 nx get", "$-1");
-            client.expect("get c", "$1 3");
-            client.expect("set a 4 px 1500", "+OK");
-            client.expect("set a 5 keepttl", "+OK");
-            client.expect("pttl a", ":1500");
-            client.expect("set a 6", "+OK");
-            client.expect("pttl a", ":-1");
-            client.expect("set a 6 ex 10 px 10", "-ERR syntax error");
-            client.expect("set a 6 ex 0", "-ERR invalid expire time in 'set' command");
-            client.expect("set a 6 ex 9223372036854775807", "-ERR invalid expire time in 'set' command");
-            client.expect("set a 6 ex x", "-ERR value is not an integer or out of range");
-            client.expect("setex a 2 x", "+OK");
-            client.wait(2000);
-            client.expect("get a", "$-1");
-            client.expect("psetex a 0 x", "-ERR invalid expire time in 'psetex' command");
-        }
-    }
-
-    #[test]
-    fn getset_getex_and_getdel_return_old_value() {
-        for mut client in TestClient::each() {
-            client.expect("getset a 1", "$-1");
-            client.expect("getset a 2", "$1 1");
-            client.expect("getex a px 100", "$1 2");
-            client.expect("pttl a", ":100");
-            client.expect("getex a persist", "$1 2");
-            client.expect("pttl a", ":-1");
-            client.expect("getex a pxat 1", "$1 2");
-            client.expect("get a", "$-1");
-            client.expect("set a 3", "+OK");
-            client.expect("getdel a", "$1 3");
-            client.expect("getdel a", "$-1");
-            client.expect("hset h f v", ":1");
-            for command in ["get h", "getset h 1", "getdel h", "getex h", "append h x", "strlen h", "set h x get"] {
-                client.expect(command, "-WRONGTYPE Operation against a key holding the wrong kind of value");
-            }
-        }
-    }
-
-    #[test]
     fn mset_of_more_values_than_memory_sets_none() {
         for mut client in TestClient::each() {
             client.fill();
@@ -358,36 +312,6 @@ mod tests {
                 (0..60).for_each(|n| client.expect(&format!("exists new{n}"), ":0"));
             }
             client.expect(&format!("set new0 {}", "v".repeat(900)), "+OK");
-        }
-    }
-
-    #[test]
-    fn mset_sets_all_and_msetnx_all_or_none() {
-        for mut client in TestClient::each() {
-            client.expect("mset a 1 b 2 c 3 d 4", "+OK");
-            client.expect("mget a b nosuch c d", "*5 $1 1 $1 2 $-1 $1 3 $1 4");
-            client.expect("msetnx e 1 a 2", ":0");
-            client.expect("get e", "$-1");
-            client.expect("msetnx e 1 f 2", ":1");
-            client.expect("mset a 1 b", "-ERR wrong number of arguments for 'mset' command");
-            client.expect("msetnx a 1 b", "-ERR wrong number of arguments for 'msetnx' command");
-        }
-    }
-
-    #[test]
-    fn append_setrange_and_getrange_handle_parts() {
-        for mut client in TestClient::each() {
-            client.expect("append a Hello", ":5");
-            client.expect("append a World", ":10");
-            client.expect("setrange a 5 _", ":10");
-            client.expect("getrange a 3 -3", "$5 lo_or");
-            client.expect("setrange a 12 x", ":13");
-            client.expect("strlen a", ":13");
-            client.expect("setrange nosuch 3 \"\"", ":0");
-            client.expect("exists nosuch", ":0");
-            client.expect("setrange a -1 x", "-ERR offset is out of range");
-            client.expect("setrange a 536870912 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-            client.expect("getrange nosuch 0 -1", "$0");
         }
     }
 }

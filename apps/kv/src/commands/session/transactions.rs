@@ -132,57 +132,6 @@ mod tests {
     use crate::shards::Placement;
 
     #[test]
-    fn commands_are_queued_and_run_together() {
-        for mut client in TestClient::each() {
-            client.expect("multi", "+OK");
-            client.expect("set a 1", "+QUEUED");
-            client.expect("incr a", "+QUEUED");
-            client.expect("hget a f", "+QUEUED");
-            client.expect("select 3", "+QUEUED");
-            client.expect("set b 2", "+QUEUED");
-            client.expect("copy b c db 5", "+QUEUED");
-            client.expect("get nosuch", "+QUEUED");
-            assert!(client.session.queued_bytes() > 0);
-            client.expect(
-                "exec",
-                "*7 +OK :2 -WRONGTYPE Operation against a key holding the wrong kind of value +OK +OK :1 $-1",
-            );
-            client.expect("get b", "$1 2");
-            client.expect("select 5", "+OK");
-            client.expect("get c", "$1 2");
-            client.expect("multi", "+OK");
-            client.expect("exec", "*0");
-        }
-    }
-
-    #[test]
-    fn rejected_command_aborts_transaction() {
-        for mut client in TestClient::each() {
-            for wrong in ["nosuch", "get", "client foo"] {
-                client.expect("multi", "+OK");
-                client.expect("set a 1", "+QUEUED");
-                assert!(client.run(wrong).starts_with("-ERR "));
-                client.expect("exec", "-EXECABORT Transaction discarded because of previous errors.");
-            }
-            client.expect("exists a", ":0");
-            client.expect("exec", "-ERR EXEC without MULTI");
-            client.expect("discard", "-ERR DISCARD without MULTI");
-            client.expect("multi", "+OK");
-            // These commands are not queued.
-            client.expect("multi", "-ERR MULTI calls can not be nested");
-            client.expect("watch a", "-ERR WATCH inside MULTI is not allowed");
-            client.expect("exec", "*0");
-            client.expect("multi", "+OK");
-            client.expect("set a 1", "+QUEUED");
-            client.expect("discard", "+OK");
-            client.expect("exists a", ":0");
-            client.expect("multi", "+OK");
-            client.expect("reset", "+RESET");
-            client.expect("exists a", ":0");
-        }
-    }
-
-    #[test]
     fn change_of_watched_key_aborts_transaction() {
         for mut client in TestClient::each() {
             let change =
