@@ -5,14 +5,13 @@ mod lookahead;
 mod remote;
 
 use crate::cluster::NO_SHARD;
-use crate::commands::{CommandType, FastCommand};
+use crate::commands::{CommandType, FastCommand, Session};
 use crate::resp::bulk::{bulk_len, write_bulk};
 use crate::resp::{OK, Protocol};
 use crate::service::Kv;
-use crate::service::conn::gather::ReplyUse;
 use crate::service::conn::{Client, ProtocolState};
-use crate::service::workers::routed::{GROUP, Operation, Routed, set};
-use crate::store::{Key, LONG_THRESHOLD, LocationHint};
+use crate::service::workers::routed::{GROUP, Operation, Routed, get, set};
+use crate::store::{Key, LONG_THRESHOLD, LocationHint, Store};
 use crate::value::Sink;
 use linerate_service::{ConnId, Transport};
 use std::ops::Range;
@@ -294,6 +293,14 @@ pub(super) struct ParsedAhead {
     owner: u8,
 }
 
+impl ParsedAhead {
+    #[inline(always)]
+    fn prefetch_item(&mut self, store: &Store) {
+        self.hint = store.location_hint(self.hash);
+        store.prefetch_item(self.hint);
+    }
+}
+
 impl Kv {
     /// Parses the next requests of the first clients in `readable` and prefetches their items. Returns the number of
     /// clients examined, and whether all of them are known.
@@ -416,15 +423,11 @@ impl Kv {
     pub(super) fn prefetch_items(&mut self, first: usize) {
         self.prefetch_indexes();
         if let Some(store) = &self.stores[self.worker] {
-            let fetch = |ahead: &mut ParsedAhead| {
-                ahead.hint = store.location_hint(ahead.hash);
-                store.prefetch_item(ahead.hint);
-            };
             let (own, ahead) = (self.worker as u8, self.ahead[first..].iter_mut());
-            if !self.is_routed {
-                ahead.for_each(fetch);
+            if self.is_routed {
+                ahead.filter(|ahead| ahead.owner == own).for_each(|ahead| ahead.prefetch_item(store));
             } else {
-                ahead.filter(|ahead| ahead.owner == own).for_each(fetch);
+                ahead.for_each(|ahead| ahead.prefetch_item(store));
             }
         }
     }
@@ -461,43 +464,53 @@ impl Kv {
         }
     }
 
-    /// Executes the requests parsed ahead for `client`, or sends them to the workers of their keys. Returns true if that
-    /// succeeded for all.
+    /// Executes the requests parsed ahead for `client`. Returns true if all were executed.
     pub(super) fn execute_ahead(&mut self, net: &mut impl Transport, client: &mut Client) -> bool {
         let ahead = std::mem::take(&mut client.ahead);
-        let Client { conn, protocol_state, round, .. } = client;
-        let ProtocolState::Resp { session, .. } = protocol_state else { return false };
-        let data = net.peek(*conn);
-        let (mut used, end) = (0, ahead.end);
-        let mut last = None;
-        for at in ahead {
-            let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
-            let bytes = &data[used..];
-            let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
-            let routed = fast.routed(key, session.protocol(), bytes);
-            if usize::from(owner) == self.worker {
-                if !self.run_routed(&routed, hint) {
-                    break;
+        if self.is_routed {
+            return self.execute_routed(net, client, ahead);
+        }
+        let ProtocolState::Resp { session, .. } = &mut client.protocol_state else { return false };
+        let Some((used, is_all)) = self.execute(session, net.peek(client.conn), ahead) else { return false };
+        self.server.read(used);
+        net.consume(client.conn, used);
+        self.reply(net, client);
+        is_all
+    }
+
+    /// Executes the requests `ahead` at the start of `data` in `session`. Returns the number of bytes consumed, and
+    /// whether all requests were executed.
+    #[inline(always)]
+    fn execute(&mut self, session: &mut Session, data: &[u8], ahead: Range<usize>) -> Option<(usize, bool)> {
+        let ahead = &self.ahead[ahead];
+        let store = self.stores[self.worker].as_mut()?;
+        let mut used = 0;
+        let mut done = 0;
+        for ParsedAhead { fast, hash, hint, .. } in ahead {
+            let data = &data[used..];
+            let key = self.hasher.key_with_hash(session.space(), fast.key(data), *hash);
+            match fast.value(data) {
+                None => {
+                    if !get(store, &mut self.replies, &mut self.stats, &key, *hint, session.protocol(), self.now) {
+                        break;
+                    }
                 }
-                if let Some(round) = round {
-                    round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
+                Some(value) => {
+                    if !set(store, &key, *hint, value, self.now) {
+                        break;
+                    }
+                    self.stats.count_type(CommandType::Set);
+                    self.replies.put(OK);
                 }
-            } else if owner == NO_SHARD {
-                break;
-            } else {
-                let Some(batch) = self.batch_to(owner.into(), round, ReplyUse::Text) else { break };
-                batch.push(*conn, &routed);
             }
             used += fast.len;
-            last = Some((at, fast.command()));
+            done += 1;
         }
-        if let Some((_, command)) = last {
-            session.note_command(command, self.now);
+        if let Some(last) = ahead[..done].last() {
+            session.note_command(last.fast.command(), self.now);
         }
-        self.server.read(used);
-        net.consume(*conn, used);
-        self.reply(net, client);
-        last.map_or(0, |(at, _)| at + 1) == end
+        self.stats.commands += done as u64;
+        Some((used, done == ahead.len()))
     }
 
     /// Executes request number `at` of `conn`, a GET, if the hint leads to its short value. Returns false otherwise.
@@ -506,9 +519,9 @@ impl Kv {
     #[inline(always)]
     fn get_one(&mut self, net: &mut impl Transport, conn: ConnId, at: usize) -> bool {
         let ParsedAhead { fast, space, hash, hint, .. } = &self.ahead[at];
-        let Some(store) = &mut self.stores[self.worker] else { return false };
         let key = self.hasher.key_with_hash(*space, fast.key(net.peek(conn)), *hash);
-        let Some(value) = store.get_with_hint(&key, *hint, self.now) else { return false };
+        let store = self.stores[self.worker].as_mut();
+        let Some(value) = store.and_then(|store| store.get_with_hint(&key, *hint, self.now)) else { return false };
         self.stats.hits += 1;
         self.fast_states[conn.slot()].note_served(FastCommand::Get, self.now);
         self.stats.commands += 1;

@@ -2,9 +2,12 @@
 
 use crate::cluster::{NO_SHARD, slot_of_hash};
 use crate::service::Kv;
+use crate::service::conn::gather::ReplyUse;
+use crate::service::conn::{Client, ProtocolState};
 use crate::service::fast_path::ParsedAhead;
 use crate::shards::shard_of;
 use linerate_service::{ConnId, Transport};
+use std::ops::Range;
 
 impl Kv {
     /// Prefetches the parts of the export that the parsed SETs change.
@@ -49,6 +52,48 @@ impl Kv {
             }),
         }
         self.prefetched = ahead.len();
+    }
+
+    /// [`execute_ahead`](Self::execute_ahead) with several workers: requests for others are sent to them.
+    pub(super) fn execute_routed(
+        &mut self,
+        net: &mut impl Transport,
+        client: &mut Client,
+        ahead: Range<usize>,
+    ) -> bool {
+        let Client { conn, protocol_state, round, .. } = client;
+        let ProtocolState::Resp { session, .. } = protocol_state else { return false };
+        let data = net.peek(*conn);
+        let (mut used, end) = (0, ahead.end);
+        let mut last = None;
+        for at in ahead {
+            let ParsedAhead { fast, hash, hint, space, owner } = self.ahead[at];
+            let bytes = &data[used..];
+            let key = self.hasher.key_with_hash(space, fast.key(bytes), hash);
+            let routed = fast.routed(key, session.protocol(), bytes);
+            if usize::from(owner) == self.worker {
+                if !self.run_routed(&routed, hint) {
+                    break;
+                }
+                if let Some(round) = round {
+                    round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
+                }
+            } else if owner == NO_SHARD {
+                break;
+            } else {
+                let Some(batch) = self.batch_to(owner.into(), round, ReplyUse::Text) else { break };
+                batch.push(*conn, &routed);
+            }
+            used += fast.len;
+            last = Some((at, fast.command()));
+        }
+        if let Some((_, command)) = last {
+            session.note_command(command, self.now);
+        }
+        self.server.read(used);
+        net.consume(*conn, used);
+        self.reply(net, client);
+        last.map_or(0, |(at, _)| at + 1) == end
     }
 
     /// Sends request number `at` of `conn`, its only one, to the worker of its key.

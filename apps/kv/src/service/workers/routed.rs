@@ -1,14 +1,14 @@
 //! Operations on one key whose worker is known, and the requests of other workers.
 
-use crate::commands::{CommandType, Request, Session};
+use crate::commands::{CommandType, Request, Session, Stats};
 use crate::memcached::{Data, udp};
 use crate::resp::{self, OK, OwnedArgs, Protocol, Reply};
 use crate::service::Kv;
 use crate::service::conn::PendingRequest;
-use crate::service::conn::output::Mark;
+use crate::service::conn::output::{Mark, Replies};
 use crate::service::workers::messages::Message;
 use crate::service::workers::remote_batch::{Form, RemoteBatch, RemoteRequest};
-use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store, Str};
+use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store};
 use crate::value::Sink;
 use linerate_bypass::{BURST, prefetch};
 
@@ -51,6 +51,50 @@ impl Routed<'_> {
     }
 }
 
+/// Replies with the string under `key`, or null. Returns false, without any effect, if the value has another type.
+#[inline(always)]
+pub(in crate::service) fn get(
+    store: &mut Store,
+    replies: &mut Replies,
+    stats: &mut Stats,
+    key: &Key<'_>,
+    hint: LocationHint,
+    protocol: Protocol,
+    now: u64,
+) -> bool {
+    match store.get_with_hint(key, hint, now) {
+        Some(value) => {
+            replies.bulk(value);
+            stats.hits += 1;
+            true
+        }
+        None => get_without_hint(store, replies, stats, key, protocol, now),
+    }
+}
+
+/// [`get`] of a value that is not short or not where the hint leads.
+#[inline(never)]
+fn get_without_hint(
+    store: &mut Store,
+    replies: &mut Replies,
+    stats: &mut Stats,
+    key: &Key<'_>,
+    protocol: Protocol,
+    now: u64,
+) -> bool {
+    match store.get(key, now) {
+        Ok(Some(value)) => Reply::new(replies, protocol).value(&value),
+        Ok(None) => {
+            stats.misses += 1;
+            Reply::new(replies, protocol).null();
+            return true;
+        }
+        Err(_) => return false,
+    }
+    stats.hits += 1;
+    true
+}
+
 /// Stores `value` under `key`. Returns false if memory is full, and changes nothing then.
 #[inline(always)]
 pub(in crate::service) fn set(store: &mut Store, key: &Key<'_>, hint: LocationHint, value: &[u8], now: u64) -> bool {
@@ -66,23 +110,15 @@ impl Kv {
         let Routed { operation, key, value, protocol } = routed;
         match operation {
             Operation::Get | Operation::Element => {
-                let found = match store.get_with_hint(key, hint, self.now) {
-                    Some(value) => Ok(Some(Str::Short(value))),
-                    None => store.get(key, self.now),
-                };
-                match found {
-                    Ok(Some(Str::Short(value))) => self.replies.bulk(value),
-                    Ok(Some(value)) => Reply::new(&mut self.replies, *protocol).value(&value),
-                    Err(_) if *operation == Operation::Get => return false,
-                    Ok(None) | Err(_) => {
-                        self.stats.misses += 1;
-                        self.stats.commands += u64::from(*operation == Operation::Get);
-                        Reply::new(&mut self.replies, *protocol).null();
-                        return true;
+                let is_get = *operation == Operation::Get;
+                if !get(store, &mut self.replies, &mut self.stats, key, hint, *protocol, self.now) {
+                    if is_get {
+                        return false;
                     }
+                    self.stats.misses += 1;
+                    Reply::new(&mut self.replies, *protocol).null();
                 }
-                self.stats.hits += 1;
-                self.stats.commands += u64::from(*operation == Operation::Get);
+                self.stats.commands += u64::from(is_get);
             }
             Operation::Set => {
                 if !set(store, key, hint, value, self.now) {
