@@ -8,7 +8,6 @@
 use crate::commands::ClientInfo;
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
-use crate::service::fast_path::ConnFastState;
 use linerate_service::{ConnId, Transport};
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -140,7 +139,7 @@ impl Kv {
         }
         let Some(mut client) = self.clients[conn.slot()].take() else { return };
         self.client_memory.update(&mut self.fast_states[conn.slot()].memory, 0);
-        self.fast_states[conn.slot()] = ConnFastState::IDLE;
+        self.fast_states[conn.slot()] = Default::default();
         self.release(&mut client);
         self.queued_output -= client.output.bytes();
         self.server.dismiss(client.is_admitted());

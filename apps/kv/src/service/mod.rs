@@ -64,7 +64,7 @@ use pause::PauseProgress;
 use scatter::ScatteredKey;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use udp::Datagrams;
 use workers::map_change::MapChange;
 use workers::messages::Outbox;
@@ -136,6 +136,11 @@ pub struct Kv {
     idle_cursor: usize,
     pauses: PauseProgress,
     latency: Latency,
+}
+
+/// Locks `mutex`. A panic of another thread is ignored, because the data is consistent between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Kv {
@@ -275,7 +280,7 @@ impl Service for Kv {
         }
         if self.clients.len() <= conn.slot() {
             self.clients.resize_with(conn.slot() + 1, || None);
-            self.fast_states.resize(conn.slot() + 1, ConnFastState::IDLE);
+            self.fast_states.resize(conn.slot() + 1, ConnFastState::default());
         }
         self.fast_states[conn.slot()] = ConnFastState::of(&client);
         self.clients[conn.slot()] = Some(client);

@@ -8,8 +8,7 @@ use crate::commands::{PauseMode, Request, Session};
 use crate::memcached;
 use crate::service::Kv;
 use crate::service::conn::{Client, PendingRequest, ProtocolState};
-use crate::service::workers::hub::lock;
-use crate::service::workers::remote_batch::SentBefore;
+use crate::service::lock;
 use linerate_service::Transport;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -73,6 +72,34 @@ pub(in crate::service) struct PauseProgress {
     version: u64,
     /// Batches sent before the change of the pause.
     sent_before: SentBefore,
+}
+
+/// Batches sent before a change that have not returned.
+#[derive(Default)]
+pub(in crate::service) struct SentBefore {
+    /// Number of the last one.
+    last: u64,
+    missing: u64,
+}
+
+impl SentBefore {
+    /// Creates the record when the last batch sent has the number `last`, and `missing` batches have not returned.
+    pub fn new(last: u64, missing: u64) -> Self {
+        SentBefore { last, missing }
+    }
+
+    /// Counts the returned batch number `number`. Some of its requests will return in `moved` further batches with the
+    /// same number.
+    #[inline]
+    pub fn note_returned(&mut self, number: u64, moved: u64) {
+        if number <= self.last && self.missing > 0 {
+            self.missing = self.missing + moved - 1;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.missing == 0
+    }
 }
 
 impl Kv {

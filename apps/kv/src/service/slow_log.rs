@@ -6,7 +6,7 @@
 use crate::commands::{Request, Session, SlowRequest};
 use crate::memcached::{self, Data, Flow};
 use crate::service::Kv;
-use crate::service::workers::hub::lock;
+use crate::service::lock;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

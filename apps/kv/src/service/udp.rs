@@ -7,13 +7,13 @@
 use crate::memcached::udp::{self, Frame};
 use crate::memcached::{Count, Data, Limits, Parsed, Parser, Request};
 use crate::service::Kv;
+use crate::service::conn::{DatagramSource, PendingDatagram};
 use crate::service::workers::routed::GROUP;
 use crate::service::workers::shard_borrow::Job;
 use crate::shards::ShardSet;
 use crate::value::Sink;
 use linerate_bypass::BufferPool;
-use linerate_service::{Bytes, Datagram, Transport};
-use std::net::SocketAddr;
+use linerate_service::{Datagram, Transport};
 
 /// Limit of datagrams whose requests run on other workers or wait for shards.
 const MAX_WAITING: usize = 4096;
@@ -24,28 +24,6 @@ const KEPT: usize = 256;
 const INCOMPLETE: &[u8] = b"CLIENT_ERROR the request does not end in its datagram\r\n";
 /// Reply if the replies do not fit into [`udp::MAX_DATAGRAMS`] datagrams.
 const TOO_LONG: &[u8] = b"SERVER_ERROR the reply needs more than 8 datagrams: use a connection\r\n";
-
-/// Source of a datagram.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DatagramSource {
-    local: SocketAddr,
-    remote: SocketAddr,
-    id: u16,
-}
-
-/// Received datagram.
-#[derive(Debug)]
-pub(super) struct PendingDatagram {
-    source: DatagramSource,
-    /// Datagram including its header.
-    datagram: Bytes,
-}
-
-impl PendingDatagram {
-    fn requests(&self) -> &[u8] {
-        &self.datagram[udp::HEADER..]
-    }
-}
 
 /// Datagram state of a worker.
 pub(super) struct Datagrams {

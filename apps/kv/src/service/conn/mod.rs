@@ -9,7 +9,8 @@ use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::conn::gather::Round;
 use crate::service::conn::output::{Output, Replies};
 use crate::store::{Long, LongWriter};
-use linerate_service::{ConnId, Transport};
+use linerate_service::{Bytes, ConnId, Transport};
+use std::net::SocketAddr;
 use std::ops::Range;
 
 /// State of a client.
@@ -89,6 +90,28 @@ impl PendingRequest {
             _ => (None, None),
         };
         args.into_iter().flat_map(OwnedArgs::longs_mut).chain(data)
+    }
+}
+
+/// Source of a datagram.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DatagramSource {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub id: u16,
+}
+
+/// Received datagram.
+#[derive(Debug)]
+pub(super) struct PendingDatagram {
+    pub source: DatagramSource,
+    /// Datagram including its header.
+    pub datagram: Bytes,
+}
+
+impl PendingDatagram {
+    pub fn requests(&self) -> &[u8] {
+        &self.datagram[memcached::udp::HEADER..]
     }
 }
 

@@ -185,8 +185,8 @@ impl Bulk {
     }
 }
 
-/// Fast-path state of the connection in a slot.
-#[derive(Clone)]
+/// Fast-path state of the connection in a slot. The default is that of an unused slot.
+#[derive(Clone, Default)]
 #[repr(align(64))]
 pub(in crate::service) struct ConnFastState {
     conn: Option<ConnId>,
@@ -207,21 +207,8 @@ pub(in crate::service) struct ConnFastState {
 }
 
 impl ConnFastState {
-    /// State of an unused slot.
-    pub const IDLE: ConnFastState = ConnFastState {
-        conn: None,
-        space: None,
-        is_quiet: false,
-        last: None,
-        last_input: 0,
-        served_in: 0,
-        memory: 0,
-        protocol: Protocol::Resp2,
-        waiting: None,
-    };
-
     pub fn of(client: &Client) -> Self {
-        let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::IDLE };
+        let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::default() };
         fast_state.sync_from(client);
         fast_state
     }

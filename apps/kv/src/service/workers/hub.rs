@@ -7,6 +7,7 @@ use crate::export::{Export, Layout};
 use crate::memcached::{Counts, WorkerCounts};
 use crate::service::client_memory::ClientMemoryBoard;
 use crate::service::clock::Start;
+use crate::service::lock;
 use crate::service::pause::PauseBoard;
 use crate::service::slow_log::{SlowLog, Warnings};
 use crate::service::workers::access::PasswordConflict;
@@ -17,7 +18,7 @@ use linerate_bypass::arena::Arena;
 use linerate_service::{RemoteAddr, RemoteAddrCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Lower bound of the memory limit in bytes.
 const LEAST_MEMORY: u64 = 4 << 20;
@@ -123,11 +124,6 @@ impl Tally {
 fn random_key() -> [u8; 16] {
     let halves = [(); 2].map(|()| RandomState::new().build_hasher().finish().to_ne_bytes());
     std::array::from_fn(|at| halves[at / 8][at % 8])
-}
-
-/// Locks `mutex`. A panic of another thread is ignored, because the data is consistent between any two statements.
-pub(in crate::service) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Hub {

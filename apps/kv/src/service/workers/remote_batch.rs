@@ -5,8 +5,7 @@ use crate::resp::Protocol;
 use crate::service::Kv;
 use crate::service::conn::gather::{MAX_REQUESTS, Part, ReplyList, ReplyUse, Round};
 use crate::service::conn::output::Mark;
-use crate::service::conn::{PendingRequest, Requester};
-use crate::service::udp::DatagramSource;
+use crate::service::conn::{DatagramSource, PendingRequest, Requester};
 use crate::service::workers::messages::Message;
 use crate::service::workers::routed::{Operation, Routed};
 use crate::shards::ShardSet;
@@ -80,34 +79,6 @@ pub(in crate::service) struct RemoteRequest {
     pub form: Form,
     pub space: u8,
     pub protocol: Protocol,
-}
-
-/// Batches sent before a change that have not returned.
-#[derive(Default)]
-pub(in crate::service) struct SentBefore {
-    /// Number of the last one.
-    last: u64,
-    missing: u64,
-}
-
-impl SentBefore {
-    /// Creates the record when the last batch sent has the number `last`, and `missing` batches have not returned.
-    pub fn new(last: u64, missing: u64) -> Self {
-        SentBefore { last, missing }
-    }
-
-    /// Counts the returned batch number `number`. Some of its requests will return in `moved` further batches with the
-    /// same number.
-    #[inline]
-    pub fn note_returned(&mut self, number: u64, moved: u64) {
-        if number <= self.last && self.missing > 0 {
-            self.missing = self.missing + moved - 1;
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.missing == 0
-    }
 }
 
 impl Kv {

@@ -5,7 +5,7 @@
 
 use crate::commands::Session;
 use crate::service::Kv;
-use crate::service::udp::PendingDatagram;
+use crate::service::conn::PendingDatagram;
 use crate::service::workers::messages::Message;
 use crate::service::workers::remote_batch::RemoteBatch;
 use crate::shards::{ShardSet, Shards};
