@@ -251,7 +251,8 @@ impl Session {
         self.watched.clear(shards);
     }
 
-    /// Ends a [paused](Self::is_paused) command and makes the current transaction fail, because the command was rejected.
+    /// Ends a [paused](Self::is_paused) command and makes the current transaction fail, because a command was
+    /// rejected.
     pub fn reject_command(&mut self) {
         self.paused = None;
         if let Some(transaction) = &mut self.transaction {

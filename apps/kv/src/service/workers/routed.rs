@@ -12,8 +12,8 @@ use crate::store::{Expiry, Key, LONG_THRESHOLD, LocationHint, Store};
 use crate::value::Sink;
 use linerate_bypass::{BURST, prefetch};
 
-/// Number of requests whose items are prefetched before the first is executed. More would evict prefetched lines from the
-/// cache. A port's burst with one request per segment has as many requests.
+/// Number of requests whose items are prefetched before the first is executed. More would evict prefetched lines from
+/// the cache. A port's burst with one request per segment has as many requests.
 pub(in crate::service) const GROUP: usize = BURST;
 
 /// Operation on one key.
