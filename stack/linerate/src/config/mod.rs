@@ -13,10 +13,10 @@ use crate::capture::CaptureConfig;
 use crate::cli::{at_least_one, idle, ranged};
 use crate::cores::CoreList;
 use crate::error::Error;
-use linerate_bypass::{MacAddr, Via};
-use linerate_service::ConnId;
 #[cfg(feature = "clap")]
 use crate::units::{parse_duration, parse_duration_or_none, parse_size};
+use linerate_bypass::{MacAddr, Via};
+use linerate_service::ConnId;
 use linerate_stack::congestion::Algorithm;
 use linerate_stack::{Config, Idle, IpCidr, VlanId};
 use std::net::{IpAddr, SocketAddr};
