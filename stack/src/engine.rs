@@ -231,7 +231,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Takes the first slice of the received bytes, at most `max` bytes.
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes>;
     /// Returns the number of bytes that can be sent now.
-    fn room(&mut self, conn: ConnId) -> usize;
+    fn send_space(&mut self, conn: ConnId) -> usize;
     /// Sends all of `bytes` or none.
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
     /// Returns up to `max` writable bytes in an outgoing buffer.
@@ -241,7 +241,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Consumes the first `request` received bytes and sends `len` bytes that `write` writes, if both are possible at
     /// once. Otherwise it has no effect and returns `write`.
     #[expect(unused_variables, reason = "the default never succeeds")]
-    fn try_respond<W: FnOnce(&mut [u8])>(
+    fn respond<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request, len): (usize, usize),

@@ -266,7 +266,7 @@ impl Flow {
     }
 
     /// Returns the number of bytes that can be sent now.
-    pub fn room(&self) -> usize {
+    pub fn send_space(&self) -> usize {
         let socket = self.socket();
         if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
     }
@@ -274,6 +274,6 @@ impl Flow {
     /// Returns whether a quarter of the send buffer is free: a bulk sender is not called for every acknowledged
     /// segment.
     fn enough_room(&self) -> bool {
-        self.room() * 4 >= self.socket().send_capacity()
+        self.send_space() * 4 >= self.socket().send_capacity()
     }
 }

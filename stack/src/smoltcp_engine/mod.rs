@@ -423,31 +423,31 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
     }
 
     fn consume(&mut self, conn: ConnId, n: usize) {
-        self.drop_received(conn, n);
+        self.consume(conn, n);
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
-        self.take_received(conn, max)
+        self.take(conn, max)
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
-        self.room_to_send(conn)
+    fn send_space(&mut self, conn: ConnId) -> usize {
+        self.send_space(conn)
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        self.send_bytes(conn, bytes)
+        self.send(conn, bytes)
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize, _: &mut Egress<N>) -> Option<&mut [u8]> {
-        self.reserve_space(conn, max)
+        self.reserve(conn, max)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {
-        self.commit_space(conn, n);
+        self.commit(conn, n);
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId, _: &mut Egress<N>, _: Instant) -> usize {
-        self.forward_received(from, to)
+        self.forward(from, to)
     }
 
     fn close(&mut self, conn: ConnId) {

@@ -22,7 +22,7 @@ impl SmoltcpEngine {
         self.tx_pending(slot);
     }
 
-    pub(super) fn drop_received(&mut self, conn: ConnId, n: usize) {
+    pub(super) fn consume(&mut self, conn: ConnId, n: usize) {
         let Some(flow) = self.slots.get_mut(conn) else { return };
         let socket = flow.socket_mut();
         let mut left = n.min(socket.recv_queue());
@@ -36,7 +36,7 @@ impl SmoltcpEngine {
         self.after_consuming(conn);
     }
 
-    pub(super) fn take_received(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
+    pub(super) fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
         let flow = self.slots.get_mut(conn)?;
         let copies = &self.copies;
         let taken = flow.socket_mut().recv(|bytes| {
@@ -49,16 +49,16 @@ impl SmoltcpEngine {
         Some(bytes)
     }
 
-    pub(super) fn room_to_send(&mut self, conn: ConnId) -> usize {
+    pub(super) fn send_space(&mut self, conn: ConnId) -> usize {
         let Some(flow) = self.slots.get_mut(conn) else { return 0 };
-        let room = flow.room();
+        let room = flow.send_space();
         flow.wants_room |= room == 0;
         room
     }
 
-    pub(super) fn send_bytes(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    pub(super) fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
         let Some(flow) = self.slots.get_mut(conn) else { return Err(bytes) };
-        if flow.room() < bytes.len() {
+        if flow.send_space() < bytes.len() {
             flow.wants_room = true;
             return Err(bytes);
         }
@@ -72,9 +72,9 @@ impl SmoltcpEngine {
         }
     }
 
-    pub(super) fn reserve_space(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub(super) fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
         let flow = self.slots.get_mut(conn)?;
-        let room = flow.room();
+        let room = flow.send_space();
         flow.wants_room |= room < max;
         if room == 0 || max == 0 {
             return None;
@@ -85,7 +85,7 @@ impl SmoltcpEngine {
         Some(&mut space[..n])
     }
 
-    pub(super) fn commit_space(&mut self, conn: ConnId, n: usize) {
+    pub(super) fn commit(&mut self, conn: ConnId, n: usize) {
         let Some(flow) = self.slots.get_mut(conn) else { return };
         let _ = flow.socket_mut().send(|space| {
             assert!(n <= space.len(), "{n} bytes committed of {} reserved", space.len());
@@ -95,7 +95,7 @@ impl SmoltcpEngine {
         self.tx_pending(conn.slot() as u32);
     }
 
-    pub(super) fn forward_received(&mut self, from: ConnId, to: ConnId) -> usize {
+    pub(super) fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
         let mut piece = std::mem::take(&mut self.scratch);
         piece.resize(piece.len().max(PIECE), 0);
         let mut moved = 0;
@@ -104,7 +104,7 @@ impl SmoltcpEngine {
             if received == 0 {
                 break;
             }
-            let n = self.room_to_send(to).min(received).min(PIECE);
+            let n = self.send_space(to).min(received).min(PIECE);
             if n == 0 {
                 break;
             }

@@ -444,7 +444,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         for event in events.others.iter().filter(|event| !is_closed(event)) {
             match *event {
                 // No `writable` after `close`, or when the room has been used since.
-                Event::Writable(conn) if !net.silenced.has(conn) && net.engine.room(conn) > 0 => {
+                Event::Writable(conn) if !net.silenced.has(conn) && net.engine.send_space(conn) > 0 => {
                     if let Some(Some(state)) = states.get_mut(conn.slot()) {
                         service.writable(net, conn, state);
                     }

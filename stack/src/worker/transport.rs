@@ -205,7 +205,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn send_space(&mut self, conn: ConnId) -> usize {
-        self.engine.room(conn)
+        self.engine.send_space(conn)
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
@@ -221,7 +221,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn respond(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
-        match self.engine.try_respond(conn, (request, len), write, &mut self.egress, self.now) {
+        match self.engine.respond(conn, (request, len), write, &mut self.egress, self.now) {
             Ok(()) => true,
             Err(write) => respond_in_steps(self, conn, request, len, write),
         }

@@ -51,7 +51,7 @@ impl<C: Provider> Net<C> {
 
     /// Returns the number of bytes that can be queued. If fewer than `needed`, the service is notified when there is
     /// more room.
-    pub fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
+    pub fn space_for(&mut self, id: ConnId, needed: usize) -> usize {
         let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return 0 };
         let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
         conn.life.wants_room |= room < needed;
@@ -67,8 +67,8 @@ impl<C: Provider> Net<C> {
     }
 
     /// Returns space for up to `max` bytes to send.
-    pub fn reserve_space(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
-        let wanted = self.room_for(id, max.min(1)).min(max);
+    pub fn reserve(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+        let wanted = self.space_for(id, max.min(1)).min(max);
         if wanted == 0 {
             return None;
         }

@@ -48,12 +48,12 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn send_space(&mut self, conn: ConnId) -> usize {
-        self.room_for(conn, 1)
+        self.space_for(conn, 1)
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
         let may_send = self.table.slots.get(conn).is_some_and(|conn| conn.life.may_send());
-        if !may_send || self.room_for(conn, bytes.len()) < bytes.len() {
+        if !may_send || self.space_for(conn, bytes.len()) < bytes.len() {
             return Err(bytes);
         }
         self.queue(conn, bytes);
@@ -62,7 +62,7 @@ impl<C: Provider> Transport for Net<C> {
 
     #[inline]
     fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.reserve_space(conn, max)
+        self.reserve(conn, max)
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::Net;
 use crate::errno;
 use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
 
-/// Minimum size of the buffer that [`Net::reserve_space`] returns, unless less was requested.
+/// Minimum size of the buffer that [`Net::reserve`] returns, unless less was requested.
 const LEAST_RESERVED: usize = 4 << 10;
 
 /// Buffer that the service writes to, at the start of the current block. Consecutive commits for one connection grow to
@@ -19,7 +19,7 @@ pub(super) struct Placing {
 impl Net {
     /// Returns the bytes that can be queued on a connection now. If these are fewer than `needed`, `writable` follows
     /// when there is more room.
-    pub(crate) fn room_for(&mut self, id: ConnId, needed: usize) -> usize {
+    pub(crate) fn space_for(&mut self, id: ConnId, needed: usize) -> usize {
         let placed = self.placing.filter(|placing| placing.conn == id).map_or(0, |placing| placing.committed);
         let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.may_send()) else { return 0 };
         let room = self.config.tx_buffer.saturating_sub(conn.tx.len() + placed);
@@ -43,8 +43,8 @@ impl Net {
     }
 
     /// Returns a buffer of up to `max` bytes for data to send on a connection.
-    pub(crate) fn reserve_space(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
-        let wanted = self.room_for(id, max.min(1)).min(max);
+    pub(crate) fn reserve(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+        let wanted = self.space_for(id, max.min(1)).min(max);
         if wanted == 0 {
             return None;
         }
@@ -69,7 +69,7 @@ impl Net {
     }
 
     /// Sends the first `n` bytes of the last buffer.
-    pub(crate) fn commit_space(&mut self, id: ConnId, n: usize) {
+    pub(crate) fn commit(&mut self, id: ConnId, n: usize) {
         if !self.table.slots.get(id).is_some_and(|conn| conn.life.may_send()) {
             return;
         }

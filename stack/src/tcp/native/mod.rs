@@ -317,27 +317,27 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn consume(&mut self, conn: ConnId, n: usize) {
         let Some(mut connection) = self.open_connection(conn) else { return };
         if !connection.rr_consume(n) {
-            connection.consume_received(n);
+            connection.consume(n);
         }
     }
 
     fn take(&mut self, conn: ConnId, max: usize) -> Option<Bytes> {
         let mut connection = self.open_connection(conn)?;
-        connection.rr_take(max).unwrap_or_else(|| connection.demote().take_received(max))
+        connection.rr_take(max).unwrap_or_else(|| connection.demote().take(max))
     }
 
-    fn room(&mut self, conn: ConnId) -> usize {
+    fn send_space(&mut self, conn: ConnId) -> usize {
         let Some(mut connection) = self.open_connection(conn) else { return 0 };
-        let room = connection.room();
-        if room == 0 {
+        let space = connection.send_space();
+        if space == 0 {
             connection.demote().want_room();
         }
-        room
+        space
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
         match self.open_connection(conn) {
-            Some(mut connection) => connection.demote().send_bytes(bytes),
+            Some(mut connection) => connection.demote().send(bytes),
             None => Err(bytes),
         }
     }
@@ -360,7 +360,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
-    fn try_respond<W: FnOnce(&mut [u8])>(
+    fn respond<W: FnOnce(&mut [u8])>(
         &mut self,
         conn: ConnId,
         (request_len, len): (usize, usize),
@@ -369,13 +369,13 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         now: Instant,
     ) -> Result<(), W> {
         match self.open_connection(conn) {
-            Some(mut connection) => connection.rr_respond_in_place((request_len, len), write, egress, now),
+            Some(mut connection) => connection.rr_respond((request_len, len), write, egress, now),
             None => Err(write),
         }
     }
 
     fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize {
-        self.forward_received(from, to, egress, now)
+        self.forward(from, to, egress, now)
     }
 
     fn close(&mut self, conn: ConnId) {

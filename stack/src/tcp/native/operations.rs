@@ -36,7 +36,7 @@ impl<P: Packet> Shared<P> {
 
     /// Returns the bytes that can be queued on the connection of `tcb`.
     #[inline]
-    pub(crate) fn room(&self, tcb: &Tcb) -> usize {
+    pub(crate) fn send_space(&self, tcb: &Tcb) -> usize {
         if !tcb.state.may_send() || tcb.flags.has(Flags::FIN_QUEUED) {
             return 0;
         }
@@ -48,12 +48,12 @@ impl<P: Packet> Shared<P> {
     /// Returns whether the service should be notified of free send buffer space: at a quarter of the buffer, so that a
     /// bulk sender is not called for every acknowledgement.
     pub(crate) fn has_enough_room(&self, tcb: &Tcb) -> bool {
-        self.room(tcb) * 4 >= self.settings.tx_buffer
+        self.send_space(tcb) * 4 >= self.settings.tx_buffer
     }
 }
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
-    pub(crate) fn consume_received(&mut self, n: usize) {
+    pub(crate) fn consume(&mut self, n: usize) {
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let mut left = n.min(tcb.received as usize);
@@ -75,7 +75,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.after_consuming(consumed);
     }
 
-    pub(crate) fn take_received(&mut self, max: usize) -> Option<Bytes> {
+    pub(crate) fn take(&mut self, max: usize) -> Option<Bytes> {
         let tcb = &mut *self.tcb;
         if tcb.received == 0 {
             self.shared.note_empty_read(self.slot, tcb);
@@ -117,8 +117,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Returns the bytes that can be queued.
     #[inline]
-    pub(crate) fn room(&self) -> usize {
-        self.shared.room(self.tcb)
+    pub(crate) fn send_space(&self) -> usize {
+        self.shared.send_space(self.tcb)
     }
 
     pub(crate) fn want_room(&mut self) {
@@ -144,10 +144,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
 
-    pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<(), Bytes> {
+    pub(crate) fn send(&mut self, bytes: Bytes) -> Result<(), Bytes> {
         self.discard_reserved();
         // An empty send queue accepts a slice of up to the full send buffer, even while send buffers are reduced.
-        let room = match self.room() {
+        let room = match self.send_space() {
             0 => 0,
             _ if self.tcb.outstanding() + self.tcb.unsent == 0 => self.shared.settings.tx_buffer_max,
             room => room,
@@ -186,7 +186,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     fn echo(&mut self) -> Option<usize> {
         self.discard_reserved();
         let n = self.tcb.received;
-        if self.room() < n as usize {
+        if self.send_space() < n as usize {
             return None;
         }
         let is_low = self.shared.is_low();
@@ -335,7 +335,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
     /// Reserves up to `max` bytes in an outgoing packet: the last one queued, if it is unsent and has room, or a new
     /// one.
     pub(crate) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
-        let room = self.room();
+        let room = self.send_space();
         if room < max {
             self.want_room();
         }
@@ -379,7 +379,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline]
-    pub(crate) fn forward_received<N: Nic<Packet = P>>(
+    pub(crate) fn forward<N: Nic<Packet = P>>(
         &mut self,
         from: ConnId,
         to: ConnId,
@@ -388,14 +388,14 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     ) -> usize {
         let Some(mut source) = self.open_connection(from) else { return 0 };
         if from == to
-            && let Some(moved) = source.rr_respond::<false, N>(egress, now)
+            && let Some(moved) = source.rr_send_response::<false, N>(egress, now)
         {
             return moved;
         }
         self.forward_general(from, to, egress, now)
     }
 
-    /// Implements the general case of [`forward_received`](Self::forward_received).
+    /// Implements the general case of [`forward`](Self::forward).
     #[inline(never)]
     fn forward_general<N: Nic<Packet = P>>(
         &mut self,
@@ -442,7 +442,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     fn forward_piece(&mut self, source: u32, sink: u32) -> Option<usize> {
         let len = self.connection(source)?.first_len()?;
         let mut to = self.connection(sink)?;
-        let room = to.room();
+        let room = to.send_space();
         if room == 0 || to.holds_its_share() {
             to.want_room();
             return None;

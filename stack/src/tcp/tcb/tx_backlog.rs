@@ -88,7 +88,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
                 continue;
             }
             if connection.tcb.in_rr_mode() {
-                if data && connection.rr_respond::<true, N>(egress, now).is_none() {
+                if data && connection.rr_send_response::<true, N>(egress, now).is_none() {
                     connection.demote();
                 }
                 continue;

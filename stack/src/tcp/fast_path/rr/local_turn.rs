@@ -55,7 +55,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
     /// Sends the response: with `HAS_RESPONSE`, the data written by the service, if the request was consumed; otherwise
     /// the request itself. Returns the length, or `None` without effect.
     #[inline(always)]
-    pub(crate) fn rr_respond<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
+    pub(crate) fn rr_send_response<const HAS_RESPONSE: bool, N: Nic<Packet = P>>(
         &mut self,
         egress: &mut Egress<N>,
         now: Instant,
@@ -101,7 +101,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
     /// Replaces the request by a response of `len` bytes from `write`, and sends it. The request must be of
     /// `request_len` bytes and unread. Otherwise returns `write`, and the request is unchanged.
     #[inline(always)]
-    pub(crate) fn rr_respond_in_place<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
+    pub(crate) fn rr_respond<N: Nic<Packet = P>, W: FnOnce(&mut [u8])>(
         &mut self,
         (request_len, len): (usize, usize),
         write: W,

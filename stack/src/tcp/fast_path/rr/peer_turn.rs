@@ -202,19 +202,19 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
     #[inline]
     pub(crate) fn rr_flush<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         if self.shared.rr.local_turns > 0 {
-            self.rr_respond_or_demote(egress, now);
+            self.rr_send_response_or_demote(egress, now);
         }
         self.shared.rr.readable.clear();
         self.shared.rr.readable_reported = false;
     }
 
     #[inline(never)]
-    fn rr_respond_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
+    fn rr_send_response_or_demote<N: Nic<Packet = P>>(&mut self, egress: &mut Egress<N>, now: Instant) {
         let mut readable = std::mem::take(&mut self.shared.rr.readable);
         for conn in readable.drain(..) {
             let slot = conn.slot() as u32;
             let Some(mut connection) = self.connection(slot) else { continue };
-            if connection.rr_respond::<true, N>(egress, now).is_some() || !connection.is_local_turn() {
+            if connection.rr_send_response::<true, N>(egress, now).is_some() || !connection.is_local_turn() {
                 continue;
             }
             if connection.rr_awaits_room(egress) {
