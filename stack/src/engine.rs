@@ -10,7 +10,7 @@ use crate::wire::tuple::Tuple;
 use linerate_bypass::Nic;
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Summary};
+use linerate_service::{Bytes, ConnId, EventBatch, Summary};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connection and header position of a received TCP segment, as the demultiplexer found them.
@@ -81,56 +81,6 @@ impl<P> Segments<P> {
         self.packets.clear();
         self.metas.clear();
     }
-}
-
-/// Events of connections, for delivery to the [`Service`](linerate_service::Service) in the order of the fields.
-/// Services rely on the complete and ordered delivery of the events of a connection.
-#[derive(Debug, Default)]
-pub struct EventBatch {
-    /// Established connections.
-    pub opened: Vec<(ConnId, Origin)>,
-    /// Connections whose service timer has expired.
-    pub timers: Vec<ConnId>,
-    /// Connections with new received data.
-    pub readable: Vec<ConnId>,
-    /// All other events.
-    pub others: Vec<Event>,
-}
-
-impl EventBatch {
-    /// Returns the number of events.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.opened.len() + self.timers.len() + self.readable.len() + self.others.len()
-    }
-
-    /// Returns whether there are no events.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Removes all events.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.opened.clear();
-        self.timers.clear();
-        self.readable.clear();
-        self.others.clear();
-    }
-}
-
-/// Event of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The connection attempt with this token failed.
-    Failed(u64, ConnectError),
-    /// The send buffer has room again.
-    Writable(ConnId),
-    /// The peer has closed, and all its data have been consumed.
-    PeerClosed(ConnId),
-    /// The connection has ended. The worker releases it.
-    Closed(ConnId, CloseReason),
 }
 
 /// TCP engine: the connections of one worker.

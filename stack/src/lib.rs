@@ -23,7 +23,7 @@ mod worker;
 pub use config::fast_paths::{FastPath, FastPaths};
 pub use config::host_network::{HostNetwork, Route};
 pub use config::{Config, Idle, Keepalive};
-pub use engine::{Engine, Event, EventBatch, SegmentMeta, Segments};
+pub use engine::{Engine, SegmentMeta, Segments};
 pub use ip::arp_ndp::NeighborInfo;
 pub use ip::egress::Egress;
 pub use ip::v6::dad::DuplicateAddress;

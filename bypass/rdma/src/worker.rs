@@ -150,8 +150,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         let host = &mut self.host;
         let came = host.net.take_in();
         self.poll_at = host.service.turn(&mut host.net).map(|rest| now + rest);
-        work += came + host.deliver_outcomes() + host.deliver_ready();
-        host.net.flush_all();
+        work += came + host.deliver();
         self.send_requests();
         let summary = &mut self.host.net.summary;
         summary.turns += 1;
@@ -226,10 +225,10 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 ConnectorEvent::Made(link, origin) => {
                     self.host.net.retire(link);
                     if let Origin::Connected(token) = origin {
-                        self.host.net.table.failed.push_back((token, ConnectError::TooMany));
+                        self.host.net.report_failed(token, ConnectError::TooMany);
                     }
                 }
-                ConnectorEvent::Failed(token, error) => self.host.net.table.failed.push_back((token, error)),
+                ConnectorEvent::Failed(token, error) => self.host.net.report_failed(token, error),
                 ConnectorEvent::Lost(number, why) => self.host.net.lose(number, why),
                 ConnectorEvent::Readdressed(number, ah) => self.host.net.readdress(number, ah),
                 ConnectorEvent::Rebuilt(queues) => self.host.net.rebuilt(*queues),
@@ -264,7 +263,8 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Ends all connections, hands them to the connector, and returns the service and the statistics.
     pub fn finish(mut self) -> (S, Summary) {
-        self.host.abort_all();
+        let conns = self.host.net.table.slots.conn_ids();
+        self.host.abort_all(conns);
         self.send_requests();
         (self.host.service, self.host.net.summary)
     }

@@ -73,7 +73,7 @@ impl Transport for Net {
     }
 
     fn lingering_close(&mut self, conn: ConnId) {
-        self.begin_lingering_close(conn);
+        linerate_service::lingering_close(self, conn);
     }
 
     fn abort(&mut self, conn: ConnId) {

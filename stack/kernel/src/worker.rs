@@ -108,7 +108,7 @@ impl<S: Service> Worker<S> {
         if asleep {
             host.messages.awake();
         }
-        let mut events = host.deliver_outcomes() + host.deliver_ready();
+        let mut events = host.deliver();
         self.deliver_datagrams();
         events += self.host.deliver_messages();
         let summary = &mut self.host.net.summary;
@@ -134,8 +134,10 @@ impl<S: Service> Worker<S> {
     }
 
     fn finish(mut self) -> (S, Summary) {
-        self.host.net.summary.failed += self.host.unopened() as u64;
-        self.host.abort_all();
+        let net = &mut self.host.net;
+        net.summary.failed += net.table.connecting() as u64;
+        let conns = net.table.slots.conn_ids();
+        self.host.abort_all(conns);
         (self.host.service, self.host.net.summary)
     }
 }

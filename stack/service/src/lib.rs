@@ -46,7 +46,8 @@
 //! | [`Service`], [`Transport`] | applications, and the operations that workers offer them |
 //! | [`Bytes`] | slices of memory that devices, workers and applications share |
 //! | [`mailbox`], [`AppSender`] | messages between threads |
-//! | [`ServiceHost`], [`ConnTable`] | event delivery of workers over kernel sockets and RDMA |
+//! | [`ServiceHost`] | event delivery of all workers |
+//! | [`ConnTable`] | connection states and events of workers over kernel sockets and RDMA |
 //! | [`inspect`] | queries to a running worker |
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -70,8 +71,8 @@ pub use bytes::{Bytes, BytesQueue, Memory, OwnerVtable, VECTOR};
 pub use conn_id::{ConnId, ConnIdSpace};
 pub use event::{CloseReason, ConnectError, Datagram, Origin};
 pub use host::{
-    ConnSlab, ConnTable, HostedNet, LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Linger, Receiving, Sending,
-    ServiceHost, Stage, Timer, Timers, Tracked,
+    ConnSlab, ConnTable, Event, EventBatch, HostedNet, LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Receiving,
+    Sending, ServiceHost, Silenced, Stage, Timer, Timers, Tracked, lingering_close,
 };
 pub use inspect::{Summary, Verbs};
 pub use message::{AppMsg, AppSender, WorkerCtx};

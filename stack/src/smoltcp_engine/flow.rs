@@ -1,12 +1,11 @@
 //! Connection of the smoltcp engine: a socket in its own set, and state that smoltcp lacks.
 
 use super::reset_reply::{Control, Reply};
-use crate::engine::{Event, EventBatch};
 use crate::slow_path::device::Sent;
 use crate::wire::tuple::Tuple;
 use linerate_service::inspect::ConnState;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{CloseReason, ConnId, ConnectError, Origin};
+use linerate_service::{CloseReason, ConnId, ConnectError, Event, EventBatch, Origin};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::TcpPacket;

@@ -15,7 +15,7 @@ mod operations;
 mod output;
 
 use crate::config::Config;
-use crate::engine::{Engine, Event, EventBatch, SegmentMeta, Segments};
+use crate::engine::{Engine, SegmentMeta, Segments};
 use crate::ip::egress::Egress;
 use crate::ip::udp::copy_pool;
 use crate::rng;
@@ -32,7 +32,7 @@ use hashbrown::HashMap;
 use linerate_bypass::{BufferPool, Nic};
 use linerate_service::inspect::{ConnInfo, Gauges, TcpInfo};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Summary};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Event, EventBatch, Summary};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;

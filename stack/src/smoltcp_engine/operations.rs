@@ -2,11 +2,10 @@
 
 use super::SmoltcpEngine;
 use super::flow::{Flow, Phase};
-use crate::engine::Event;
 use crate::ip::egress::Egress;
 use linerate_bypass::Nic;
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, CloseReason, ConnId, ConnectError};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Event};
 use std::net::SocketAddr;
 
 /// Bytes moved at a time between sockets.

@@ -1,6 +1,5 @@
 //! State shared by all connections, and a borrowed connection.
 
-use crate::engine::{Event, EventBatch};
 use crate::tcp::Counters;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::clock::tick::Tick;
@@ -23,7 +22,7 @@ use crate::wire::tuple::HashKey;
 use hashbrown::HashMap;
 use linerate_bypass::Packet;
 use linerate_service::time::Instant;
-use linerate_service::{CloseReason, ConnId, ConnIdSpace, Origin};
+use linerate_service::{CloseReason, ConnId, ConnIdSpace, Event, EventBatch, Origin};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 

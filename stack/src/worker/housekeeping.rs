@@ -20,8 +20,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Runs everything that is due. Called each turn; usually nothing is due.
     #[inline]
     pub(super) fn run_due(&mut self) {
-        let now = self.core.now;
-        let Core { engine, egress, slow, .. } = &mut self.core;
+        let Core { now, engine, egress, ingress, slow, .. } = &mut self.host.net;
+        let now = *now;
         engine.expire(now);
         if egress.next_deadline().is_some_and(|at| at <= now) {
             egress.poll_neighbors(now);
@@ -30,12 +30,12 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 if let Some(ipv6) = slow.ipv6() {
                     ipv6.neighbor_unreachable(ip, now);
                 }
-                self.ingress.report_unreachable(ip);
+                ingress.report_unreachable(ip);
             }
-            self.ingress.announce_resolving(egress.take_resolving());
+            ingress.announce_resolving(egress.take_resolving());
             self.scan_connections();
         }
-        if self.core.slow.next_deadline().is_some_and(|at| at <= now) {
+        if self.host.net.slow.next_deadline().is_some_and(|at| at <= now) {
             self.poll_slow_path();
         }
         if now.since(self.link_checked) >= LINK_PERIOD {
@@ -47,7 +47,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// scans.
     #[inline(never)]
     fn scan_connections(&mut self) {
-        let Core { engine, egress, .. } = &mut self.core;
+        let Core { engine, egress, .. } = &mut self.host.net;
         let Some(from) = egress.neighbor_scan() else { return };
         let extent = engine.slot_count();
         let to = extent.min(from + SLOTS_PER_TURN);
@@ -63,16 +63,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Checks the link state.
     #[inline(never)]
     fn check_link(&mut self) {
-        let now = self.core.now;
+        let now = self.host.net.now;
         self.link_checked = now;
-        self.core.egress.next_link_epoch();
-        let up = self.core.egress.nic().link_up();
+        self.host.net.egress.next_link_epoch();
+        let up = self.host.net.egress.nic().link_up();
         if self.link_up != Some(up) {
-            self.core.slow.set_link(up, now);
+            self.host.net.slow.set_link(up, now);
         }
         if up && self.link_up == Some(false) {
             // A restarted peer may have another Ethernet address.
-            self.core.egress.reconfirm_neighbors();
+            self.host.net.egress.reconfirm_neighbors();
         }
         self.link_up = Some(up);
         self.watch_transmit(up);
@@ -81,28 +81,28 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Runs the slow path and passes address changes to all workers.
     #[inline(never)]
     fn poll_slow_path(&mut self) {
-        let Core { egress, slow, now, .. } = &mut self.core;
+        let Core { egress, slow, now, .. } = &mut self.host.net;
         let (lease, Ipv6Changes { is_verified, network }) = slow.poll(egress, *now);
         if let Some(lease) = lease {
-            self.ingress.share_lease(&lease);
-            self.core.set_lease(&self.config, lease);
+            self.host.net.ingress.share_lease(&lease);
+            self.host.net.set_lease(&self.config, lease);
         }
         if is_verified {
             self.verified();
-            self.ingress.share_verified();
+            self.host.net.ingress.share_verified();
         }
         if let Some(network) = network {
-            self.core.set_router_info(&self.config, network);
-            self.ingress.share_router_info(&network);
+            self.host.net.set_router_info(&self.config, network);
+            self.host.net.ingress.share_router_info(&network);
         }
     }
 
     /// Starts using the addresses that passed DAD.
     pub(super) fn verified(&mut self) {
-        self.core.is_verified = true;
-        self.ingress.dad_running = false;
-        self.core.update_addresses(&self.config);
-        let Core { slow, egress, now, .. } = &mut self.core;
+        self.host.net.is_verified = true;
+        self.host.net.ingress.dad_running = false;
+        self.host.net.update_addresses(&self.config);
+        let Core { slow, egress, now, .. } = &mut self.host.net;
         if let Some(ipv6) = slow.ipv6() {
             ipv6.verified(egress.addresses(), *now);
         }
@@ -111,8 +111,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Logs one warning if the port takes no frames for long although its link is up. On vhost-user, this is a queue
     /// that the other end has not enabled.
     fn watch_transmit(&mut self, link_up: bool) {
-        let now = self.core.now;
-        if !link_up || !self.core.egress.is_stuck() {
+        let now = self.host.net.now;
+        if !link_up || !self.host.net.egress.is_stuck() {
             self.stuck_since = None;
             return;
         }
@@ -122,7 +122,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             tracing::warn!(
                 "worker {}: the port has sent no frame for {STUCK:?}; check that the other end of the link does not \
                  have fewer workers",
-                self.core.worker
+                self.host.net.worker
             );
         }
     }

@@ -9,11 +9,13 @@ use crate::ip::udp::SendResult;
 use crate::slow_path::{DhcpLease, Lease, SlowPath};
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ip_cidr::IpCidr;
-use hashbrown::{HashMap, HashSet};
+use crate::worker::ingress::Ingress;
 use linerate_bypass::{MacAddr, Nic};
-use linerate_service::inspect::ConnState;
+use linerate_service::inspect::{ConnInfo, ConnState, Gauges, Shortages, Snapshot};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, Datagram, LINGER_TIME, Linger, Transport, respond_in_steps, send_written};
+use linerate_service::{
+    Bytes, ConnId, Datagram, EventBatch, HostedNet, Silenced, Summary, Transport, respond_in_steps, send_written,
+};
 use std::net::SocketAddr;
 
 /// [`Transport`] of a service: the engine and the transmit path.
@@ -22,6 +24,7 @@ pub(super) struct Core<N: Nic, E> {
     pub now: Instant,
     pub engine: E,
     pub egress: Egress<N>,
+    pub ingress: Ingress<N::Packet>,
     pub slow: SlowPath,
     /// DHCP lease.
     pub lease: Lease,
@@ -31,46 +34,10 @@ pub(super) struct Core<N: Nic, E> {
     pub is_verified: bool,
     pub stopping: bool,
     pub silenced: Silenced,
-}
-
-/// Connections whose service receives only `closed`, and timer events to suppress.
-#[derive(Default)]
-pub(super) struct Silenced {
-    /// Connections that the service aborted (`None`) or closed with a lingering close, until `closed` is delivered.
-    conns: HashMap<ConnId, Option<Linger>, foldhash::fast::FixedState>,
-    /// Connections whose timer was set after the expired timers were collected. Their expiry is out of date.
-    rearmed: HashSet<ConnId, foldhash::fast::FixedState>,
-    /// True if expired timers may await delivery.
-    pub timers_pending: bool,
-}
-
-impl Silenced {
-    /// Returns whether no connection is silenced, in which case events need no lookup.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.conns.is_empty()
-    }
-
-    /// Returns whether `conn` is silenced.
-    pub fn has(&self, conn: ConnId) -> bool {
-        !self.is_empty() && self.conns.contains_key(&conn)
-    }
-
-    /// Removes `conn` when its `closed` event is delivered.
-    pub fn forget(&mut self, conn: ConnId) {
-        if !self.is_empty() {
-            self.conns.remove(&conn);
-        }
-    }
-
-    /// Records that all expired timers have been delivered.
-    #[inline(always)]
-    pub fn end_timers(&mut self) {
-        self.timers_pending = false;
-        if !self.rearmed.is_empty() {
-            self.rearmed.clear();
-        }
-    }
+    /// Turns so far, turns with work, and receive bursts.
+    pub turns: u64,
+    pub busy_turns: u64,
+    pub bursts: u64,
 }
 
 /// Returns the usable addresses with this lease and router information; IPv6 addresses only after DAD.
@@ -133,36 +100,89 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
 }
 
 impl<N: Nic, E: Engine<N>> Core<N, E> {
-    /// Returns whether `conn` has data for its service. Discards the data of a silenced connection, and resets it when
-    /// a lingering close has discarded too much.
-    #[cold]
-    pub fn delivers_readable(&mut self, conn: ConnId) -> bool {
-        let Some(silenced) = self.silenced.conns.get_mut(&conn) else { return true };
-        let received = self.engine.received(conn);
-        self.engine.consume(conn, received);
-        if silenced.as_mut().is_some_and(|linger| !linger.discard(received)) {
-            self.abort(conn);
-        }
-        false
+    /// Returns the counters so far.
+    pub fn summary(&mut self) -> Summary {
+        let Core { engine, egress, ingress, turns, busy_turns, bursts, .. } = self;
+        let port = egress.nic().stats();
+        let mut summary = Summary {
+            rx_frames: port.rx_frames,
+            rx_bytes: port.rx_bytes,
+            turns: *turns,
+            busy_turns: *busy_turns,
+            bursts: *bursts,
+            tx_frames: port.tx_frames,
+            tx_bytes: port.tx_bytes,
+            misdirected: ingress.misdirected(),
+            copied_bytes: port.copied_bytes + egress.copied_bytes(),
+            ..Summary::default()
+        };
+        summary.drop_for("too long for the port", port.tx_dropped);
+        egress.drops().summarize(&mut summary);
+        engine.summarize(&mut summary);
+        summary
+    }
+}
+
+impl<N: Nic, E: Engine<N>> HostedNet for Core<N, E> {
+    #[inline]
+    fn take_events(&mut self, events: &mut EventBatch) {
+        self.engine.take_events(events);
     }
 
-    /// Returns whether the expired timer of `conn` is for its service. The timer of a lingering close resets the
-    /// connection instead.
-    pub fn delivers_timer(&mut self, conn: ConnId) -> bool {
-        match self.silenced.conns.get(&conn) {
-            None => !self.silenced.rearmed.contains(&conn),
-            Some(None) => false,
-            Some(Some(linger)) => {
-                let state = self.engine.conn_info(conn.slot()).map(|info| info.state);
-                let is_delivered =
-                    !matches!(state, Some(ConnState::FinWait1 | ConnState::Closing | ConnState::LastAck));
-                match linger.extend(self.now, is_delivered) {
-                    Some(delay) => self.engine.set_timer(conn, Some(self.now + delay)),
-                    None => self.abort(conn),
-                }
-                false
-            }
-        }
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.engine.has_events()
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.engine.flush(&mut self.egress, self.now);
+    }
+
+    #[inline(always)]
+    fn silenced(&mut self) -> &mut Silenced {
+        &mut self.silenced
+    }
+
+    fn is_open(&self, conn: ConnId) -> bool {
+        self.engine.peer_addr(conn).is_some()
+    }
+
+    fn is_delivered(&self, conn: ConnId) -> bool {
+        let state = self.engine.conn_info(conn.slot()).map(|info| info.state);
+        !matches!(state, Some(ConnState::FinWait1 | ConnState::Closing | ConnState::LastAck))
+    }
+
+    fn set_deadline(&mut self, conn: ConnId, at: Instant) {
+        self.engine.set_timer(conn, Some(at));
+    }
+
+    fn release(&mut self, conn: ConnId) {
+        self.engine.release(conn, self.now);
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let summary = self.summary();
+        let Core { worker, engine, egress, .. } = self;
+        let mut gauges = Gauges {
+            tx_queued: Some(egress.queued() as u64),
+            pool_left: egress.nic().pool_left().map(|left| left as u64),
+            pool_share: Some(egress.capabilities().pool as u64),
+            ..Gauges::default()
+        };
+        engine.fill_gauges(&mut gauges);
+        let port = egress.nic().stats();
+        let shortages = Some(Shortages { tx_full: port.tx_full, pool_empty: port.pool_empty });
+        // The owner of the port adds its other values.
+        Snapshot { worker: *worker, summary, gauges, shortages, ..Snapshot::default() }
+    }
+
+    fn slot_count(&self) -> usize {
+        self.engine.slot_count()
+    }
+
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
+        self.engine.conn_info(slot)
     }
 }
 
@@ -236,18 +256,12 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
     }
 
     fn lingering_close(&mut self, conn: ConnId) {
-        if self.engine.peer_addr(conn).is_none() || self.silenced.has(conn) {
-            return;
-        }
-        self.engine.close(conn);
-        self.engine.set_timer(conn, Some(self.now + LINGER_TIME));
-        self.silenced.conns.insert(conn, Some(Linger::new(self.now)));
-        self.delivers_readable(conn);
+        linerate_service::lingering_close(self, conn);
     }
 
     fn abort(&mut self, conn: ConnId) {
         if self.engine.peer_addr(conn).is_some() {
-            self.silenced.conns.insert(conn, None);
+            self.silenced.insert(conn);
             self.engine.abort(conn);
             // smoltcp's sockets keep received data after an abort.
             let received = self.engine.received(conn);
@@ -259,9 +273,7 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         if self.silenced.has(conn) {
             return;
         }
-        if self.silenced.timers_pending {
-            self.silenced.rearmed.insert(conn);
-        }
+        self.silenced.rearm(conn);
         self.engine.set_timer(conn, delay.map(|delay| self.now + delay));
     }
 

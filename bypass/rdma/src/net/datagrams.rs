@@ -5,7 +5,7 @@ use crate::connection::conn_transport::ConnTransport;
 use crate::provider::Provider;
 use crate::session::{DatagramHeader, WINDOW};
 use crate::verbs::{Ah, Completion, Error, Message, UdMessage};
-use linerate_service::{CloseReason, ConnId, HostedNet, Stage};
+use linerate_service::{CloseReason, ConnId, Stage};
 
 /// Drop causes in the summary.
 const SENSELESS: &str = "datagram: senseless";

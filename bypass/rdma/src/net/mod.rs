@@ -5,7 +5,6 @@
 
 mod datagrams;
 mod draining;
-mod lingering;
 mod polling;
 mod receiving;
 mod remote;
@@ -20,9 +19,12 @@ use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
 use linerate_bypass::Arena;
-use linerate_service::inspect::ConnInfo;
+use linerate_service::inspect::{ConnInfo, Gauges, Snapshot};
 use linerate_service::time::Instant;
-use linerate_service::{CloseReason, ConnId, ConnTable, HostedNet, OneSidedResult, Origin, Stage, Summary, Timers};
+use linerate_service::{
+    CloseReason, ConnId, ConnTable, ConnectError, EventBatch, HostedNet, OneSidedResult, Origin, Sending, Silenced,
+    Stage, Summary, Timers,
+};
 use polling::Polling;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -179,7 +181,7 @@ impl<C: Provider> Net<C> {
         };
         self.by_number.insert(number, id);
         self.take_in_early(number);
-        self.table.opened.push_back((id, origin));
+        self.table.report_opened(id, origin);
         match origin {
             Origin::Accepted => self.summary.accepted += 1,
             Origin::Connected(_) => self.summary.connected += 1,
@@ -253,9 +255,8 @@ impl<C: Provider> Net<C> {
         if !self.lost.is_empty() {
             self.end_all_lost();
         }
-        while let Some(id) = self.table.expire(self.now) {
-            self.linger_expired(id);
-        }
+        // The connector keeps the connections that are not established yet.
+        self.table.expire(self.now);
         while let Some(id) = self.session_timers.pop(self.now) {
             self.session_timer_event(id);
         }
@@ -472,24 +473,14 @@ impl<C: Provider> Net<C> {
     }
 }
 
-impl<C: Provider> HostedNet for Net<C> {
-    type Conn = Connection<C>;
-
-    #[inline]
-    fn table(&self) -> &ConnTable<Connection<C>> {
-        &self.table
+impl<C: Provider> Net<C> {
+    /// Counts a failed connection attempt, and makes `failed` due.
+    pub fn report_failed(&mut self, token: u64, error: ConnectError) {
+        self.summary.failed += 1;
+        self.table.report_failed(token, error);
     }
 
-    #[inline]
-    fn table_mut(&mut self) -> &mut ConnTable<Connection<C>> {
-        &mut self.table
-    }
-
-    #[inline]
-    fn summary(&mut self) -> &mut Summary {
-        &mut self.summary
-    }
-
+    /// Ends an established connection.
     fn end(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.table.end(id, reason) else { return };
         conn.tx.clear();
@@ -498,10 +489,54 @@ impl<C: Provider> HostedNet for Net<C> {
             self.acknowledge(id);
         }
     }
+}
+
+impl<C: Provider> HostedNet for Net<C> {
+    #[inline]
+    fn take_events(&mut self, events: &mut EventBatch) {
+        self.table.take_events(events);
+    }
+
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.table.has_events()
+    }
+
+    fn flush(&mut self) {
+        self.flush_all();
+    }
+
+    #[inline]
+    fn silenced(&mut self) -> &mut Silenced {
+        &mut self.table.silenced
+    }
+
+    fn is_open(&self, conn: ConnId) -> bool {
+        self.table.is_open(conn)
+    }
+
+    fn is_delivered(&self, conn: ConnId) -> bool {
+        self.table.slots.get(conn).is_some_and(|conn| conn.life.sending == Sending::Finished)
+    }
+
+    fn set_deadline(&mut self, conn: ConnId, at: Instant) {
+        self.table.set_timer(conn, Some(at));
+    }
+
+    #[inline]
+    fn next_one_sided(&mut self, conn: ConnId) -> Option<(u64, OneSidedResult)> {
+        self.table.slots.get_mut(conn)?.one_sided_done.pop_front()
+    }
+
+    fn peer_closed_reported(&mut self, conn: ConnId) {
+        if self.table.peer_closed_reported(conn) {
+            self.end(conn, CloseReason::Finished);
+        }
+    }
 
     /// Hands an ended connection to the connector.
     fn release(&mut self, id: ConnId) {
-        let Some(mut conn) = self.table.remove(id) else { return };
+        let Some(mut conn) = self.table.release(id, &mut self.summary) else { return };
         if let ConnTransport::Ud(peer) = &mut conn.link.transport {
             self.session_timers.cancel(id, &mut peer.timer);
         }
@@ -509,15 +544,19 @@ impl<C: Provider> HostedNet for Net<C> {
         self.retire(conn.link);
     }
 
-    #[inline]
-    fn next_one_sided(&mut self, id: ConnId) -> Option<(u64, OneSidedResult)> {
-        self.table.slots.get_mut(id)?.one_sided_done.pop_front()
+    fn snapshot(&mut self) -> Snapshot {
+        let gauges = Gauges { connections: self.table.slots.len() as u64, ..Gauges::default() };
+        Snapshot { worker: self.worker, summary: self.summary.clone(), gauges, ..Snapshot::default() }
     }
 
-    fn conn_info(&self, conn: ConnId) -> Option<ConnInfo> {
-        let connection = self.table.slots.get(conn)?;
+    fn slot_count(&self) -> usize {
+        self.table.slots.slot_count()
+    }
+
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
+        let connection = self.table.slots.at(slot)?;
         Some(ConnInfo {
-            conn,
+            conn: self.table.slots.conn_id(slot)?,
             local: Some(connection.link.local),
             remote: connection.link.remote,
             state: connection.life.conn_state(),

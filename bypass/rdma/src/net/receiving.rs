@@ -41,7 +41,7 @@ impl<C: Provider> Net<C> {
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Malformed)?;
         if conn.life.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
-            return self.discard_message(id, kind, &bytes);
+            return Err(Malformed);
         }
         match kind {
             Kind::Data => {
@@ -80,12 +80,8 @@ impl<C: Provider> Net<C> {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         self.summary.rx_bytes += bytes.len() as u64;
         let reader = conn.readers.pop_front();
-        if conn.life.is_lingering() {
-            return self.discard_read(id, bytes, reader == Some(Reader::Stream));
-        }
         if let Some(Reader::Service(token)) = reader {
-            conn.one_sided_done.push_back((token, OneSidedResult::Read(bytes)));
-            return self.table.list(id);
+            return self.one_sided_done(id, token, OneSidedResult::Read(bytes));
         }
         conn.to_take += usize::from(conn.rx.read(bytes));
         conn.life.pending.readable = true;

@@ -13,7 +13,8 @@ const ATOMIC_LEN: usize = 8;
 impl<C: Provider> Net<C> {
     /// Starts an operation on the peer's memory.
     pub fn remote(&mut self, id: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
-        let open = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open);
+        let is_silenced = self.table.silenced.has(id);
+        let open = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open && !is_silenced);
         let conn = open.ok_or(OneSidedError::NoRoom)?;
         let qp = conn.link.transport.qp().ok_or(OneSidedError::Unsupported)?;
         if qp.room() <= KEPT {
@@ -45,11 +46,16 @@ impl<C: Provider> Net<C> {
     /// Delivers the old value that an atomic operation returned. Operations complete in the order they were started.
     pub(super) fn was(&mut self, id: ConnId, was: u64) {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
-        if let Some(Reader::Service(token)) = conn.readers.pop_front()
-            && !conn.life.is_lingering()
-        {
-            conn.one_sided_done.push_back((token, OneSidedResult::Previous(was)));
-            self.table.list(id);
+        if let Some(Reader::Service(token)) = conn.readers.pop_front() {
+            self.one_sided_done(id, token, OneSidedResult::Previous(was));
         }
+    }
+
+    /// Makes `one_sided_done` due.
+    pub(super) fn one_sided_done(&mut self, id: ConnId, token: u64, result: OneSidedResult) {
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
+        conn.one_sided_done.push_back((token, result));
+        conn.life.pending.one_sided_done = true;
+        self.table.list(id);
     }
 }

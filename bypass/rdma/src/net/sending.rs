@@ -8,7 +8,7 @@ use crate::connection::tx::Made;
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
 use crate::wire::{Kind, OFFERS, Offer};
-use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Sending, Stage};
+use linerate_service::{Bytes, CloseReason, ConnId, Sending, Stage};
 use std::io::ErrorKind;
 
 impl<C: Provider> Net<C> {

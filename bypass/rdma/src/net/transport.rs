@@ -3,7 +3,7 @@
 use crate::net::Net;
 use crate::provider::Provider;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, Datagram, HostedNet, OneSidedError, OneSidedOp, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Datagram, OneSidedError, OneSidedOp, Transport};
 use std::net::SocketAddr;
 
 impl<C: Provider> Transport for Net<C> {
@@ -79,13 +79,12 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn lingering_close(&mut self, conn: ConnId) {
-        self.begin_lingering_close(conn);
+        linerate_service::lingering_close(self, conn);
     }
 
     fn abort(&mut self, conn: ConnId) {
         let Some(connection) = self.table.slots.get_mut(conn) else { return };
         connection.rx.clear();
-        connection.one_sided_done.clear();
         self.table.silence(conn);
         self.end(conn, CloseReason::Aborted);
     }

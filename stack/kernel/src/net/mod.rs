@@ -5,7 +5,6 @@
 
 mod descriptors;
 mod idle;
-mod linger;
 mod memory;
 mod open;
 mod receive;
@@ -18,9 +17,9 @@ use crate::{Config, errno};
 pub(crate) use descriptors::Descriptors;
 use idle::Idle;
 use linerate_bypass::tcp_info;
-use linerate_service::inspect::{ConnInfo, Summary};
+use linerate_service::inspect::{ConnInfo, Gauges, Snapshot, Summary};
 use linerate_service::time::{Clock, Duration, Instant};
-use linerate_service::{CloseReason, ConnId, ConnTable, ConnectError, HostedNet, Origin, Stage};
+use linerate_service::{CloseReason, ConnId, ConnTable, ConnectError, EventBatch, HostedNet, Origin, Silenced, Stage};
 use memory::Memory;
 use open::Listener;
 use send::Placing;
@@ -100,7 +99,8 @@ impl Net {
 
     /// Returns the time that the worker may sleep, at most `longest`: zero while work remains, `None` for no limit.
     pub(crate) fn idle_time(&self, longest: Option<Duration>) -> Option<Duration> {
-        let busy = !(self.table.ready.is_empty() && self.unread.is_empty() && self.table.failed.is_empty())
+        let busy = self.table.has_events()
+            || !self.unread.is_empty()
             || self.udp.is_ready()
             || self.accept_again.is_none() && self.listeners.iter().any(|listener| listener.ready);
         if busy {
@@ -174,7 +174,7 @@ impl Net {
         }
         self.accept();
         while let Some(id) = self.table.expire(self.now) {
-            self.deadline(id);
+            self.fail(id, ConnectError::TimedOut);
         }
         self.end_idle();
     }
@@ -189,7 +189,7 @@ impl Net {
                 Ok(None) if stream.peer_addr().is_ok() => {
                     conn.life.stage = Stage::Open;
                     self.table.set_timer(id, None);
-                    self.table.opened.push_back((id, Origin::Connected(token)));
+                    self.table.report_opened(id, Origin::Connected(token));
                     self.summary.connected += 1;
                 }
                 Ok(None) => return,
@@ -209,15 +209,6 @@ impl Net {
         if readiness.writable() && conn.blocked {
             conn.blocked = false;
             self.set_dirty(id);
-        }
-    }
-
-    /// Handles the deadline of a connection attempt or of a lingering close.
-    fn deadline(&mut self, id: ConnId) {
-        match self.table.slots.get(id).map(|conn| conn.life.stage) {
-            Some(Stage::Connecting(_)) => self.fail(id, ConnectError::TimedOut),
-            Some(_) => self.linger_expired(id),
-            None => {}
         }
     }
 
@@ -257,28 +248,8 @@ impl Net {
     }
 }
 
-impl HostedNet for Net {
-    type Conn = Connection;
-
-    /// Fewer slots than by default, because each takes a system call.
-    const SLOTS_PER_QUERY: usize = 64;
-
-    #[inline]
-    fn table(&self) -> &ConnTable<Connection> {
-        &self.table
-    }
-
-    #[inline]
-    fn table_mut(&mut self) -> &mut ConnTable<Connection> {
-        &mut self.table
-    }
-
-    #[inline]
-    fn summary(&mut self) -> &mut Summary {
-        &mut self.summary
-    }
-
-    /// Closes the socket.
+impl Net {
+    /// Ends an established connection and closes its socket.
     fn end(&mut self, id: ConnId, reason: CloseReason) {
         if let Some(conn) = self.table.end(id, reason) {
             conn.stream = None;
@@ -286,19 +257,76 @@ impl HostedNet for Net {
         }
     }
 
-    fn release(&mut self, id: ConnId) {
-        self.table.remove(id);
+    /// Counts a failed connection attempt, and makes `failed` due.
+    fn report_failed(&mut self, token: u64, error: ConnectError) {
+        self.summary.failed += 1;
+        self.table.report_failed(token, error);
+    }
+}
+
+impl HostedNet for Net {
+    /// Fewer slots than by default, because each takes a system call.
+    const SLOTS_PER_QUERY: usize = 64;
+
+    fn take_events(&mut self, events: &mut EventBatch) {
+        self.table.take_events(events);
     }
 
-    fn after_events(&mut self) {
+    fn has_events(&self) -> bool {
+        self.table.has_events()
+    }
+
+    fn flush(&mut self) {
         self.flush_all();
     }
 
-    fn conn_info(&self, conn: ConnId) -> Option<ConnInfo> {
-        let connection = self.table.slots.get(conn)?;
+    fn after_event(&mut self) {
+        self.flush_all();
+    }
+
+    #[inline]
+    fn silenced(&mut self) -> &mut Silenced {
+        &mut self.table.silenced
+    }
+
+    fn is_open(&self, conn: ConnId) -> bool {
+        self.table.is_open(conn)
+    }
+
+    fn is_delivered(&self, conn: ConnId) -> bool {
+        let Some(conn) = self.table.slots.get(conn) else { return true };
+        let in_flight = || conn.stream.as_ref().and_then(|stream| tcp_info(stream).ok()?.in_flight);
+        conn.tx.is_empty() && in_flight().is_none_or(|bytes| bytes == 0)
+    }
+
+    fn set_deadline(&mut self, conn: ConnId, at: Instant) {
+        self.table.set_timer(conn, Some(at));
+    }
+
+    fn peer_closed_reported(&mut self, conn: ConnId) {
+        if self.table.peer_closed_reported(conn) {
+            self.end(conn, CloseReason::Finished);
+        }
+    }
+
+    fn release(&mut self, conn: ConnId) {
+        self.table.release(conn, &mut self.summary);
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let gauges = Gauges { connections: self.table.slots.len() as u64, ..Gauges::default() };
+        Snapshot { worker: self.worker, summary: self.summary.clone(), gauges, ..Snapshot::default() }
+    }
+
+    fn slot_count(&self) -> usize {
+        self.table.slots.slot_count()
+    }
+
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo> {
+        let connection = self.table.slots.at(slot)?;
         let stream = connection.stream.as_ref();
         Some(ConnInfo {
-            conn,
+            conn: self.table.slots.conn_id(slot)?,
             local: stream.and_then(|stream| stream.local_addr().ok()),
             remote: connection.remote,
             state: connection.life.conn_state(),

@@ -71,7 +71,7 @@ impl Net {
                     self.descriptors.note_shortage(&mut self.summary, self.now);
                     continue;
                 }
-                self.table.opened.push_back((id, Origin::Accepted));
+                self.table.report_opened(id, Origin::Accepted);
                 self.summary.accepted += 1;
             }
         }
@@ -92,11 +92,11 @@ impl Net {
     /// Starts to connect to `remote`.
     pub(crate) fn begin_connect(&mut self, remote: SocketAddr, token: u64) {
         if self.table.slots.is_full() {
-            return self.table.failed.push_back((token, ConnectError::TooMany));
+            return self.report_failed(token, ConnectError::TooMany);
         }
         let stream = match open(remote, &self.config) {
             Ok(stream) => stream,
-            Err(error) => return self.table.failed.push_back((token, errno::connect_error(&error))),
+            Err(error) => return self.report_failed(token, errno::connect_error(&error)),
         };
         let Some(id) = self.table.slots.insert(Connection::new(stream, remote, Stage::Connecting(token), self.now))
         else {
@@ -115,7 +115,7 @@ impl Net {
         if let Some(conn) = self.table.remove(id)
             && let Stage::Connecting(token) = conn.life.stage
         {
-            self.table.failed.push_back((token, error));
+            self.report_failed(token, error);
         }
     }
 }

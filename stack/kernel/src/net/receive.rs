@@ -3,12 +3,12 @@
 use super::Net;
 use crate::connection::Received;
 use crate::errno;
-use linerate_service::{ConnId, HostedNet, Receiving, Stage, Tracked};
+use linerate_service::{ConnId, Receiving, Stage, Tracked};
 
 /// Minimum room of a block worth reading into.
-pub(super) const LEAST_READ: usize = 16 << 10;
+const LEAST_READ: usize = 16 << 10;
 /// Bytes read from one connection in one turn, for fairness.
-pub(super) const READ_BUDGET: usize = 128 << 10;
+const READ_BUDGET: usize = 128 << 10;
 
 impl Net {
     /// Reads received data of a connection, within its share of the turn and its buffer.
@@ -16,7 +16,7 @@ impl Net {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         conn.unread = false;
         if conn.life.stage != Stage::Open || conn.paused {
-            return self.discard(id);
+            return;
         }
         let mut budget = READ_BUDGET;
         let mut broken = None;
@@ -68,7 +68,7 @@ impl Net {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         if conn.peer_closed_is_due() {
             self.table.list(id);
-        } else if conn.paused && !conn.life.is_lingering() && conn.rx.len() <= self.config.rx_buffer / 2 {
+        } else if conn.paused && conn.rx.len() <= self.config.rx_buffer / 2 {
             conn.paused = false;
             self.set_unread(id);
         }

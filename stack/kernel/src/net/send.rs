@@ -2,7 +2,7 @@
 
 use super::Net;
 use crate::errno;
-use linerate_service::{Bytes, CloseReason, ConnId, HostedNet, Stage, VECTOR};
+use linerate_service::{Bytes, CloseReason, ConnId, Stage, VECTOR};
 
 /// Minimum size of the buffer that [`Net::reserve`] returns, unless less was requested.
 const LEAST_RESERVED: usize = 4 << 10;

@@ -1,8 +1,8 @@
 //! Connection table of workers over kernel sockets or RDMA: the lifecycle of each connection, and the events that its
 //! service has not received yet.
 
-use super::{ConnSlab, LINGER_TIME, Linger, Timer, Timers};
-use crate::inspect::ConnState;
+use super::{ConnSlab, Event, EventBatch, Silenced, Timer, Timers};
+use crate::inspect::{ConnState, Summary};
 use crate::time::Instant;
 use crate::{CloseReason, ConnId, ConnectError, Origin};
 use std::collections::VecDeque;
@@ -27,8 +27,6 @@ pub enum Receiving {
     Ended,
     /// The end of stream has been reported to the service, after all data.
     Reported,
-    /// Lingering close: input is discarded.
-    Discarding(Linger),
 }
 
 /// State of the send direction.
@@ -49,6 +47,8 @@ pub enum Sending {
 pub struct Pending {
     /// `readable` is due.
     pub readable: bool,
+    /// `one_sided_done` is due.
+    pub one_sided_done: bool,
     /// `writable` is due.
     pub writable: bool,
     /// `timer` is due.
@@ -70,7 +70,7 @@ pub struct Lifecycle {
     pub wants_room: bool,
     /// Timer of the service. During a lingering close it holds the deadline.
     timer: Timer,
-    /// True if the connection is in [`ConnTable::ready`].
+    /// True if the connection is in the list of those with undelivered events.
     listed: bool,
 }
 
@@ -92,18 +92,6 @@ impl Lifecycle {
     #[inline]
     pub fn may_send(&self) -> bool {
         self.stage == Stage::Open && self.sending == Sending::Open
-    }
-
-    /// Returns whether a lingering close is in progress: input is discarded, and the service gets only `closed`.
-    #[inline]
-    pub fn is_lingering(&self) -> bool {
-        matches!(self.receiving, Receiving::Discarding(_))
-    }
-
-    /// Returns whether the service gets events other than `closed`.
-    #[inline]
-    pub fn is_served(&self) -> bool {
-        self.stage == Stage::Open && !self.is_lingering()
     }
 
     /// Returns whether the peer has finished sending.
@@ -152,14 +140,14 @@ pub trait Tracked {
 pub struct ConnTable<T> {
     /// Connections.
     pub slots: ConnSlab<T>,
+    /// Connections whose service receives only `closed`.
+    pub silenced: Silenced,
     /// Timers of the connections.
     timers: Timers,
-    /// Established connections whose `opened` is due.
-    pub opened: VecDeque<(ConnId, Origin)>,
-    /// Failed connection attempts, by token.
-    pub failed: VecDeque<(u64, ConnectError)>,
-    /// Connections with undelivered events.
-    pub ready: VecDeque<ConnId>,
+    /// Established connections whose `opened` is due, and failed connection attempts.
+    outcomes: EventBatch,
+    /// Connections with other undelivered events.
+    ready: VecDeque<ConnId>,
 }
 
 impl<T: Tracked> ConnTable<T> {
@@ -167,11 +155,71 @@ impl<T: Tracked> ConnTable<T> {
     pub fn new(worker: usize, limit: usize) -> Self {
         ConnTable {
             slots: ConnSlab::new(worker, limit),
+            silenced: Silenced::default(),
             timers: Timers::default(),
-            opened: VecDeque::new(),
-            failed: VecDeque::new(),
+            outcomes: EventBatch::default(),
             ready: VecDeque::new(),
         }
+    }
+
+    /// Makes `opened` due.
+    pub fn report_opened(&mut self, id: ConnId, origin: Origin) {
+        self.outcomes.opened.push((id, origin));
+    }
+
+    /// Makes `failed` due.
+    pub fn report_failed(&mut self, token: u64, error: ConnectError) {
+        self.outcomes.others.push(Event::Failed(token, error));
+    }
+
+    /// Returns the number of connections that are not established yet.
+    pub fn connecting(&mut self) -> usize {
+        self.slots.iter_mut().filter(|(_, conn)| matches!(conn.life().stage, Stage::Connecting(_))).count()
+    }
+
+    /// Returns whether events are due.
+    pub fn has_events(&self) -> bool {
+        !self.ready.is_empty() || !self.outcomes.is_empty()
+    }
+
+    /// Implements [`HostedNet::take_events`](super::HostedNet::take_events).
+    pub fn take_events(&mut self, events: &mut EventBatch) {
+        std::mem::swap(events, &mut self.outcomes);
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.pop_front() else { break };
+            let Some(conn) = self.slots.get_mut(id) else { continue };
+            let peer_closed = conn.peer_closed_is_due();
+            let life = conn.life_mut();
+            let pending = std::mem::take(&mut life.pending);
+            life.listed = false;
+            if pending.readable {
+                events.readable.push(id);
+            }
+            if pending.one_sided_done {
+                events.others.push(Event::OneSidedDone(id));
+            }
+            if pending.writable {
+                events.others.push(Event::Writable(id));
+            }
+            if peer_closed {
+                events.others.push(Event::PeerClosed(id));
+            }
+            if pending.timer {
+                events.timers.push(id);
+            }
+            match life.stage {
+                // `peer_closed` precedes `closed`, and is due once the service has consumed all data.
+                Stage::Ended(_) if pending.readable && life.receiving == Receiving::Ended => self.list(id),
+                Stage::Ended(reason) => events.others.push(Event::Closed(id, reason)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns whether a connection is established and has not ended.
+    #[inline]
+    pub fn is_open(&self, id: ConnId) -> bool {
+        self.slots.get(id).is_some_and(|conn| conn.life().stage == Stage::Open)
     }
 
     /// Returns the lifecycle of a connection.
@@ -190,14 +238,6 @@ impl<T: Tracked> ConnTable<T> {
         }
     }
 
-    /// Records that the events of a connection, which was taken from [`ready`](Self::ready), are being delivered.
-    /// Returns `None` if the connection does not exist.
-    #[inline]
-    pub(super) fn unlist(&mut self, id: ConnId) -> Option<()> {
-        self.life_mut(id)?.listed = false;
-        Some(())
-    }
-
     /// Makes `writable` due if the service waits for send space.
     pub fn offer_room(&mut self, id: ConnId) {
         if let Some(life) = self.life_mut(id)
@@ -213,7 +253,7 @@ impl<T: Tracked> ConnTable<T> {
         self.timers.next()
     }
 
-    /// Sets the timer of a connection, or stops it.
+    /// Sets the timer of a connection or stops it.
     #[inline]
     pub fn set_timer(&mut self, id: ConnId, deadline: Option<Instant>) {
         if let Some(conn) = self.slots.get_mut(id) {
@@ -224,14 +264,14 @@ impl<T: Tracked> ConnTable<T> {
     /// Sets or stops the timer of a connection on behalf of its service.
     #[inline]
     pub fn set_service_timer(&mut self, id: ConnId, deadline: Option<Instant>) {
-        if let Some(life) = self.life_mut(id).filter(|life| life.is_served()) {
-            life.pending.timer = false;
+        if self.is_open(id) && !self.silenced.has(id) {
+            self.silenced.rearm(id);
             self.set_timer(id, deadline);
         }
     }
 
-    /// Makes `timer` due for the connections whose timers have expired by `now`, up to the next one that is connecting
-    /// or in a lingering close. Returns that connection; its deadline is handled by the transport.
+    /// Makes `timer` due for the connections whose timers have expired by `now`, up to the next one that is connecting.
+    /// Returns that connection; its deadline is handled by the transport.
     #[inline]
     pub fn expire(&mut self, now: Instant) -> Option<ConnId> {
         while let Some(id) = self.timers.pop(now) {
@@ -239,10 +279,11 @@ impl<T: Tracked> ConnTable<T> {
             if !self.timers.fired(id, &mut life.timer, now) {
                 continue;
             }
-            if matches!(life.stage, Stage::Connecting(_)) || life.is_lingering() {
+            if matches!(life.stage, Stage::Connecting(_)) {
                 return Some(id);
             }
             life.pending.timer = true;
+            self.silenced.begin_timers();
             self.list(id);
         }
         None
@@ -257,44 +298,18 @@ impl<T: Tracked> ConnTable<T> {
         true
     }
 
-    /// Begins a lingering close of a connection whose send direction is closed. Returns whether input is discarded:
-    /// false if the peer has closed already, and the connection ends once all data is sent. Returns `None` if the
-    /// connection has ended or the lingering close has begun.
-    pub fn begin_lingering(&mut self, id: ConnId, now: Instant) -> Option<bool> {
-        let life = self.life_mut(id).filter(|life| life.is_served())?;
-        life.pending = Pending::default();
-        let discards = life.receiving == Receiving::Open;
-        life.receiving = if discards { Receiving::Discarding(Linger::new(now)) } else { Receiving::Reported };
-        self.set_timer(id, discards.then(|| now + LINGER_TIME));
-        Some(discards)
-    }
-
-    /// Handles the deadline of a lingering close. `is_delivered` states that the peer has acknowledged everything that
-    /// was sent. Returns false if the connection is to be reset.
-    #[must_use]
-    pub fn extend_lingering(&mut self, id: ConnId, now: Instant, is_delivered: bool) -> bool {
-        let Some(Receiving::Discarding(linger)) = self.slots.get(id).map(|conn| conn.life().receiving) else {
-            return true;
-        };
-        let delay = linger.extend(now, is_delivered);
-        self.set_timer(id, delay.map(|delay| now + delay));
-        delay.is_some()
-    }
-
-    /// Records that the peer has closed during a lingering close. Returns whether both directions are finished.
-    pub fn finish_lingering(&mut self, id: ConnId) -> bool {
+    /// Records that `peer_closed` has been delivered. Returns whether both directions are finished.
+    pub fn peer_closed_reported(&mut self, id: ConnId) -> bool {
         let Some(life) = self.life_mut(id) else { return false };
         life.receiving = Receiving::Reported;
-        let is_finished = life.is_finished();
-        self.set_timer(id, None);
-        is_finished
+        life.is_finished()
     }
 
-    /// Suppresses all events of a connection that is about to be reset, except `closed`.
+    /// Suppresses all events of an established connection that is about to be reset, except `closed`.
     pub fn silence(&mut self, id: ConnId) {
-        if let Some(life) = self.life_mut(id) {
-            life.receiving = Receiving::Reported;
+        if let Some(life) = self.life_mut(id).filter(|life| !matches!(life.stage, Stage::Connecting(_))) {
             life.pending = Pending::default();
+            self.silenced.insert(id);
         }
     }
 
@@ -309,6 +324,16 @@ impl<T: Tracked> ConnTable<T> {
         life.timer = Timer::default();
         self.list(id);
         self.slots.get_mut(id)
+    }
+
+    /// Removes an ended connection and counts it.
+    pub fn release(&mut self, id: ConnId, summary: &mut Summary) -> Option<T> {
+        let conn = self.remove(id)?;
+        match conn.life().stage {
+            Stage::Ended(CloseReason::Finished) => summary.finished += 1,
+            _ => summary.broken += 1,
+        }
+        Some(conn)
     }
 
     /// Removes a connection and its timer.

@@ -1,51 +1,61 @@
-//! Delivery of events by workers over kernel sockets or RDMA, in the order that [`Service`] defines.
+//! Delivery of a worker's events to its service, in the order that [`Service`] defines.
 
 mod conn_slab;
 mod conn_table;
+mod event_batch;
 mod linger;
 mod timers;
 
 pub use conn_slab::ConnSlab;
 pub use conn_table::{ConnTable, Lifecycle, Receiving, Sending, Stage, Tracked};
-pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Linger};
+pub use event_batch::{Event, EventBatch};
+pub use linger::{LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Silenced, lingering_close};
 pub use timers::{Timer, Timers};
 
-use crate::inspect::{self, ConnInfo, Gauges, Inspect, Snapshot, Summary};
+use crate::inspect::{self, ConnInfo, Inspect, Snapshot};
 use crate::mailbox::Receiver;
-use crate::{AppMsg, CloseReason, ConnId, OneSidedResult, Service, Transport};
+use crate::time::Instant;
+use crate::{AppMsg, ConnId, OneSidedResult, Service, Transport};
+use linger::{discard_if_silenced, expire_if_silenced};
 
+/// Rounds of events in one turn: a service call may cause further events.
+const EVENT_ROUNDS: usize = 4;
 /// Maximum messages delivered in one turn.
 const MESSAGES_PER_TURN: usize = 256;
 
 /// Transport of a [`ServiceHost`].
 ///
-/// A transport never calls its service. It records events in its [`ConnTable`], and the host delivers them, so that
-/// ending another connection inside an event never delivers an event of that connection recursively.
+/// A transport never calls its service. It records events, and the host takes and delivers them, so that ending another
+/// connection inside an event never delivers an event of that connection recursively.
 pub trait HostedNet: Transport {
-    /// Connection.
-    type Conn: Tracked;
-
     /// Maximum number of slots to visit for one query.
     const SLOTS_PER_QUERY: usize = inspect::SLOTS_PER_QUERY;
 
-    /// Returns the connections.
-    fn table(&self) -> &ConnTable<Self::Conn>;
+    /// Moves the events since the last call into the empty `events`. `others` has the events of each connection in the
+    /// order of [`Event`]. All data of a connection that have arrived produce a single event.
+    fn take_events(&mut self, events: &mut EventBatch);
 
-    /// Returns the connections for modification.
-    fn table_mut(&mut self) -> &mut ConnTable<Self::Conn>;
+    /// Returns whether [`take_events`](Self::take_events) may return events now.
+    fn has_events(&self) -> bool;
 
-    /// Returns the counters.
-    fn summary(&mut self) -> &mut Summary;
+    /// Sends pending data. Called after each round of events.
+    fn flush(&mut self);
 
-    /// Ends an established connection.
-    fn end(&mut self, conn: ConnId, reason: CloseReason);
+    /// Sends the pending data of few connections, where that should not wait for the events of all others.
+    #[inline(always)]
+    fn after_event(&mut self) {}
 
-    /// Removes an ended connection and releases its resources.
-    fn release(&mut self, conn: ConnId);
+    /// Returns the silenced connections. The transport adds those that it aborts, and records changes of timers.
+    fn silenced(&mut self) -> &mut Silenced;
 
-    /// Sends pending data. Called after the events of each connection.
-    #[inline]
-    fn after_events(&mut self) {}
+    /// Returns whether the connection is established and has not ended.
+    fn is_open(&self, conn: ConnId) -> bool;
+
+    /// Returns whether the peer has acknowledged everything that was sent, a sent end of the stream included.
+    fn is_delivered(&self, conn: ConnId) -> bool;
+
+    /// Sets the timer of a connection with a lingering close.
+    fn set_deadline(&mut self, conn: ConnId, at: Instant);
 
     /// Returns the next result of a one-sided operation of a connection.
     #[inline]
@@ -54,8 +64,23 @@ pub trait HostedNet: Transport {
         None
     }
 
-    /// Returns the state of a connection for queries.
-    fn conn_info(&self, conn: ConnId) -> Option<ConnInfo>;
+    /// Records that `peer_closed` has been delivered, or needs no delivery because the connection is silenced.
+    #[inline(always)]
+    fn peer_closed_reported(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
+
+    /// Removes an ended connection, whose `closed` event is being delivered, and releases its resources.
+    fn release(&mut self, conn: ConnId);
+
+    /// Returns the counters and gauges, except those of the service.
+    fn snapshot(&mut self) -> Snapshot;
+
+    /// Returns the number of slots that have ever held a connection.
+    fn slot_count(&self) -> usize;
+
+    /// Returns the state of the connection in `slot` for queries.
+    fn conn_info(&self, slot: usize) -> Option<ConnInfo>;
 }
 
 /// Service with its transport and the states of its connections.
@@ -69,119 +94,157 @@ pub struct ServiceHost<N, S: Service> {
     /// State of each connection, by slot.
     states: Vec<Option<S::Conn>>,
     started: bool,
-    /// Reused buffer.
-    burst: Vec<ConnId>,
+    /// Reused buffer, empty between calls.
+    events: EventBatch,
 }
 
 impl<N: HostedNet, S: Service> ServiceHost<N, S> {
     /// Creates a host. The service is not started.
     pub fn new(net: N, service: S, messages: Receiver<AppMsg<S::Message>>) -> Self {
-        ServiceHost { net, service, messages, states: Vec::new(), started: false, burst: Vec::new() }
+        ServiceHost { net, service, messages, states: Vec::new(), started: false, events: EventBatch::default() }
     }
 
     /// Starts the service in the first call.
     #[inline]
     pub fn start(&mut self) {
-        if !std::mem::replace(&mut self.started, true) {
+        if !self.started {
+            self.started = true;
             self.service.start(&mut self.net);
-            self.net.after_events();
+            self.net.after_event();
         }
     }
 
-    /// Delivers established and failed connections, and returns their number.
-    pub fn deliver_outcomes(&mut self) -> usize {
+    /// Returns whether the service has started.
+    #[inline]
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// Returns whether the service has had a connection.
+    pub fn has_had_connections(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Delivers events and lets the transport send until there are no more events, within the share of the turn.
+    /// Returns the number of events.
+    pub fn deliver(&mut self) -> usize {
         let mut delivered = 0;
-        while let Some((id, origin)) = self.net.table_mut().opened.pop_front() {
-            delivered += 1;
-            let state = self.service.opened(&mut self.net, id, origin);
-            if self.states.len() <= id.slot() {
-                self.states.resize_with(id.slot() + 1, || None);
+        for _ in 0..EVENT_ROUNDS {
+            self.net.take_events(&mut self.events);
+            let events = self.events.len();
+            delivered += events;
+            if events > 0 {
+                self.dispatch();
             }
-            self.states[id.slot()] = Some(state);
-            self.net.after_events();
+            self.net.flush();
+            if events == 0 || !self.net.has_events() {
+                break;
+            }
         }
-        // Only the failures present now: the service may retry at once and fail again.
-        for _ in 0..self.net.table().failed.len() {
-            let Some((token, error)) = self.net.table_mut().failed.pop_front() else { break };
-            delivered += 1;
-            self.net.summary().failed += 1;
-            self.service.failed(&mut self.net, token, error);
-            self.net.after_events();
-        }
+        self.net.silenced().end_timers();
         delivered
     }
 
-    /// Delivers the events of connections, and returns the number of connections. Events that occur during the delivery
-    /// wait for the next turn, so that devices and timers are served in between.
-    pub fn deliver_ready(&mut self) -> usize {
-        let ServiceHost { net, service, burst, .. } = self;
-        let ConnTable { slots, ready, .. } = net.table();
-        let count = ready.len();
-        burst.clear();
-        let readable = |id: &ConnId| slots.get(*id).is_some_and(|conn| conn.life().pending.readable);
-        burst.extend(ready.iter().copied().filter(readable));
-        if !burst.is_empty() {
-            let served = service.burst(net, burst);
-            for id in burst.iter().take(served) {
-                if let Some(life) = net.table_mut().life_mut(*id) {
-                    life.pending.readable = false;
+    /// Delivers one batch of events.
+    fn dispatch(&mut self) {
+        let ServiceHost { net, service, states, events, .. } = self;
+        let is_plain = events.readable.len() == events.len();
+        if !is_plain {
+            for &(conn, origin) in &events.opened {
+                let state = service.opened(net, conn, origin);
+                if states.len() <= conn.slot() {
+                    states.resize_with(conn.slot() + 1, || None);
                 }
+                states[conn.slot()] = Some(state);
+                net.after_event();
+            }
+            // `opened` may have consumed the received data.
+            events.readable.retain(|conn| net.received(*conn) > 0);
+        }
+        if !net.silenced().is_empty() {
+            events.readable.retain(|conn| !discard_if_silenced(net, *conn));
+        }
+        let mut served = 0;
+        if !events.readable.is_empty() {
+            served = service.burst(net, &events.readable);
+            net.after_event();
+        }
+        for &conn in events.readable.iter().skip(served) {
+            if !net.silenced().is_empty() && discard_if_silenced(net, conn) {
+                continue;
+            }
+            if let Some(Some(state)) = states.get_mut(conn.slot()) {
+                service.readable(net, conn, state);
+                net.after_event();
             }
         }
-        for _ in 0..count {
-            let Some(id) = self.net.table_mut().ready.pop_front() else { break };
-            self.deliver(id);
-            self.net.after_events();
+        if !is_plain {
+            self.dispatch_others();
         }
-        count
+        self.events.clear();
     }
 
-    #[inline]
-    fn deliver(&mut self, id: ConnId) {
-        let ServiceHost { net, service, states, .. } = self;
-        let Some(()) = net.table_mut().unlist(id) else { return };
-        let Some(state) = states.get_mut(id.slot()) else { return };
-        if let Some(state) = state {
-            // Each step looks the connection up again, because the service may have ended it in the previous step.
-            if net.table_mut().life_mut(id).is_some_and(|life| std::mem::take(&mut life.pending.readable)) {
-                service.readable(net, id, state);
+    /// Delivers events other than `opened` and `readable`.
+    fn dispatch_others(&mut self) {
+        let ServiceHost { net, service, states, events, .. } = self;
+        for event in &events.others {
+            match *event {
+                Event::Failed(token, error) => service.failed(net, token, error),
+                Event::OneSidedDone(conn) => {
+                    while let Some((token, result)) = net.next_one_sided(conn) {
+                        if !net.silenced().has(conn)
+                            && let Some(Some(state)) = states.get_mut(conn.slot())
+                        {
+                            service.one_sided_done(net, conn, state, token, result);
+                        }
+                    }
+                }
+                // No `writable` after `close`, or when the space has been used since.
+                Event::Writable(conn) => {
+                    if !net.silenced().has(conn)
+                        && net.send_space(conn) > 0
+                        && let Some(Some(state)) = states.get_mut(conn.slot())
+                    {
+                        service.writable(net, conn, state);
+                    }
+                }
+                Event::PeerClosed(conn) => {
+                    if !net.silenced().has(conn)
+                        && let Some(Some(state)) = states.get_mut(conn.slot())
+                    {
+                        service.peer_closed(net, conn, state);
+                    }
+                    net.peer_closed_reported(conn);
+                }
+                // The last event of a connection, which releases its slot.
+                Event::Closed(..) => continue,
             }
-            while let Some((token, outcome)) = net.next_one_sided(id) {
-                service.one_sided_done(net, id, state, token, outcome);
-            }
-            if net.table_mut().life_mut(id).is_some_and(|life| std::mem::take(&mut life.pending.writable)) {
-                service.writable(net, id, state);
-            }
-            if let Some(conn) = net.table_mut().slots.get_mut(id)
-                && conn.peer_closed_is_due()
+            net.after_event();
+        }
+        for &conn in &events.timers {
+            if !net.silenced().is_rearmed(conn)
+                && !expire_if_silenced(net, conn)
+                && let Some(Some(state)) = states.get_mut(conn.slot())
             {
-                conn.life_mut().receiving = Receiving::Reported;
-                service.peer_closed(net, id, state);
-                if net.table_mut().life_mut(id).is_some_and(|life| life.is_finished()) {
-                    net.end(id, CloseReason::Finished);
-                }
-            }
-            if net.table_mut().life_mut(id).is_some_and(|life| std::mem::take(&mut life.pending.timer)) {
-                service.timer(net, id, state);
+                service.timer(net, conn, state);
+                net.after_event();
             }
         }
-        if let Some(conn) = net.table().slots.get(id)
-            && let Stage::Ended(reason) = conn.life().stage
-        {
-            let state = state.take();
-            net.release(id);
-            if let Some(state) = state {
-                self.closed(id, state, reason);
-            }
-        }
+        self.dispatch_closed();
     }
 
-    fn closed(&mut self, id: ConnId, state: S::Conn, reason: CloseReason) {
-        match reason {
-            CloseReason::Finished => self.net.summary().finished += 1,
-            _ => self.net.summary().broken += 1,
+    /// Delivers [`Event::Closed`] and releases the connections.
+    fn dispatch_closed(&mut self) {
+        let ServiceHost { net, service, states, events, .. } = self;
+        for event in &events.others {
+            let Event::Closed(conn, reason) = *event else { continue };
+            net.silenced().forget(conn);
+            net.release(conn);
+            if let Some(state) = states.get_mut(conn.slot()).and_then(Option::take) {
+                service.closed(net, conn, state, reason);
+                net.after_event();
+            }
         }
-        self.service.closed(&mut self.net, id, state, reason);
     }
 
     /// Delivers messages and answers queries, and returns their number.
@@ -194,38 +257,30 @@ impl<N: HostedNet, S: Service> ServiceHost<N, S> {
             match message {
                 AppMsg::Query(query) => query.answer(self),
                 AppMsg::Message { to: None, message } => self.service.message(&mut self.net, message),
-                AppMsg::Message { to: Some(id), message } => {
-                    if self.net.table().slots.get(id).is_some_and(|conn| conn.life().is_served())
-                        && let Some(Some(state)) = self.states.get_mut(id.slot())
+                AppMsg::Message { to: Some(conn), message } => {
+                    if self.net.is_open(conn)
+                        && !self.net.silenced().has(conn)
+                        && let Some(Some(state)) = self.states.get_mut(conn.slot())
                     {
-                        self.service.conn_message(&mut self.net, id, state, message);
+                        self.service.conn_message(&mut self.net, conn, state, message);
                     }
                 }
             }
         }
-        self.net.after_events();
+        if read > 0 {
+            self.net.after_event();
+        }
         read
     }
 
-    /// Returns the number of connections for which `opened` has not been called.
-    pub fn unopened(&self) -> usize {
-        let slots = &self.net.table().slots;
-        let is_known = |id: &ConnId| self.states.get(id.slot()).is_some_and(Option::is_some);
-        slots.conn_ids().iter().filter(|id| !is_known(id)).count()
-    }
-
-    /// Resets all connections.
-    pub fn abort_all(&mut self) {
-        for id in self.net.table().slots.conn_ids() {
-            self.net.abort(id);
-            let stage = self.net.table().slots.get(id).map(|conn| conn.life().stage);
-            self.net.release(id);
-            if let Some(Stage::Ended(reason)) = stage
-                && let Some(state) = self.states.get_mut(id.slot()).and_then(Option::take)
-            {
-                self.closed(id, state, reason);
-            }
+    /// Resets `conns`, which are all connections, and delivers their `closed` events but no others.
+    pub fn abort_all(&mut self, conns: Vec<ConnId>) {
+        for conn in conns {
+            self.net.abort(conn);
         }
+        self.net.take_events(&mut self.events);
+        self.dispatch_closed();
+        self.events.clear();
     }
 }
 
@@ -234,19 +289,16 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
 
     fn snapshot(&mut self) -> Snapshot {
         Snapshot {
-            worker: self.net.worker(),
-            summary: self.net.summary().clone(),
-            gauges: Gauges { connections: self.net.table().slots.len() as u64, ..Gauges::default() },
             service: self.service.metrics(),
-            ..Snapshot::default()
+            ..self.net.snapshot()
         }
     }
 
     fn slots(&self) -> usize {
-        self.net.table().slots.slot_count()
+        self.net.slot_count()
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        self.net.conn_info(self.net.table().slots.conn_id(slot)?)
+        self.net.conn_info(slot)
     }
 }

@@ -6,7 +6,7 @@ mod tcp_info;
 
 use crate::config::Config;
 use crate::config::fast_paths::FastPath;
-use crate::engine::{Engine, Event, EventBatch, SegmentMeta, Segments};
+use crate::engine::{Engine, SegmentMeta, Segments};
 use crate::ip::egress::Egress;
 use crate::rng;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
@@ -36,7 +36,7 @@ use hashbrown::HashMap;
 use linerate_bypass::{BURST, Nic};
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, ConnIdSpace, Summary};
+use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Summary};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
