@@ -161,26 +161,3 @@ pub(super) fn expire_if_silenced(net: &mut impl HostedNet, conn: ConnId) -> bool
     }
     true
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn discard_is_within_the_bound_up_to_its_last_byte() {
-        let mut linger = Linger::new(Instant::ZERO);
-        assert!(linger.discard(LINGER_BYTES - 1) && linger.discard(1) && linger.discard(0));
-        assert!(!linger.discard(1));
-    }
-
-    #[test]
-    fn extend_ends_when_everything_is_delivered_or_at_the_limit() {
-        let linger = Linger::new(Instant::ZERO);
-        let at = |time: Duration| Instant::ZERO + time;
-        assert_eq!(linger.extend(at(LINGER_TIME), true), None);
-        assert_eq!(linger.extend(at(LINGER_TIME), false), Some(LINGER_TIME));
-        let late = LINGER_LIMIT - Duration::from_secs(1);
-        assert_eq!(linger.extend(at(late), false), Some(Duration::from_secs(1)));
-        assert_eq!(linger.extend(at(LINGER_LIMIT), false), None);
-    }
-}

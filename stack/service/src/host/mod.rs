@@ -4,6 +4,8 @@ mod conn_slab;
 mod conn_table;
 mod event_batch;
 mod linger;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use conn_slab::ConnSlab;
