@@ -132,10 +132,7 @@ fn prometheus_has_a_value_for_each_query() {
     let link = link.display();
     let kernel = serve("echo", "--via kernel --listen 127.0.0.1:0 --metrics 127.0.0.1:0");
     // The key-value service counts requests.
-    let kv = serve(
-        "kv",
-        "--via kernel --listen 127.0.0.1:0 --workers 2 --memory 64m --metrics 127.0.0.1:0",
-    );
+    let kv = serve("kv", "--via kernel --listen 127.0.0.1:0 --workers 2 --memory 64m --metrics 127.0.0.1:0");
     let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
     let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
     let stack = cfg!(feature = "dpdk").then(|| serve("echo", &format!("--via vhost:{link} {there}")));

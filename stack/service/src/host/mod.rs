@@ -290,10 +290,7 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
     const SLOTS_PER_QUERY: usize = N::SLOTS_PER_QUERY;
 
     fn snapshot(&mut self) -> Snapshot {
-        Snapshot {
-            service: self.service.metrics(),
-            ..self.net.snapshot()
-        }
+        Snapshot { service: self.service.metrics(), ..self.net.snapshot() }
     }
 
     fn slots(&self) -> usize {
