@@ -276,7 +276,8 @@ impl<N: Nic> Egress<N> {
         Some(())
     }
 
-    /// Sends an IP packet to `destination` behind an Ethernet header. The packet waits if the next hop is not resolved.
+    /// Prepends an Ethernet header to an IP packet and sends it to `destination`. The packet waits if the next hop is not
+    /// resolved.
     pub fn send_ip(&mut self, packet: N::Packet, destination: IpAddr, now: Instant) {
         let mac = match destination {
             IpAddr::V4(ip) if ip.is_multicast() || self.addresses.is_broadcast(ip) => group_address(destination),
@@ -505,7 +506,7 @@ impl<N: Nic> Egress<N> {
         self.send_with(|packet, mac| message.write(packet, mac));
     }
 
-    /// Sends a frame whose content behind the Ethernet header `write` writes. `write` returns the destination and the
+    /// Sends a frame. `write` fills in everything after the Ethernet header, and returns the destination and the
     /// EtherType.
     pub(crate) fn send_with(
         &mut self,

@@ -41,8 +41,8 @@ impl Prr {
         if delivered > 0 {
             self.delivered = self.delivered.saturating_add(delivered);
             self.quota = if in_flight > self.threshold {
-                // In proportion. Rounded up to whole segments, as when segments are counted; otherwise each segment
-                // would wait for another half acknowledgement.
+                // Proportional part (RFC 6937 §3.1), rounded up to a whole segment: a remainder below one MSS would
+                // wait for another acknowledgement.
                 let sent = u64::from(self.delivered) * u64::from(self.threshold);
                 let sent = sent.div_ceil(u64::from(self.flight.max(1))).next_multiple_of(u64::from(mss.max(1)));
                 u32::try_from(sent).unwrap_or(u32::MAX).saturating_sub(self.out)
