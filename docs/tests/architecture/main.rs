@@ -1,6 +1,7 @@
 //! Architecture: the page of the book has a row for each top-level directory, and imports follow the layers.
 
 mod imports;
+mod life_of_a_packet;
 mod modules;
 mod source;
 
