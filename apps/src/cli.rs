@@ -146,7 +146,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let advice = advice(&matches, &error).map(|advice| format!("; {advice}")).unwrap_or_default();
-            let (message, status) = (usage::with_options(&format!("{error}{advice}")), error.status());
+            let (message, status) = (format!("{error}{advice}"), error.status());
+            let message = if error.names_settings() { usage::with_options(&message) } else { message };
             let origin = if status == 2 || message.starts_with("--") { origin_in(&message) } else { String::new() };
             eprint_line(format_args!("linerate: {origin}{message}"));
             ExitCode::from(status)

@@ -137,6 +137,16 @@ impl Error {
         }
     }
 
+    /// Returns true for an error of the library, whose message names settings in backticks.
+    pub fn names_settings(&self) -> bool {
+        match self {
+            Error::Net(_) => true,
+            #[cfg(feature = "rdma")]
+            Error::Rdma(crate::commands::rdma::RdmaError::Net(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Returns the exit status: 2 for invalid arguments, 1 for other errors.
     pub fn status(&self) -> u8 {
         match self {

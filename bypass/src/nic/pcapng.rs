@@ -1,4 +1,5 @@
-//! Capture files for tcpdump and Wireshark: a subset of the pcapng format, draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format".
+//! Capture files for tcpdump and Wireshark: a subset of the pcapng format, draft-ietf-opsawg-pcapng, "PCAP Next
+//! Generation Capture File Format".
 
 use super::capture::{Direction, Record};
 use std::io::{self, Write};

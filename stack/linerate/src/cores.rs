@@ -76,8 +76,8 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// Returns the core of each worker's service with [`Split`](crate::ThreadingMode::Split): `list`, or cores without a worker, first from
-/// the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
+/// Returns the core of each worker's service with [`Split`](crate::ThreadingMode::Split): `list`, or cores without a
+/// worker, first from the NUMA node of the device of `via`. With too few cores the services share their workers' cores.
 pub fn choose_services(
     via: &Via,
     list: Option<&CoreList>,

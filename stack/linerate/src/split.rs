@@ -28,8 +28,8 @@ pub struct Services {
 }
 
 impl Services {
-    /// Allocates the memory that the services on the cores `services` send from. `port` is the network of `options`, with
-    /// workers on `workers`.
+    /// Allocates the memory that the services on the cores `services` send from. `port` is the network of `options`,
+    /// with workers on `workers`.
     pub fn new(options: &NetConfig, workers: &[usize], services: Vec<usize>, port: &Port) -> Result<Self, Error> {
         let bytes = workers.len() * WRITTEN;
         let arena = match options.via {

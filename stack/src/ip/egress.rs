@@ -276,8 +276,8 @@ impl<N: Nic> Egress<N> {
         Some(())
     }
 
-    /// Prepends an Ethernet header to an IP packet and sends it to `destination`. The packet waits if the next hop is not
-    /// resolved.
+    /// Prepends an Ethernet header to an IP packet and sends it to `destination`. The packet waits if the next hop is
+    /// not resolved.
     pub fn send_ip(&mut self, packet: N::Packet, destination: IpAddr, now: Instant) {
         let mac = match destination {
             IpAddr::V4(ip) if ip.is_multicast() || self.addresses.is_broadcast(ip) => group_address(destination),

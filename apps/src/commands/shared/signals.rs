@@ -16,7 +16,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// process and then to its group.
 const REPETITION: Duration = Duration::from_secs(1);
 
-/// Returns a request to stop of the first SIGINT or SIGTERM. Another signal, at least a second later, kills the program.
+/// Returns a request to stop of the first SIGINT or SIGTERM. Another signal, at least a second later, kills the
+/// program.
 pub fn interrupted() -> io::Result<Stop> {
     let stop = Stop::default();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
