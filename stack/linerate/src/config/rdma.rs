@@ -1,10 +1,10 @@
 //! Options of RDMA devices (`--via rdma:DEVICE`).
 
-#[cfg(feature = "rdma")]
-use super::Error;
-use super::checks::{check_ranges, first_given};
+use super::checks::first_given;
 #[cfg(feature = "serde")]
 use super::text;
+#[cfg(feature = "rdma")]
+use super::{Error, checks::check_ranges};
 #[cfg(feature = "clap")]
 use crate::cli::ranged;
 use crate::units::parse_size;
