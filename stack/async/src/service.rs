@@ -50,7 +50,7 @@ impl AsyncService {
         self
     }
 
-    /// Makes [`Service::requests`] return the value of `requests`, in which tasks count the requests that they serve.
+    /// Makes [`Service::metrics`] return the value of `requests`, in which tasks count the requests that they serve.
     #[must_use]
     pub fn with_requests(mut self, requests: Rc<Cell<u64>>) -> Self {
         self.requests = Some(requests);
