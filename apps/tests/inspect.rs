@@ -144,7 +144,7 @@ fn connections_beyond_the_open_files_are_reset_and_metrics_answer() {
         let mut clients: Vec<TcpStream> = (0..120).map(|_| connect()).collect();
         // 60 descriptors are for connections and the server's own files.
         await_metric(&server.ready, "linerate_drops_total", 60);
-        // Those of the metrics vary, so the connections that are reset are not always the last ones.
+        // A request for metrics can take a free descriptor, so the connections that are reset need not be the last.
         let mut reset = 0;
         clients.iter().for_each(|client| client.set_nonblocking(true).unwrap());
         wait_for("60 resets", || {

@@ -63,7 +63,7 @@ miri() {
         skip "Miri is a component of the nightly compiler, which rustup could not install"
     CARGO_TARGET_DIR=$target/miri MIRIFLAGS='-Zmiri-strict-provenance -Zmiri-isolation-error=hide' \
         cargo +nightly miri test -p linerate-service -p linerate-bypass --no-default-features --lib -- arena:: \
-        buffer_pool:: bytes:: host::conn_slab:: host::linger:: memory_nic::nic memory_nic::packet memory_nic::ring \
+        buffer_pool:: bytes:: host:: memory_nic::nic memory_nic::packet memory_nic::ring \
         one_sided::published:: stop:: sync::
 }
 
