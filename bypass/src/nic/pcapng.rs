@@ -131,7 +131,7 @@ fn padded(block: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 fn option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
-    // Truncate a name or filter of 64 KB and more.
+    // A name or filter of 64 KB and more is truncated.
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     block.extend(code.to_le_bytes());
     block.extend((value.len() as u16).to_le_bytes());
