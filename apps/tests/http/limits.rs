@@ -49,9 +49,10 @@ fn connect(server: &Program) -> TcpStream {
     stream
 }
 
-/// Returns whether the server answers a request on a new connection.
+/// Returns whether the server answers a request on a new connection, which it may reset before `connect` returns.
 fn is_served(server: &Program) -> bool {
-    let mut stream = connect(server);
+    let Ok(mut stream) = TcpStream::connect(server.address()) else { return false };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_ok() && stream.read(&mut [0; 1000]).is_ok_and(|n| n > 0)
 }
 
