@@ -3,9 +3,9 @@
 //!
 //! `SOAK_SECONDS` sets the total time [default: 8].
 
-#[path = "kv_soak/churn.rs"]
 mod churn;
 #[allow(dead_code, reason = "each test target uses a part of it")]
+#[path = "../common/mod.rs"]
 mod common;
 
 use churn::{Churn, Connection};

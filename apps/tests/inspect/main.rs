@@ -1,8 +1,8 @@
 //! `linerate top` and `linerate conns` with running servers and loads.
 
 #[expect(dead_code, reason = "each test target uses a part of it")]
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "inspect/screen.rs"]
 mod screen;
 
 use common::linerate;

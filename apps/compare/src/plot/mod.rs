@@ -17,7 +17,7 @@ pub use svg::escape;
 use std::fmt::Write;
 
 /// Style sheet of panels. A page that contains panels includes it; a picture has its own copy.
-pub const STYLE: &str = include_str!("plot/style.css");
+pub const STYLE: &str = include_str!("style.css");
 
 /// Width of a panel in pixels: the text width of a phone, so that its text is not scaled down there.
 const WIDTH: f64 = 350.0;
