@@ -10,7 +10,7 @@ use crate::wire::tuple::Tuple;
 use linerate_bypass::Nic;
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, ConnId, EventBatch, Summary};
+use linerate_service::{Bytes, ConnId, EventBatch, Summary, Unsent, WriteError};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connection and header position of a received TCP segment, as the demultiplexer found them.
@@ -183,9 +183,9 @@ pub trait Engine<N: Nic>: Sized {
     /// Returns the number of bytes that can be sent now.
     fn send_space(&mut self, conn: ConnId) -> usize;
     /// Sends all of `bytes` or none.
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent>;
     /// Returns up to `max` writable bytes in an outgoing buffer.
-    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]>;
+    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Result<&mut [u8], WriteError>;
     /// Sends the first `n` bytes written after [`reserve`](Self::reserve).
     fn commit(&mut self, conn: ConnId, n: usize);
     /// Consumes the first `request` received bytes and sends `len` bytes that `write` writes, if both are possible at

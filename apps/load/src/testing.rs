@@ -4,7 +4,7 @@ use crate::Plan;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
     Bytes, CloseReason, ConnId, ConnectError, Datagram, OneSidedError, OneSidedOp, OneSidedResult, Origin, Service,
-    Transport,
+    Transport, Unsent, WriteError,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -238,20 +238,20 @@ impl<S> Transport for FakeTransport<S> {
         room
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         if self.send_space(conn) < bytes.len() {
             self.conns[conn.slot()].wants_room = true;
-            return Err(bytes);
+            return Err(Unsent { bytes, error: WriteError::Full });
         }
         self.conns[conn.slot()].tx.extend(&bytes[..]);
         Ok(())
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         self.reserved += 1;
         let n = self.send_space(conn).min(max).min(self.longest_reserve);
         self.scratch.resize(n, 0);
-        if n == 0 { None } else { Some(&mut self.scratch) }
+        if n == 0 { Err(WriteError::Full) } else { Ok(&mut self.scratch) }
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -6,7 +6,7 @@ use linerate_kv::commands::Settings;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport, Unsent, WriteError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -181,15 +181,15 @@ impl Transport for Memory {
         1 << 20
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         self.sent += bytes.len() as u64;
         self.note(conn, bytes.len());
         Ok(())
     }
 
     #[inline]
-    fn reserve(&mut self, _: ConnId, max: usize) -> Option<&mut [u8]> {
-        Some(&mut self.reserved[..max.min(RESERVED)])
+    fn reserve(&mut self, _: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
+        Ok(&mut self.reserved[..max.min(RESERVED)])
     }
 
     #[inline]

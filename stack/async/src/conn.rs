@@ -346,7 +346,7 @@ impl Conn {
 fn send_slice(net: &mut dyn Transport, id: ConnId, bytes: &mut Bytes) -> Option<()> {
     match net.send(id, std::mem::take(bytes)) {
         Ok(()) => return Some(()),
-        Err(unsent) => *bytes = unsent,
+        Err(unsent) => *bytes = unsent.bytes,
     }
     while !bytes.is_empty() {
         let space = net.send_space(id).min(bytes.len());

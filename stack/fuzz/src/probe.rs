@@ -163,7 +163,7 @@ impl Probe {
         let sent = self.sent.entry(conn).or_default();
         let mut done = 0;
         while done < len {
-            let Some(out) = net.reserve(conn, len - done) else { break };
+            let Ok(out) = net.reserve(conn, len - done) else { break };
             let n = out.len().min(len - done);
             for (i, byte) in out[..n].iter_mut().enumerate() {
                 *byte = written(*sent + i as u32, port);
@@ -205,7 +205,7 @@ impl Probe {
             }
         }
         if self.setup.reserves() {
-            net.reserve(conn, len);
+            let _ = net.reserve(conn, len);
         }
     }
 
@@ -274,7 +274,7 @@ impl Service for Probe {
         match op {
             Op::Write(len) => self.write(net, conn, state.port, len.into()),
             Op::Reserve(len) => {
-                net.reserve(conn, len.into());
+                let _ = net.reserve(conn, len.into());
             }
             Op::Send(len) => self.send(net, conn, state.port, len.into()),
             Op::Read(len) => self.read(net, conn, len.into()),

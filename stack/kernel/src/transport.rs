@@ -2,7 +2,7 @@
 
 use crate::net::Net;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, Datagram, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Datagram, Transport, Unsent, WriteError};
 use std::net::SocketAddr;
 
 impl Transport for Net {
@@ -48,17 +48,22 @@ impl Transport for Net {
         self.space_for(conn, 1)
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let may_send = self.table.slots.get(conn).is_some_and(|conn| conn.life.may_send());
-        if !may_send || self.space_for(conn, bytes.len()) < bytes.len() {
-            return Err(bytes);
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
+        if !self.table.may_send(conn) {
+            return Err(Unsent { bytes, error: WriteError::Closed });
+        }
+        if self.space_for(conn, bytes.len()) < bytes.len() {
+            return Err(Unsent { bytes, error: WriteError::Full });
         }
         self.queue(conn, bytes);
         Ok(())
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        self.reserve(conn, max)
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
+        if !self.table.may_send(conn) {
+            return Err(WriteError::Closed);
+        }
+        self.reserve(conn, max).ok_or(WriteError::Full)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -37,6 +37,29 @@ pub enum ConnectError {
     TooMany,
 }
 
+/// Reason why an operation sent nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The send queue has too little space, or no buffer is free. [`Service::writable`](crate::Service::writable)
+    /// follows.
+    #[error("the send queue is full")]
+    Full,
+    /// The connection has ended, or the local end is closed.
+    #[error("the connection is closed for sending")]
+    Closed,
+}
+
+/// Bytes that [`Transport::send`](crate::Transport::send) returns.
+#[derive(Debug, thiserror::Error)]
+#[error("{} bytes were not sent: {error}", bytes.len())]
+pub struct Unsent {
+    /// All bytes of the operation.
+    pub bytes: Bytes,
+    /// Reason.
+    #[source]
+    pub error: WriteError,
+}
+
 /// Reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

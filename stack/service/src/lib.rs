@@ -69,7 +69,7 @@ mod transport;
 
 pub use bytes::{Bytes, BytesQueue, Memory, OwnerVtable, VECTOR};
 pub use conn_id::{ConnId, ConnIdSpace};
-pub use event::{CloseReason, ConnectError, Datagram, Origin};
+pub use event::{CloseReason, ConnectError, Datagram, Origin, Unsent, WriteError};
 pub use host::{
     ConnSlab, ConnTable, Event, EventBatch, HostedNet, LINGER_BYTES, LINGER_LIMIT, LINGER_TIME, Lifecycle, Receiving,
     Sending, ServiceHost, Silenced, Stage, Timer, Timers, Tracked, lingering_close,

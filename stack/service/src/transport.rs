@@ -1,13 +1,13 @@
 //! Operations that a worker offers to its service.
 
 use crate::time::{Duration, Instant};
-use crate::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp};
+use crate::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Unsent, WriteError};
 use std::net::SocketAddr;
 
 /// Operations of a worker on its connections, called from the handlers of a [`Service`](crate::Service).
 ///
 /// A connection is named by its [`ConnId`]. An operation on a connection that has ended, or on one of another worker,
-/// does nothing and returns `None`, 0, or its argument. Lengths are bytes.
+/// does nothing and returns [`WriteError::Closed`], `None`, or 0. Lengths are bytes.
 ///
 /// # Receiving
 ///
@@ -76,12 +76,15 @@ pub trait Transport {
     /// Sends `bytes`, without a copy where the transport can.
     ///
     /// # Errors
-    /// Returns `bytes`, and sends nothing, if there is not space for all of them.
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes>;
+    /// Returns `bytes`, and sends nothing, if there is not space for all of them, or if the connection is closed.
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent>;
 
     /// Returns a part of an outgoing buffer, of 1 to `max` bytes, to be filled and sent with [`commit`](Self::commit).
-    /// Its contents are unspecified. Returns `None` if there is no space.
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]>;
+    /// Its contents are unspecified.
+    ///
+    /// # Errors
+    /// There is no space, `max` is 0, or the connection is closed.
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError>;
 
     /// Sends the first `n` bytes of the buffer that the last [`reserve`](Self::reserve) returned.
     ///
@@ -94,7 +97,7 @@ pub trait Transport {
     fn write(&mut self, conn: ConnId, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
-            let Some(buffer) = self.reserve(conn, bytes.len() - written) else {
+            let Ok(buffer) = self.reserve(conn, bytes.len() - written) else {
                 break;
             };
             let n = buffer.len();
@@ -220,7 +223,7 @@ pub fn respond_in_steps(
     write: impl FnOnce(&mut [u8]),
 ) -> bool {
     net.consume(conn, request);
-    let Some(buffer) = net.reserve(conn, len).filter(|buffer| buffer.len() == len) else { return false };
+    let Some(buffer) = net.reserve(conn, len).ok().filter(|buffer| buffer.len() == len) else { return false };
     write(buffer);
     net.commit(conn, len);
     true

@@ -1,6 +1,6 @@
 //! Connection state at the worker.
 
-use linerate_service::{Bytes, BytesQueue, ConnId, Transport};
+use linerate_service::{Bytes, BytesQueue, ConnId, Transport, Unsent};
 
 /// Maximum slices of one connection that the service has not consumed, since each may hold a packet of the port. It
 /// exceeds the number that the service's thread keeps before it copies them.
@@ -79,7 +79,7 @@ impl Flow {
                 self.taken += len;
                 0
             }
-            Err(bytes) => {
+            Err(Unsent { bytes, .. }) => {
                 self.unsent.push(bytes);
                 self.send_more(net, conn);
                 if may_wait { 0 } else { self.unsent.gather() }
@@ -106,7 +106,7 @@ impl Flow {
             let len = piece.len();
             match net.send(conn, piece) {
                 Ok(()) => self.taken += len,
-                Err(piece) => {
+                Err(Unsent { bytes: piece, .. }) => {
                     // No memory, or a connection that cannot send. In the second case `closed` follows.
                     self.unsent.push_front(piece);
                     return;
@@ -145,8 +145,8 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_service::Datagram;
     use linerate_service::time::{Duration, Instant};
+    use linerate_service::{Datagram, WriteError};
     use std::net::SocketAddr;
 
     /// Transport with limited room, which may have no memory.
@@ -162,9 +162,9 @@ mod tests {
             self.room
         }
 
-        fn send(&mut self, _: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+        fn send(&mut self, _: ConnId, bytes: Bytes) -> Result<(), Unsent> {
             if bytes.len() > self.room || !self.has_memory {
-                return Err(bytes);
+                return Err(Unsent { bytes, error: WriteError::Full });
             }
             self.room -= bytes.len();
             self.sent.extend_from_slice(&bytes);
@@ -201,8 +201,8 @@ mod tests {
             None
         }
 
-        fn reserve(&mut self, _: ConnId, _: usize) -> Option<&mut [u8]> {
-            None
+        fn reserve(&mut self, _: ConnId, _: usize) -> Result<&mut [u8], WriteError> {
+            Err(WriteError::Full)
         }
 
         fn commit(&mut self, _: ConnId, _: usize) {}

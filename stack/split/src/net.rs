@@ -6,7 +6,7 @@ use crate::stream::Stream;
 use crate::table::Table;
 use linerate_service::mailbox::Receiver;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, Datagram, Timers, Transport};
+use linerate_service::{Bytes, ConnId, Datagram, Timers, Transport, Unsent, WriteError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -257,11 +257,13 @@ impl Transport for Net {
         }
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let Some(stream) = self.stream_mut(conn).filter(|stream| !stream.closed) else { return Err(bytes) };
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
+        let Some(stream) = self.stream_mut(conn).filter(|stream| !stream.closed) else {
+            return Err(Unsent { bytes, error: WriteError::Closed });
+        };
         if bytes.len() > stream.credit {
             self.wait_for_room(conn);
-            return Err(bytes);
+            return Err(Unsent { bytes, error: WriteError::Full });
         }
         if bytes.is_empty() {
             return Ok(());
@@ -272,19 +274,21 @@ impl Transport for Net {
         Ok(())
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         self.reserved = 0;
-        if self.send_space(conn) == 0 || max == 0 {
-            return None;
+        if self.stream(conn).is_none_or(|stream| stream.closed) {
+            return Err(WriteError::Closed);
         }
-        self.prepare_buffer(conn, max)?;
-        let stream = self.streams.get_mut(conn)?;
+        if self.send_space(conn) == 0 || max == 0 || self.prepare_buffer(conn, max).is_none() {
+            return Err(WriteError::Full);
+        }
+        let stream = self.streams.get_mut(conn).ok_or(WriteError::Closed)?;
         let credit = stream.credit;
-        let (buffer, written) = stream.buffer.as_mut()?;
+        let (buffer, written) = stream.buffer.as_mut().ok_or(WriteError::Full)?;
         let free = &mut buffer[*written..];
         let len = free.len().min(max).min(credit);
         self.reserved = len;
-        Some(&mut free[..len])
+        Ok(&mut free[..len])
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -32,7 +32,9 @@ use hashbrown::HashMap;
 use linerate_bypass::{BufferPool, Nic};
 use linerate_service::inspect::{ConnInfo, Gauges, TcpInfo};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Event, EventBatch, Summary};
+use linerate_service::{
+    Bytes, CloseReason, ConnId, ConnSlab, ConnectError, Event, EventBatch, Summary, Unsent, WriteError,
+};
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::Medium;
 use smoltcp::socket::tcp::State;
@@ -434,11 +436,11 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
         self.send_space(conn)
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         self.send(conn, bytes)
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize, _: &mut Egress<N>) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize, _: &mut Egress<N>) -> Result<&mut [u8], WriteError> {
         self.reserve(conn, max)
     }
 

@@ -5,7 +5,7 @@ use super::flow::{Flow, Phase};
 use crate::ip::egress::Egress;
 use linerate_bypass::Nic;
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Event};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Event, Unsent, WriteError};
 use std::net::SocketAddr;
 
 /// Bytes moved at a time between sockets.
@@ -55,11 +55,14 @@ impl SmoltcpEngine {
         room
     }
 
-    pub(super) fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        let Some(flow) = self.slots.get_mut(conn) else { return Err(bytes) };
+    pub(super) fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
+        let flow = match self.slots.get_mut(conn) {
+            Some(flow) if flow.socket().may_send() => flow,
+            _ => return Err(Unsent { bytes, error: WriteError::Closed }),
+        };
         if flow.send_space() < bytes.len() {
             flow.wants_room = true;
-            return Err(bytes);
+            return Err(Unsent { bytes, error: WriteError::Full });
         }
         match flow.socket_mut().send_slice(&bytes) {
             Ok(_) => {
@@ -67,21 +70,21 @@ impl SmoltcpEngine {
                 self.tx_pending(conn.slot() as u32);
                 Ok(())
             }
-            Err(_) => Err(bytes),
+            Err(_) => Err(Unsent { bytes, error: WriteError::Closed }),
         }
     }
 
-    pub(super) fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
-        let flow = self.slots.get_mut(conn)?;
+    pub(super) fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
+        let flow = self.slots.get_mut(conn).filter(|flow| flow.socket().may_send()).ok_or(WriteError::Closed)?;
         let room = flow.send_space();
         flow.wants_room |= room < max;
         if room == 0 || max == 0 {
-            return None;
+            return Err(WriteError::Full);
         }
         // Writing zero bytes returns the buffer.
-        let space = flow.socket_mut().send(|space| (0, space)).ok()?;
+        let space = flow.socket_mut().send(|space| (0, space)).map_err(|_| WriteError::Closed)?;
         let n = space.len().min(max);
-        Some(&mut space[..n])
+        Ok(&mut space[..n])
     }
 
     pub(super) fn commit(&mut self, conn: ConnId, n: usize) {

@@ -14,7 +14,8 @@ use linerate_bypass::{MacAddr, Nic};
 use linerate_service::inspect::{ConnInfo, ConnState, Gauges, Shortages, Snapshot};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, ConnId, Datagram, EventBatch, HostedNet, Silenced, Summary, Transport, respond_in_steps, send_written,
+    Bytes, ConnId, Datagram, EventBatch, HostedNet, Silenced, Summary, Transport, Unsent, WriteError, respond_in_steps,
+    send_written,
 };
 use std::net::SocketAddr;
 
@@ -228,11 +229,11 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.send_space(conn)
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         self.engine.send(conn, bytes)
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         self.engine.reserve(conn, max, &mut self.egress)
     }
 

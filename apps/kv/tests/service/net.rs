@@ -7,7 +7,7 @@ use linerate_kv::service::{Config, Hub, Kv, Message};
 use linerate_service::mailbox::{Receiver, mailbox};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx,
+    AppMsg, AppSender, Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, Unsent, WorkerCtx, WriteError,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -122,10 +122,10 @@ impl Transport for Net {
         end.room
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         if self.send_space(conn) < bytes.len() {
             self.end(conn).wants_room = true;
-            return Err(bytes);
+            return Err(Unsent { bytes, error: WriteError::Full });
         }
         let end = self.end(conn);
         end.room -= bytes.len();
@@ -134,14 +134,14 @@ impl Transport for Net {
         Ok(())
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize) -> Option<&mut [u8]> {
+    fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         let room = self.send_space(conn);
         self.end(conn).wants_room |= room < max;
         if room.min(max) == 0 {
-            return None;
+            return Err(WriteError::Full);
         }
         self.reserved.resize(room.min(max), 0);
-        Some(&mut self.reserved)
+        Ok(&mut self.reserved)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -99,7 +99,7 @@ impl Rounds {
     fn send_all(&mut self, net: &mut impl Transport) {
         self.awaited = self.count * MESSAGE;
         for conn in &self.conns {
-            let Some(buffer) = net.reserve(*conn, MESSAGE).filter(|buffer| buffer.len() == MESSAGE) else {
+            let Some(buffer) = net.reserve(*conn, MESSAGE).ok().filter(|buffer| buffer.len() == MESSAGE) else {
                 return self.progress.fail(None);
             };
             buffer.fill(b'x');

@@ -77,7 +77,7 @@ impl Stream {
                 continue;
             }
             let first = self.outstanding.len() - self.unwritten.requests;
-            let Some(buffer) = net.reserve(conn, self.unwritten.bytes) else { return };
+            let Ok(buffer) = net.reserve(conn, self.unwritten.bytes) else { return };
             let (at, next, written) = self.fill(buffer, space, pace, now);
             if at == self.unwritten.bytes {
                 self.unwritten = Unwritten::default();
@@ -152,7 +152,7 @@ impl Stream {
         let n = if is_long {
             request.send_long(protocol, values, from, net, conn)
         } else {
-            let Some(buffer) = net.reserve(conn, size - from) else { return false };
+            let Ok(buffer) = net.reserve(conn, size - from) else { return false };
             let n = request.fill(protocol, values, from, buffer);
             net.commit(conn, n);
             n

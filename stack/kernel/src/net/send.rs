@@ -70,7 +70,7 @@ impl Net {
 
     /// Sends the first `n` bytes of the last buffer.
     pub(crate) fn commit(&mut self, id: ConnId, n: usize) {
-        if !self.table.slots.get(id).is_some_and(|conn| conn.life.may_send()) {
+        if !self.table.may_send(id) {
             return;
         }
         let reserved = match &mut self.placing {

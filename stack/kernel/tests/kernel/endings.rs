@@ -2,7 +2,7 @@
 
 use crate::common::{listening, turn_until, worker};
 use crate::services::Echo;
-use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport, WriteError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -46,9 +46,9 @@ impl Executioner {
         assert_eq!((net.received(gone), net.peek(gone)), (0, &[][..]));
         assert_eq!(net.take(gone, 10), None);
         assert_eq!((net.send_space(gone), net.local_addr(gone), net.peer_addr(gone)), (0, None, None));
-        let bytes = Bytes::from_static(b"lost");
-        assert_eq!(net.send(gone, bytes.clone()), Err(bytes));
-        assert!(net.reserve(gone, 10).is_none());
+        let unsent = net.send(gone, Bytes::from_static(b"lost")).unwrap_err();
+        assert_eq!((&unsent.bytes[..], unsent.error), (&b"lost"[..], WriteError::Closed));
+        assert_eq!(net.reserve(gone, 10).unwrap_err(), WriteError::Closed);
         assert_eq!((net.write(gone, b"lost"), net.forward(gone, gone)), (0, 0));
         net.commit(gone, 0);
         net.consume(gone, 10);

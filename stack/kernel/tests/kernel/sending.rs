@@ -1,7 +1,7 @@
 //! Mixed ways to send.
 
 use crate::common::{DEADLINE, Running, listening, turn_until, worker};
-use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport, WriteError};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -92,6 +92,29 @@ impl Service for Greedy {
 #[should_panic(expected = "cannot send 11 bytes of 10 reserved")]
 fn committing_more_than_was_reserved_panics() {
     let mut worker = worker(&listening(), Greedy);
+    let _stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
+    turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
+}
+
+/// Service that sends more than its peer receives.
+struct Filler;
+
+impl Service for Filler {
+    type Conn = ();
+    type Message = ();
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
+        while let Ok(space) = net.reserve(conn, 4096).map(|space| space.len()) {
+            net.commit(conn, space);
+        }
+        assert_eq!(net.reserve(conn, 1).unwrap_err(), WriteError::Full);
+        assert_eq!(net.send(conn, Bytes::from_static(b"x")).unwrap_err().error, WriteError::Full);
+    }
+}
+
+#[test]
+fn full_queue_is_distinguished_from_a_closed_connection() {
+    let mut worker = worker(&listening(), Filler);
     let _stream = TcpStream::connect(worker.tcp_addrs()[0]).unwrap();
     turn_until(&mut worker, "accepted", |worker| worker.summary().accepted == 1);
 }

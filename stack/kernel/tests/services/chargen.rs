@@ -30,7 +30,7 @@ impl Chargen {
     fn fill(&mut self, net: &mut impl Transport, conn: ConnId, sent: &mut u64) {
         while *sent < self.length {
             let left = usize::try_from(self.length - *sent).unwrap_or(usize::MAX);
-            let Some(space) = net.reserve(conn, left) else {
+            let Ok(space) = net.reserve(conn, left) else {
                 self.held_back += 1;
                 return;
             };

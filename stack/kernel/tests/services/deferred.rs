@@ -33,8 +33,8 @@ impl Deferred {
 
     fn send(net: &mut impl Transport, conn: ConnId, waiting: &mut VecDeque<Bytes>) {
         while let Some(reply) = waiting.pop_front() {
-            if let Err(back) = net.send(conn, reply) {
-                waiting.push_front(back);
+            if let Err(unsent) = net.send(conn, reply) {
+                waiting.push_front(unsent.bytes);
                 break;
             }
         }

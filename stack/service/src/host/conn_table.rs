@@ -222,6 +222,12 @@ impl<T: Tracked> ConnTable<T> {
         self.slots.get(id).is_some_and(|conn| conn.life().stage == Stage::Open)
     }
 
+    /// Returns whether the service may send on a connection.
+    #[inline]
+    pub fn may_send(&self, id: ConnId) -> bool {
+        self.slots.get(id).is_some_and(|conn| conn.life().may_send())
+    }
+
     /// Returns the lifecycle of a connection.
     #[inline]
     pub fn life_mut(&mut self, id: ConnId) -> Option<&mut Lifecycle> {

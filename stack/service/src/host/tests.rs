@@ -1,7 +1,7 @@
 use super::*;
 use crate::mailbox::mailbox;
 use crate::time::Duration;
-use crate::{Bytes, CloseReason, Datagram, Origin};
+use crate::{Bytes, CloseReason, Datagram, Origin, Unsent, WriteError};
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Connection that receives counts of bytes.
@@ -85,12 +85,12 @@ impl Transport for Net {
         usize::from(self.table.life_mut(id).is_some_and(|life| life.may_send()))
     }
 
-    fn send(&mut self, _: ConnId, bytes: Bytes) -> Result<(), Bytes> {
-        Err(bytes)
+    fn send(&mut self, _: ConnId, bytes: Bytes) -> Result<(), Unsent> {
+        Err(Unsent { bytes, error: WriteError::Full })
     }
 
-    fn reserve(&mut self, _: ConnId, _: usize) -> Option<&mut [u8]> {
-        None
+    fn reserve(&mut self, _: ConnId, _: usize) -> Result<&mut [u8], WriteError> {
+        Err(WriteError::Full)
     }
 
     fn commit(&mut self, _: ConnId, _: usize) {}

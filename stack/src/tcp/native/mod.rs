@@ -36,7 +36,7 @@ use hashbrown::HashMap;
 use linerate_bypass::{BURST, Nic};
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Summary};
+use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Summary, Unsent, WriteError};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -335,21 +335,21 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         space
     }
 
-    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Bytes> {
+    fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
         match self.open_connection(conn) {
             Some(mut connection) => connection.demote().send(bytes),
-            None => Err(bytes),
+            None => Err(Unsent { bytes, error: WriteError::Closed }),
         }
     }
 
-    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Option<&mut [u8]> {
-        let mut connection = self.open_connection(conn)?;
+    fn reserve(&mut self, conn: ConnId, max: usize, egress: &mut Egress<N>) -> Result<&mut [u8], WriteError> {
+        let mut connection = self.open_connection(conn).ok_or(WriteError::Closed)?;
         match connection.rr_reserve(max, egress) {
             0 => {
                 connection.demote();
                 connection.reserve(max, egress)
             }
-            n => connection.rr_reserved_mut(n),
+            n => connection.rr_reserved_mut(n).ok_or(WriteError::Full),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::tcp::tcb::conn_buffers::CROWDED;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use linerate_bypass::{Nic, Packet};
 use linerate_service::time::Instant;
-use linerate_service::{Bytes, ConnId};
+use linerate_service::{Bytes, ConnId, Unsent, WriteError};
 
 /// Maximum payload that is copied to the last piece of a crowded send queue.
 const SHORT: usize = 256;
@@ -37,7 +37,7 @@ impl<P: Packet> Shared<P> {
     /// Returns the bytes that can be queued on the connection of `tcb`.
     #[inline]
     pub(crate) fn send_space(&self, tcb: &Tcb) -> usize {
-        if !tcb.state.may_send() || tcb.flags.has(Flags::FIN_QUEUED) {
+        if !tcb.state.may_send() {
             return 0;
         }
         let queued = (tcb.outstanding() + tcb.unsent) as usize;
@@ -144,7 +144,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         pieces > 0 && !self.shared.may_queue_packet(pieces)
     }
 
-    pub(crate) fn send(&mut self, bytes: Bytes) -> Result<(), Bytes> {
+    /// Returns the reason why nothing can be sent, if that is the case.
+    pub(crate) fn write_error(&self) -> WriteError {
+        if self.tcb.state.may_send() { WriteError::Full } else { WriteError::Closed }
+    }
+
+    pub(crate) fn send(&mut self, bytes: Bytes) -> Result<(), Unsent> {
         self.discard_reserved();
         // An empty send queue accepts a slice of up to the full send buffer, even while send buffers are reduced.
         let room = match self.send_space() {
@@ -152,14 +157,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             _ if self.tcb.outstanding() + self.tcb.unsent == 0 => self.shared.settings.tx_buffer_max,
             room => room,
         };
-        if room < bytes.len() {
+        // An acknowledgement of queued data frees space and packets.
+        if room < bytes.len() || self.must_send_first() {
             self.want_room();
-            return Err(bytes);
-        }
-        if self.must_send_first() {
-            // An acknowledgement of queued data frees space.
-            self.want_room();
-            return Err(bytes);
+            return Err(Unsent { bytes, error: self.write_error() });
         }
         if bytes.is_empty() {
             return Ok(());
@@ -334,14 +335,18 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
     /// Reserves up to `max` bytes in an outgoing packet: the last one queued, if it is unsent and has room, or a new
     /// one.
-    pub(crate) fn reserve<N: Nic<Packet = P>>(mut self, max: usize, egress: &mut Egress<N>) -> Option<&'a mut [u8]> {
+    pub(crate) fn reserve<N: Nic<Packet = P>>(
+        mut self,
+        max: usize,
+        egress: &mut Egress<N>,
+    ) -> Result<&'a mut [u8], WriteError> {
         let room = self.send_space();
         if room < max {
             self.want_room();
         }
         let max = max.min(room);
         if max == 0 {
-            return None;
+            return Err(self.write_error());
         }
         self.discard_reserved();
         // The flush releases bytes that are not committed by then.
@@ -364,7 +369,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
                 if pieces == 0 {
                     shared.alloc_blocked.push_back(slot);
                 }
-                return None;
+                return Err(WriteError::Full);
             };
             shared.mbufs_held.queue(1);
             let queue = &mut shared.buffers.attach(tcb).queue;
@@ -373,7 +378,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         }
         let buffers = shared.buffers.attach(tcb);
         buffers.reserved = n as u32;
-        buffers.queue.end_mut(n)
+        buffers.queue.end_mut(n).ok_or(WriteError::Full)
     }
 }
 

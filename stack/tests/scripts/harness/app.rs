@@ -307,14 +307,14 @@ impl App {
                 self.pump(net, conn, port);
             }
             Command::Reserve(n) => {
-                if let Some(space) = net.reserve(conn, n) {
+                if let Ok(space) = net.reserve(conn, n) {
                     space.fill(0xee);
                 }
             }
             Command::Fill(n) => {
                 let mut log = self.log.borrow_mut();
                 let state = log.conns.entry(port).or_default();
-                if let Some(space) = net.reserve(conn, n + 7) {
+                if let Ok(space) = net.reserve(conn, n + 7) {
                     space.fill(0xee);
                     space.iter_mut().zip(state.written..).take(n).for_each(|(byte, at)| *byte = stream_byte(at));
                     net.commit(conn, n);
@@ -372,7 +372,7 @@ impl App {
         let mut log = self.log.borrow_mut();
         let state = log.conns.entry(port).or_default();
         while state.to_write > 0 {
-            let Some(space) = net.reserve(conn, state.to_write) else { return };
+            let Ok(space) = net.reserve(conn, state.to_write) else { return };
             let n = space.len();
             for (i, byte) in space.iter_mut().enumerate() {
                 *byte = stream_byte(state.written + i as u64);

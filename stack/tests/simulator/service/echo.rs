@@ -20,8 +20,8 @@ impl Actor {
         loop {
             if let Some(bytes) = conn.backlog.take() {
                 let len = bytes.len();
-                if let Err(bytes) = net.send(id, bytes) {
-                    conn.backlog = Some(bytes);
+                if let Err(unsent) = net.send(id, bytes) {
+                    conn.backlog = Some(unsent.bytes);
                     return;
                 }
                 self.sent(conn.n, len);

@@ -8,7 +8,7 @@ use crate::ledger::{Ledger, SeenEvent};
 use crate::plan::{Abort, EndPlan, Finish, Pace, Reading, Source, Writing};
 use linerate_bypass::memory_nic::End;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport};
+use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport, WriteError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -256,7 +256,7 @@ impl Actor {
             let piece = record.outgoing.piece(record.sent, left.min(most.max(least)));
             let sent = match how {
                 Writing::Reserve(_) | Writing::Mixed(_) => {
-                    let Some(space) = net.reserve(id, piece.len()) else { return };
+                    let Ok(space) = net.reserve(id, piece.len()) else { return };
                     let mut len = space.len();
                     assert!((1..=piece.len()).contains(&len));
                     space.copy_from_slice(&piece[..len]);
@@ -276,8 +276,8 @@ impl Actor {
                         let whole = Bytes::from([&[0; 3], piece, &[1; 5]].concat());
                         whole.slice(3..3 + piece.len())
                     };
-                    if let Err(back) = net.send(id, bytes) {
-                        assert_eq!(&back[..], piece, "refused bytes are returned completely");
+                    if let Err(unsent) = net.send(id, bytes) {
+                        assert_eq!(&unsent.bytes[..], piece, "refused bytes are returned completely");
                         return;
                     }
                     piece.len()
@@ -320,7 +320,8 @@ impl Actor {
         net.close(id);
         // Sending fails after close.
         assert_eq!(net.send_space(id), 0);
-        assert!(net.send(id, Bytes::from_static(b"late")).is_err() && net.reserve(id, 1).is_none());
+        assert_eq!(net.send(id, Bytes::from_static(b"late")).unwrap_err().error, WriteError::Closed);
+        assert_eq!(net.reserve(id, 1).unwrap_err(), WriteError::Closed);
     }
 
     /// Aborts if the plan's condition holds. Returns true if it did.

@@ -64,7 +64,7 @@ impl Client {
         let n = self.ids[&conn];
         let outcome = &mut self.outcomes[n];
         while outcome.sent < self.bytes {
-            let Some(space) = net.reserve(conn, self.bytes - outcome.sent) else { return };
+            let Ok(space) = net.reserve(conn, self.bytes - outcome.sent) else { return };
             let len = space.len();
             for (i, byte) in space.iter_mut().enumerate() {
                 *byte = Self::byte(n, outcome.sent + i);

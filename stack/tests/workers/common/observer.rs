@@ -109,8 +109,8 @@ impl Observer {
             if room < bytes.len() {
                 state.kept.push_front(bytes.slice(room..));
             }
-            if let Err(bytes) = net.send(conn, bytes.slice(..room)) {
-                panic!("{} bytes do not fit into {room}", bytes.len());
+            if let Err(unsent) = net.send(conn, bytes.slice(..room)) {
+                panic!("{unsent}, with space for {room}");
             }
         }
         true

@@ -33,7 +33,7 @@ impl Sender {
     fn send(&mut self, net: &mut impl Transport, conn: ConnId) {
         while self.written.len() < self.size {
             let from = self.written.len();
-            let Some(space) = net.reserve(conn, self.size - from) else { return };
+            let Ok(space) = net.reserve(conn, self.size - from) else { return };
             let (address, len) = (space.as_ptr() as usize, space.len());
             space.iter_mut().enumerate().for_each(|(at, byte)| *byte = Self::byte(from + at));
             // `writable` may accept a part.

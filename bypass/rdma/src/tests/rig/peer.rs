@@ -113,7 +113,7 @@ impl Peer {
                 self.sent += room;
                 *len -= room;
             } else {
-                let Some(space) = net.reserve(conn, *len) else { return };
+                let Ok(space) = net.reserve(conn, *len) else { return };
                 let n = space.len();
                 space.iter_mut().enumerate().for_each(|(at, to)| *to = byte(self.sent + at));
                 net.commit(conn, n);
