@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 pub struct SegmentMeta {
     /// Connection of the segment.
     pub tuple: Tuple,
-    /// Offset of the TCP header in the packet, behind the Ethernet and IP headers.
+    /// Offset of the TCP header in the packet, after the Ethernet and IP headers.
     pub tcp_offset: usize,
 }
 

@@ -97,7 +97,7 @@ pub enum InvalidVia {
         name: String,
         /// Description of the name.
         required: &'static str,
-        /// Reason why the name is invalid.
+        /// Reason that the name is invalid.
         reason: &'static str,
     },
 }

@@ -27,7 +27,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
-/// Function of Linux 6.8 and later that returns the VLAN tag that is beside a frame, for drivers that support it. A
+/// Function of Linux 6.8 and later that returns the VLAN tag that is not in a frame, for drivers that support it. A
 /// program that calls it is bound to its interface.
 const VLAN_TAG: &str = "bpf_xdp_metadata_rx_vlan_tag";
 /// Queues for whose sockets a program has room.
@@ -52,7 +52,7 @@ impl Attachment {
         sys::is_attached(&self.link)
     }
 
-    /// Returns whether the program sees VLAN tags that the driver passes beside frames.
+    /// Returns whether the program sees VLAN tags that the driver passes outside of frames.
     pub fn sees_vlan_tags(&self) -> bool {
         self.sees_vlan_tags
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-/// Reason why an operation on a connection fails. It is the source of an [`io::Error`].
+/// Reason that an operation on a connection fails. It is the source of an [`io::Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("connection {local} to {peer}: {reason}")]
 pub struct ConnError {

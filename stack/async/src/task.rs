@@ -166,7 +166,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Reason why a task has no output.
+/// Reason that a task has no output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {

@@ -21,7 +21,7 @@ impl Record {
     const RELATIVE: u8 = 1 << 1;
     /// Readdress the frame to a flow, which a byte selects.
     const ADDRESS: u8 = 1 << 2;
-    /// Divide the frame; a byte gives the length of the first piece.
+    /// Divide the frame; a byte gives the length of the first chunk.
     const CUT: u8 = 1 << 3;
     /// Report the checksums as verified by the port.
     const VERIFIED: u8 = 1 << 4;

@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reason why a network could not be opened or its workers ended. Messages name the fields of
+/// Reason that a network could not be opened or its workers ended. Messages name the fields of
 /// [`NetConfig`](crate::NetConfig) in backticks, those of its parts with the part: `` `rdma.buffers` ``. `Debug`
 /// formats the message, too, because it is what a program prints whose `main` returns the error.
 #[derive(thiserror::Error)]

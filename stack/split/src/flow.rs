@@ -87,7 +87,7 @@ impl Flow {
         }
     }
 
-    /// Queues `bytes` behind all earlier data.
+    /// Queues `bytes` after all earlier data.
     fn queue(&mut self, bytes: Bytes, may_wait: bool) -> usize {
         let len = bytes.len();
         if may_wait {
@@ -102,13 +102,13 @@ impl Flow {
     /// Sends queued data as far as there is room.
     pub fn send_more(&mut self, net: &mut impl Transport, conn: ConnId) {
         while !self.unsent.is_empty() {
-            let Some(piece) = self.unsent.take(net.send_space(conn)) else { return };
-            let len = piece.len();
-            match net.send(conn, piece) {
+            let Some(chunk) = self.unsent.take(net.send_space(conn)) else { return };
+            let len = chunk.len();
+            match net.send(conn, chunk) {
                 Ok(()) => self.taken += len,
-                Err(piece) => {
+                Err(chunk) => {
                     // No memory, or a connection that cannot send. In the second case `closed` follows.
-                    self.unsent.push_front(piece);
+                    self.unsent.push_front(chunk);
                     return;
                 }
             }

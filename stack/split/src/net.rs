@@ -181,7 +181,7 @@ impl Net {
         }
     }
 
-    /// Provides a buffer for up to `max` bytes behind those written before.
+    /// Provides a buffer for up to `max` bytes after those written before.
     fn prepare_buffer(&mut self, conn: ConnId, max: usize) -> Option<()> {
         let stream = self.streams.get_mut(conn)?;
         if let Some((buffer, written)) = &stream.buffer {

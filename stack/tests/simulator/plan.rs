@@ -93,7 +93,7 @@ pub struct EndPlan {
     pub source: Source,
     pub writing: Writing,
     /// Minimum bytes per call, if that many are left.
-    pub piece: usize,
+    pub chunk: usize,
     pub writing_pace: Pace,
     pub reading: Reading,
     pub reading_pace: Pace,
@@ -121,8 +121,8 @@ pub struct Bounds {
     pub buffer: usize,
     /// Maximum received slices that one end keeps.
     pub slices: usize,
-    /// Minimum bytes per call: small pieces become small packets at the receiver.
-    pub piece: usize,
+    /// Minimum bytes per call: small chunks become small packets at the receiver.
+    pub chunk: usize,
     /// True if ends abort.
     pub aborts: bool,
     /// Hosts that send cookies as servers.
@@ -142,7 +142,7 @@ impl Plan {
     pub fn draw(dice: &mut Dice, bounds: &Bounds) -> Plan {
         let bytes = dice.log_uniform(0, bounds.bytes);
         let back = dice.log_uniform(0, bounds.bytes);
-        let echo = Source::Echo(dice.pick(&if bounds.piece > 1 {
+        let echo = Source::Echo(dice.pick(&if bounds.chunk > 1 {
             [Echo::Forward, Echo::PeekAndWrite, Echo::PeekAndWrite, Echo::PeekAndAnswer]
         } else {
             [Echo::Forward, Echo::TakeAndSend, Echo::PeekAndWrite, Echo::PeekAndAnswer]
@@ -219,7 +219,7 @@ impl EndPlan {
             _ => {
                 let slices = dice.0.usize(1..=bounds.slices);
                 // The whole stream passes within about one virtual minute.
-                let most = 60_000 * slices as u64 / (bytes / bounds.piece.min(100) as u64).max(1);
+                let most = 60_000 * slices as u64 / (bytes / bounds.chunk.min(100) as u64).max(1);
                 let length = dice.time(MILLISECOND, Duration::from_millis(most.clamp(2, 5_000)));
                 Reading::Hold { slices, length }
             }
@@ -234,8 +234,8 @@ impl EndPlan {
         });
         let writing_pace = Pace::draw(dice, bounds, bytes);
         let reading_pace = Pace::draw(dice, bounds, bytes);
-        let piece = bounds.piece;
-        EndPlan { source, writing, piece, writing_pace, reading, reading_pace, finish, abort, seed: dice.0.u64(..) }
+        let chunk = bounds.chunk;
+        EndPlan { source, writing, chunk, writing_pace, reading, reading_pace, finish, abort, seed: dice.0.u64(..) }
     }
 }
 

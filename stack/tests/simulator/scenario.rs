@@ -123,7 +123,7 @@ impl Scenario {
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
-            piece: if matches!(profile, LinkProfile::Clear | LinkProfile::Far) { 1000 } else { 1 },
+            chunk: if matches!(profile, LinkProfile::Clear | LinkProfile::Far) { 1000 } else { 1 },
             slices: (link.pool / (32 * connections)).clamp(1, 64),
             aborts: dice.chance(0.5),
             cookies,
@@ -173,7 +173,7 @@ impl Scenario {
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
-            piece: 1,
+            chunk: 1,
             slices: (link.pool / (32 * connections)).clamp(1, 64),
             aborts: false,
             cookies: [false; 2],

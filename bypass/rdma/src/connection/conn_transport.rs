@@ -68,12 +68,12 @@ impl<C: Provider> ConnTransport<C> {
         }
     }
 
-    /// Returns the maximum number of pieces of a message.
+    /// Returns the maximum number of chunks of a message.
     #[inline]
-    pub fn max_pieces(&self) -> usize {
+    pub fn max_chunks(&self) -> usize {
         match self {
             ConnTransport::Rc(_) => MAX_SGES,
-            // The session header is one piece.
+            // The session header is one chunk.
             ConnTransport::Ud(_) => MAX_SGES - 1,
         }
     }

@@ -8,8 +8,10 @@ mod pool;
 mod qp_info;
 mod rebuild;
 pub(crate) mod sessions;
+mod steps;
 mod tcp_exchange;
 
+pub use steps::{Step, steps};
 pub use tcp_exchange::ExchangeError;
 #[cfg(test)]
 pub(crate) use tcp_exchange::MAX_PENDING;
@@ -119,12 +121,12 @@ impl<C: Provider> AsFd for Listeners<C> {
 
 /// The device has failed or was removed, and all its connections have ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("RDMA device {device} has failed: {why}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
+#[error("RDMA device {device} has failed: {reason}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
 pub struct DeviceFailed {
     /// Device name.
     pub device: String,
     /// Report of the failure.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Connector of a device.
@@ -293,10 +295,10 @@ impl<C: Provider> Connector<C> {
     }
 
     /// Records that the device has failed.
-    fn device_failed(&mut self, why: impl Into<String>) {
+    fn device_failed(&mut self, reason: impl Into<String>) {
         let device = self.mr.pd().provider().name().to_owned();
         if self.failure.is_none() {
-            let failure = self.failure.insert(DeviceFailed { device, why: why.into() });
+            let failure = self.failure.insert(DeviceFailed { device, reason: reason.into() });
             tracing::error!("{failure}");
         }
     }
@@ -328,7 +330,7 @@ impl<C: Provider> Connector<C> {
                         Err(error) => tracing::debug!("{error}"),
                     }
                 }
-                ConnectorRequest::DeviceFailed(why) => self.device_failed(why),
+                ConnectorRequest::DeviceFailed(reason) => self.device_failed(reason),
                 ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
                 ConnectorRequest::Drained(worker, qp) => self.rest_drained(worker, qp, now),
                 ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Size of the region in bytes.
 const BYTES: usize = 1 << 16;
@@ -209,7 +209,7 @@ impl Rig {
 
 /// Calls `poll` until it returns a value.
 pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = poll() {
             return value;

@@ -89,7 +89,7 @@ pub enum Backing {
     },
 }
 
-/// Reason why EAL could not be started.
+/// Reason that EAL could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {

@@ -5,7 +5,7 @@ use dpdk_sys as sys;
 use linerate_service::Memory;
 use std::ptr::NonNull;
 
-/// Reason why EAL could not provide memory for an arena.
+/// Reason that EAL could not provide memory for an arena.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {

@@ -98,7 +98,7 @@ impl Segment {
         usize::from(self.get::<u16>(sys::LR_MBUF_BUF_LEN))
     }
 
-    /// Returns the length of this segment and those behind it. Valid in a head only.
+    /// Returns the length of this segment and those after it. Valid in a head only.
     #[inline]
     pub fn pkt_len(self) -> usize {
         self.get::<u32>(sys::LR_MBUF_PKT_LEN) as usize

@@ -4,7 +4,7 @@ use crate::dpdk::mbuf::mempool::MempoolError;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Reason why a port could not be opened.
+/// Reason that a port could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

@@ -14,7 +14,7 @@ pub struct PortState {
     workers: OnceLock<Stop>,
 }
 
-/// Reason why an open port carries no more frames.
+/// Reason that an open port carries no more frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortFailed {

@@ -292,7 +292,7 @@ struct Run {
     end: RunEnd,
 }
 
-/// Reason why a run ended.
+/// Reason that a run ended.
 enum RunEnd {
     /// The next frame, if any, has not been examined.
     AllReady,

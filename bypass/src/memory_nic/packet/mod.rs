@@ -55,9 +55,9 @@ impl View {
 pub(super) struct Rest {
     /// Last segment of the packet. Valid in the first of several segments.
     last: Option<NonNull<Slot>>,
-    /// Number of segments behind the first. Valid in the first of several segments.
+    /// Number of segments after the first. Valid in the first of several segments.
     more: u32,
-    /// RSS hash, or VLAN tag beside the frame. Valid in the first segment of a packet that has one.
+    /// RSS hash, or VLAN tag outside of the frame. Valid in the first segment of a packet that has one.
     hash_or_tag: u32,
     /// Data of a segment without a buffer, dropped with the segment.
     attached: MaybeUninit<Bytes>,
@@ -155,7 +155,7 @@ impl MemoryPacket {
         self.view(self.head)
     }
 
-    /// Returns the last segment and the number of segments behind the first.
+    /// Returns the last segment and the number of segments after the first.
     #[inline]
     fn end(&self) -> (NonNull<Slot>, u32) {
         match self.head().next {

@@ -95,7 +95,7 @@ struct Exits {
 }
 
 /// Assembles the program, which redirects selected frames through the map `sockets`. All others, those with VLAN tags
-/// included, pass to the kernel. The function `vlan_tag` of the kernel shows tags that are beside the frames.
+/// included, pass to the kernel. The function `vlan_tag` of the kernel shows tags that are not in the frames.
 pub(super) fn assemble(
     selection: &Selection,
     sockets: &OwnedFd,

@@ -278,12 +278,15 @@ impl Service for Contract {
         assert!(requested.is_some_and(|at| at <= now), "timer of {conn:?} at {now:?}, requested for {requested:?}");
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Conn, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Conn, reason: CloseReason) {
         assert!(!self.pending.contains(&conn), "closed of {conn:?} before readable");
         let record = self.records.remove(&conn).unwrap_or_else(|| panic!("closed of {conn:?}, which is not open"));
         assert_eq!((net.received(conn), net.peer_addr(conn)), (0, None));
-        assert!(why != CloseReason::Finished || record.has_peer_closed || record.is_silenced, "{conn:?} has finished");
-        assert_ne!(why, CloseReason::TimedOut, "{conn:?}: {state:?}");
+        assert!(
+            reason != CloseReason::Finished || record.has_peer_closed || record.is_silenced,
+            "{conn:?} has finished"
+        );
+        assert_ne!(reason, CloseReason::TimedOut, "{conn:?}: {state:?}");
         self.counts.closed += 1;
     }
 }

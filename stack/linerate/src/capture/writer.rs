@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Reason why a capture cannot start.
+/// Reason that a capture cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be created.

@@ -3,9 +3,9 @@
 use super::Job;
 use crate::config::Listen;
 use crate::config::NetConfig;
+use crate::cores::Topology;
 use crate::error::Error;
 use crate::run_context::Device;
-use crate::topology::Topology;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma::provider::Provider;

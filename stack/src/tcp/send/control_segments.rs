@@ -3,7 +3,7 @@
 use crate::ip::egress::Egress;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::tcp::connection::Shared;
-use crate::tcp::settings::Settings;
+use crate::tcp::connection::settings::Settings;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ethernet::ETHERNET_HEADER;

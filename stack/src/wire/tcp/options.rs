@@ -420,7 +420,7 @@ mod tests {
             prop_assert_eq!(parse_by_smoltcp(&bytes[..len]), expected);
         }
 
-        /// RFC 2018 §3: three blocks fit beside a timestamp, four without.
+        /// RFC 2018 §3: three blocks fit with a timestamp, four without.
         #[test]
         fn sack_blocks_round_trip_in_order(
             timestamp in prop::option::of(timestamps()), blocks in sack_blocks(MAX_SACK_BLOCKS)

@@ -50,7 +50,7 @@ pub(super) enum Answer {
     /// Executed.
     Done(WcStatus),
     /// Accepted READ. The memory is read when the response is sent, possibly after later requests were executed:
-    /// without a fence, requests are not ordered behind a READ (IBA 10.8.3.3).
+    /// without a fence, requests are not ordered after a READ (IBA 10.8.3.3).
     ReadDue,
     /// Old value of an atomic operation.
     Was(u64),

@@ -232,9 +232,9 @@ impl End {
 /// Returns two unconnected ends.
 pub fn apart(setup: &Setup) -> (Fabric, End, End) {
     let fabric = Fabric::new(setup.fabric.clone());
-    let [ours, theirs] = setup.devices.clone();
-    let a = End::new(&fabric, "model0", ours, setup);
-    let b = End::new(&fabric, "model1", theirs, setup);
+    let [first, second] = setup.devices.clone();
+    let a = End::new(&fabric, "model0", first, setup);
+    let b = End::new(&fabric, "model1", second, setup);
     (fabric, a, b)
 }
 

@@ -350,8 +350,8 @@ impl<C: Provider> Connector<C> {
                 _ = self.exchange().map(|exchange| exchange.handshakes.insert(key, handshake));
                 return;
             }
-            Ok(Step::Refused(why)) => return self.give_up(handshake, why, now),
-            Ok(Step::Ready(transport, theirs)) => self.settle(&handshake, transport, &theirs),
+            Ok(Step::Refused(reason)) => return self.give_up(handshake, reason, now),
+            Ok(Step::Ready(transport, peer_params)) => self.settle(&handshake, transport, &peer_params),
             Err(error) => Err(error),
         };
         match result {

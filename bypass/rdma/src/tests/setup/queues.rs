@@ -45,7 +45,7 @@ fn few_connections_use_few_queues_and_all_queues_are_served() {
         );
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == CONNECTIONS));
         let ended = &rig.ends[0].worker.service().ended;
-        assert!(ended.iter().all(|why| *why == CloseReason::Finished), "{ended:?}");
+        assert!(ended.iter().all(|reason| *reason == CloseReason::Finished), "{ended:?}");
         assert_eq!(rig.ends[0].worker.service().done.len(), READS);
         rig.run_until(|ends| ends.iter().all(|end| end.qps().iter().sum::<usize>() == 0));
         // The first queue is used again.

@@ -73,7 +73,7 @@ pub(crate) enum Action {
     /// the peer may respond in kind: without a limit two inconsistent ends would exchange segments forever.
     Challenge(Reply),
     /// Permit a new connection, with an initial sequence number not before `isn_floor`
-    /// ([`Secrets::isn_after`](crate::tcp::secrets::Secrets::isn_after)).
+    /// ([`Secrets::isn_after`](crate::tcp::connection::secrets::Secrets::isn_after)).
     ///
     /// The record remains, so that TIME-WAIT continues if the SYN proves to be an old duplicate (RFC 9293 §3.6.1,
     /// MAY-2). The caller [removes](TimeWait::remove) it when the new connection is established, or at once if it keeps
@@ -324,7 +324,7 @@ impl TimeWait {
             None => self.first = later,
         }
         match self.records.get_mut(later as usize) {
-            Some(behind) => behind.earlier = earlier,
+            Some(next) => next.earlier = earlier,
             None => self.last = earlier,
         }
     }

@@ -1,10 +1,12 @@
 //! CPU cores of workers and services.
 
+mod topology;
+
 use crate::error::Error;
-use crate::topology::Topology;
 use linerate_bypass::Via;
 use linerate_service::ConnId;
 use std::str::FromStr;
+pub use topology::Topology;
 
 /// Cores that Linux's affinity masks can name.
 const CORES: usize = 1024;

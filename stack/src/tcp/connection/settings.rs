@@ -98,8 +98,8 @@ pub(crate) struct Settings {
     pub tx_buffer: usize,
     /// Send buffer of a connection while no queued data is on the heap, in bytes.
     pub tx_buffer_max: usize,
-    /// Pieces that the send queue of a connection may hold.
-    pub tx_pieces: usize,
+    /// Chunks that the send queue of a connection may hold.
+    pub tx_chunks: usize,
     pub ack_delay: Duration,
     pub nagle: bool,
     pub pacing: bool,
@@ -158,7 +158,7 @@ impl Settings {
             heap_limit: packets.saturating_mul(port.data_room).saturating_mul(HEAP_PER_POOL),
             tx_buffer,
             tx_buffer_max: tx_buffer,
-            tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
+            tx_chunks: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
             pacing: config.pacing,

@@ -1,10 +1,12 @@
 //! Configuration of workers and connections.
 
+mod rendezvous;
+
 use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
-use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
 use crate::verbs::{MAX_SGES, QpConfig};
 use crate::wire::LEAST_BUFFERS;
+pub use rendezvous::Rendezvous;
 use std::time::Duration;
 
 /// Reserved requests of a send queue: two for an offer, one for a credit message.

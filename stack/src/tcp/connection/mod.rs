@@ -1,14 +1,15 @@
 //! State shared by all connections, and a borrowed connection.
 
+pub(super) mod fair_share;
+pub(super) mod secrets;
+pub(super) mod settings;
+
 use crate::tcp::Counters;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::tcp::clock::wheel::Wheel;
 use crate::tcp::congestion::CongestionControl;
-use crate::tcp::fair_share::Sweep;
-use crate::tcp::secrets::Secrets;
-use crate::tcp::settings::Settings;
 use crate::tcp::tables::ephemeral_ports::EphemeralPorts;
 use crate::tcp::tables::flow_table::FlowTable;
 use crate::tcp::tables::per_source_limits::PerSourceLimits;
@@ -19,10 +20,13 @@ use crate::tcp::tcb::rr_state::RrPool;
 use crate::tcp::tcb::tx_backlog::TxBacklog;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tuple::HashKey;
+use fair_share::Sweep;
 use hashbrown::HashMap;
 use linerate_bypass::Packet;
 use linerate_service::time::Instant;
 use linerate_service::{CloseReason, ConnId, ConnIdSpace, Event, EventBatch, Origin};
+use secrets::Secrets;
+use settings::Settings;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
@@ -365,11 +369,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Ends the connection at once.
-    pub fn end(&mut self, why: EndReason) {
+    pub fn end(&mut self, reason: EndReason) {
         self.remove_from_table();
         self.leave_half_open();
         self.detach();
-        self.cold.end_reason = why;
+        self.cold.end_reason = reason;
         let tcb = &mut *self.tcb;
         tcb.state = State::Closed;
         tcb.unsent = 0;
