@@ -13,7 +13,6 @@ const TRIM_MIN: usize = 16 << 20;
 /// CPU time of this process, all threads included (getrusage(2)).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
-    /// Time in user mode.
     pub user: Duration,
     /// Time in kernel mode.
     pub system: Duration,
@@ -89,7 +88,6 @@ pub fn trim_heap() {
 /// Memory of the heap and of the process in bytes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 struct Heap {
-    /// Allocated from the heap.
     used: usize,
     /// Free in the heap, resident or not.
     free: usize,

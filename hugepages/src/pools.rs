@@ -29,7 +29,6 @@ pub struct Pool {
 /// Pool of one page size on one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodePool {
-    /// Number of the node.
     pub node: u32,
     /// Pages in the pool, surplus included.
     pub reserved: u64,
@@ -181,7 +180,6 @@ pub(crate) mod tests {
             fs::write(path, content).unwrap();
         }
 
-        /// Sets the files of a pool.
         pub(crate) fn pool(&self, size: PageSize, [reserved, free, committed, surplus]: [u64; 4]) {
             let directory = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kilobytes());
             self.write(&format!("{directory}/nr_hugepages"), &format!("{reserved}\n"));

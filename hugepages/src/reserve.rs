@@ -13,7 +13,6 @@ const STEP: u64 = 512 << 20;
 /// Pages to add to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
-    /// Page size.
     pub size: PageSize,
     /// Number of pages to add.
     pub pages: u64,

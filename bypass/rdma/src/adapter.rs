@@ -32,16 +32,12 @@ const LEAST: usize = 1 << 20;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum OpenError {
-    /// A call failed.
     #[error("{device}: {error}")]
     Verbs { device: String, error: Error },
-    /// The device does not support the configuration.
     #[error("{device}: {error}")]
     Unsupported { device: String, error: Unsupported },
-    /// The TCP exchange cannot be used.
     #[error("{device}: {error}")]
     Exchange { device: String, error: ExchangeError },
-    /// Out of memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
 }
@@ -78,7 +74,6 @@ pub struct WorkerParts<C: Provider, M> {
 pub struct Started<C: Provider, M> {
     /// Connector, which runs on its own thread.
     pub connector: Connector<C>,
-    /// Parts of each worker.
     pub workers: Vec<WorkerParts<C, M>>,
     /// Sender of messages to workers and their connections.
     pub app_sender: AppSender<M>,

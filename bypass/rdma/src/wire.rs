@@ -28,7 +28,6 @@ pub(crate) enum Kind {
     Finish,
 }
 
-/// Message header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,

@@ -2,7 +2,6 @@
 
 /// Length of a block's header.
 pub(super) const HEADER: usize = 16;
-/// Number of size classes.
 pub(super) const CLASSES: usize = 4 + 13 * 8 + 1;
 
 /// Size up to which classes are 16 bytes apart. Above, there are eight classes per doubling.

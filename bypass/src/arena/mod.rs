@@ -57,7 +57,6 @@ const SPAN: usize = 64 << 10;
 /// Number of larger classes from which a class without blocks allocates: up to twice the size.
 const LARGER: usize = 8;
 
-/// Configuration of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaConfig {
     /// Size in bytes, including 16 bytes of header per block.
@@ -75,18 +74,12 @@ impl Default for ArenaConfig {
 /// Reason that an arena could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ArenaError {
-    /// The size has no room for a block, or is too large.
     #[error("invalid arena size {0}: use 4096 bytes to 1 TiB")]
     Size(usize),
-    /// The kernel did not map the memory.
     #[error("cannot map {bytes} bytes for an arena ({error}): use a smaller arena, or add memory")]
-    Map {
-        /// Requested size.
-        bytes: usize,
-        /// Error of mmap(2).
-        error: io::Error,
-    },
+    Map { bytes: usize, error: io::Error },
 }
 
 /// Handle to an arena. Clones refer to the same arena. The memory exists until the last handle and the last block have
@@ -319,7 +312,6 @@ pub struct ClassStats {
     pub block: usize,
     /// Number of blocks, used or free.
     pub blocks: usize,
-    /// Number of used blocks.
     pub used: usize,
 }
 

@@ -22,7 +22,6 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
-/// End of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// First end.
@@ -32,7 +31,6 @@ pub enum End {
 }
 
 impl End {
-    /// Returns the other end.
     pub fn other(self) -> End {
         match self {
             End::A => End::B,
@@ -131,7 +129,6 @@ struct Shared {
     from_b: Direction,
 }
 
-/// Direction of a link.
 pub(super) struct Direction {
     pub(super) counters: Counters,
     impairments: Mutex<Impairments>,
@@ -231,12 +228,10 @@ impl Link {
         (end(End::A, from_a, to_a), end(End::B, from_b, to_b))
     }
 
-    /// Returns the configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.shared.config
     }
 
-    /// Returns the clock.
     pub fn clock(&self) -> &VirtualClock {
         &self.shared.config.clock
     }

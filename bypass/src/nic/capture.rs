@@ -13,12 +13,9 @@ use std::time::{Duration, SystemTime};
 /// Bytes of a frame that a [`Filter`] sees, even if fewer are captured: enough for all headers.
 const FILTER_SEES: usize = 256;
 
-/// Direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Received from the network.
     Received,
-    /// Sent to the network.
     Sent,
 }
 
@@ -27,7 +24,6 @@ pub enum Direction {
 pub struct Record {
     /// Time at which the burst of the frame was received or sent, since 1970.
     pub at: Duration,
-    /// Direction of the frame.
     pub direction: Direction,
     /// Length of the frame, Ethernet header included.
     pub len: usize,
@@ -73,7 +69,6 @@ struct Shared {
 
 /// Copied frame of a burst, which is captured or counted if the port accepts the frame.
 enum Staged {
-    /// Record of the frame.
     Record(Record),
     /// The filter rejected the frame.
     Filtered,
@@ -126,7 +121,6 @@ impl Capture {
         self.shared.over.load(Ordering::Relaxed)
     }
 
-    /// Captures received `frames`.
     pub fn received(&mut self, frames: &[impl Packet]) {
         self.stage(Direction::Received, frames);
         self.commit(frames.len());

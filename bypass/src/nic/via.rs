@@ -20,7 +20,6 @@ pub enum Via {
     },
     /// `af_xdp:eth0`: kernel interface through AF_XDP.
     AfXdp {
-        /// Name of the interface.
         interface: String,
         /// True if the interface is shared (`,share`): the port receives only frames of its addresses, and the kernel
         /// all others.
@@ -30,28 +29,24 @@ pub enum Via {
     },
     /// `tap:lr0`: TAP interface, created and removed by this process.
     Tap {
-        /// Name of the interface.
         interface: String,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `virtio-user:/tmp/a.sock`: driver end of a vhost-user link.
     VirtioUser {
-        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `vhost:/tmp/a.sock`: device end of a vhost-user link.
     Vhost {
-        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `memif:/tmp/a.sock`: end of a shared-memory link.
     Memif {
-        /// Socket of the link.
         socket: PathBuf,
         /// True if this end creates the socket (`,server`).
         server: bool,
@@ -59,10 +54,7 @@ pub enum Via {
         options: Vec<String>,
     },
     /// `rdma:rxe0`: verbs device.
-    Rdma {
-        /// Name of the device.
-        device: String,
-    },
+    Rdma { device: String },
     /// `eal`: first port that EAL finds with the arguments after `--`.
     Eal,
 }
@@ -70,36 +62,19 @@ pub enum Via {
 /// Error in the argument of `--via`. `Debug` formats the message, too, because it is what a program prints whose `main`
 /// returns the error.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum InvalidVia {
-    /// Unknown kind of network.
     #[error(
         "unknown network '{0}': use kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, \
          vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, or eal with EAL's arguments after --"
     )]
     Unknown(String),
-    /// The name after the colon is missing.
     #[error("'{kind}' needs {required}: write {kind}:{example}")]
-    Missing {
-        /// Kind of network.
-        kind: &'static str,
-        /// Description of the name.
-        required: &'static str,
-        /// Example of a name.
-        example: &'static str,
-    },
-    /// `kernel` and `eal` have no name.
+    Missing { kind: &'static str, required: &'static str, example: &'static str },
     #[error("'{0}' takes no argument")]
     Superfluous(&'static str),
-    /// Invalid name.
     #[error("'{name}' cannot be {required}: {reason}")]
-    Name {
-        /// The name.
-        name: String,
-        /// Description of the name.
-        required: &'static str,
-        /// Reason that the name is invalid.
-        reason: &'static str,
-    },
+    Name { name: String, required: &'static str, reason: &'static str },
 }
 
 impl fmt::Debug for InvalidVia {

@@ -46,7 +46,6 @@ impl Published {
         self.region.backing
     }
 
-    /// Returns all words.
     #[inline(always)]
     fn words(&self) -> &[AtomicU64] {
         let words = self.region.len / size_of::<AtomicU64>();
@@ -58,7 +57,6 @@ impl Published {
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), words) }
     }
 
-    /// Returns the number of words.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one page")]
     pub fn len(&self) -> usize {
         self.words().len()

@@ -55,12 +55,10 @@ pub struct InterfaceMonitor {
 pub struct Changes {
     /// True if [`InterfaceMonitor::network`] has changed.
     pub network: bool,
-    /// Changed neighbours.
     pub neighbors: Vec<Neighbor>,
 }
 
 impl InterfaceMonitor {
-    /// Opens a monitor of the interface `name`.
     pub fn open(name: &str) -> io::Result<Self> {
         // Opened before the first dump: changes during the dump may be reported again, but none is missed.
         let events = Socket::open(GROUPS)?;
@@ -139,7 +137,6 @@ impl InterfaceMonitor {
         Ok(entry.filter(|entry| entry.mac.is_some()).and_then(|entry| entry.report()))
     }
 
-    /// Returns the entry of a neighbour.
     fn entry_of(&mut self, ip: IpAddr) -> io::Result<Option<NeighborEntry>> {
         let mut found = None;
         let index = self.index;

@@ -72,10 +72,8 @@ pub struct InterfaceNetwork {
     pub routes: Vec<InterfaceRoute>,
 }
 
-/// Address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceAddress {
-    /// The address.
     pub ip: IpAddr,
     /// Length of its prefix in bits.
     pub prefix_len: u8,
@@ -96,14 +94,11 @@ pub struct InterfaceRoute {
     pub gateway: Option<IpAddr>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// Metric.
     pub metric: u32,
 }
 
-/// Neighbour of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbor {
-    /// IP address.
     pub ip: IpAddr,
     /// Ethernet address; `None` if the neighbour does not answer.
     pub mac: Option<MacAddr>,
@@ -246,7 +241,6 @@ fn gateway(family: u8, kind: u16, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Returns the header of a message about a neighbour.
 pub(super) fn neighbor_header(family: u8, index: u32, flags: u8) -> [u8; NEIGHBOR_HEADER] {
     let mut header = [0; NEIGHBOR_HEADER];
     header[0] = family;

@@ -12,7 +12,6 @@ pub fn pattern(tuple: &Tuple, seq: u32) -> u8 {
     (seq.wrapping_mul(0x85eb_ca6b) ^ salt.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35).rotate_left(7) as u8
 }
 
-/// Returns true if `a` is after `b`.
 fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
@@ -61,7 +60,6 @@ impl Flow {
         }
     }
 
-    /// Records a new connection on the tuple.
     pub fn opened(&mut self, id: ConnId, tuple: Tuple) {
         self.conns.retain(|conn| conn.open);
         for conn in &self.conns {

@@ -16,7 +16,6 @@ const MOST_TURNS: usize = 200;
 /// Maximum length of each packet of a divided frame.
 const CHUNK: usize = 2000;
 
-/// Delivery of a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delivery {
     /// Offset at which the frame is divided into a chain.

@@ -44,7 +44,6 @@ impl<S: Service> Worker<S> {
         &self.host.net.summary
     }
 
-    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.host.service
     }

@@ -44,7 +44,6 @@ pub struct Pool {
     opening: usize,
 }
 
-/// State of a connection.
 #[derive(Default)]
 pub struct Conn {
     request: Option<Request>,

@@ -60,7 +60,6 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns a builder.
     pub fn builder() -> NetworkBuilder {
         NetworkBuilder::default()
     }
@@ -88,7 +87,6 @@ impl Network {
         self.port.listening()
     }
 
-    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.cores.len()
     }

@@ -6,7 +6,6 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Device {
-    /// Device name.
     pub name: String,
     /// Driver that emulates the device in software, if any.
     pub emulated_by: Option<String>,

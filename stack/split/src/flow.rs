@@ -6,7 +6,6 @@ use linerate_service::{Bytes, BytesQueue, ConnId, Transport};
 /// exceeds the number that the service's thread keeps before it copies them.
 const SLICES: usize = 256;
 
-/// Kind of close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
     /// Input is still delivered.
@@ -34,7 +33,6 @@ pub(crate) struct Flow {
     unsent: BytesQueue,
     /// Bytes that the transport took and that are not reported to the service.
     taken: usize,
-    /// True if the service waits for room.
     waits_for_room: bool,
     /// Close that follows when all data are sent.
     closing: Option<Close>,

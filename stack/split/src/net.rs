@@ -71,7 +71,6 @@ impl Net {
         self.streams.get_mut(conn).filter(|stream| !stream.aborted)
     }
 
-    /// Removes a connection and its data.
     pub fn remove(&mut self, conn: ConnId) {
         if let Some(mut stream) = self.streams.remove(conn) {
             self.slices_done += stream.received.slices() as u64;

@@ -56,7 +56,6 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the identifiers of all connections.
     pub fn ids(&self) -> Vec<ConnId> {
         let in_slots = self.slots.iter().flatten().map(|(id, _)| *id);
         in_slots.chain(self.aside.keys().copied()).collect()

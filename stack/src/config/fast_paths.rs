@@ -40,7 +40,6 @@ impl FastPaths {
         disabled: 0,
     };
 
-    /// Returns whether `path` is in the set.
     #[cfg(not(feature = "fast-path-switches"))]
     #[inline(always)]
     pub(crate) const fn has(self, _path: FastPath) -> bool {
@@ -50,15 +49,12 @@ impl FastPaths {
 
 #[cfg(feature = "fast-path-switches")]
 impl FastPaths {
-    /// No fast path.
     pub const NONE: FastPaths = FastPaths { disabled: u16::MAX };
 
-    /// Returns the set without `path`.
     pub const fn without(self, path: FastPath) -> Self {
         FastPaths { disabled: self.disabled | 1 << path as u16 }
     }
 
-    /// Returns whether `path` is in the set.
     #[inline(always)]
     pub const fn has(self, path: FastPath) -> bool {
         self.disabled & 1 << path as u16 == 0

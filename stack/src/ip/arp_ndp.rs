@@ -13,7 +13,6 @@ use std::net::IpAddr;
 /// Neighbour address learnt from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborInfo {
-    /// IP address of the neighbour.
     pub ip: IpAddr,
     /// Ethernet address of the neighbour.
     pub mac: MacAddr,
@@ -30,7 +29,6 @@ pub(crate) enum ArpNdpEvent {
     Nothing,
     /// Invalid message, dropped and counted. No reply.
     Dropped,
-    /// Address of a neighbour.
     Neighbor(NeighborInfo),
     /// Claim of a local address by another station.
     Claim(IpAddr, MacAddr),

@@ -146,7 +146,6 @@ impl<N: Nic> Egress<N> {
         self.copied_bytes
     }
 
-    /// Returns the capabilities of the port.
     pub fn capabilities(&self) -> &Capabilities {
         self.nic.capabilities()
     }
@@ -168,12 +167,10 @@ impl<N: Nic> Egress<N> {
         self.neighbors.set_times(network.reachable, network.retransmit);
     }
 
-    /// Counts one drop for `cause`.
     pub fn count_drop(&mut self, cause: DropCause) {
         self.drops.count(cause);
     }
 
-    /// Counts copied payload bytes.
     pub fn count_copied(&mut self, bytes: usize) {
         self.copied_bytes += bytes as u64;
     }
@@ -186,7 +183,6 @@ impl<N: Nic> Egress<N> {
         self.nic.allocate().or_else(|| self.reserved.pop())
     }
 
-    /// Releases the reserved packets.
     pub(crate) fn release_reserved(&mut self) {
         self.reserved.clear();
     }

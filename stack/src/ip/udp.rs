@@ -182,7 +182,6 @@ impl UdpFastPath {
 struct Route<'a> {
     local: &'a SocketAddr,
     remote: &'a SocketAddr,
-    /// Length of the IP header.
     ip_header: usize,
     link: [u8; ETHERNET_HEADER],
 }

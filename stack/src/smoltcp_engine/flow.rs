@@ -85,7 +85,6 @@ impl Flow {
         self.tx_pending = false;
     }
 
-    /// Returns the state of the connection.
     pub fn conn_state(&self) -> ConnState {
         match self.socket().state() {
             State::Closed | State::Listen => ConnState::Closed,

@@ -147,7 +147,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Some(self.tcbs.len() as u32 - 1)
     }
 
-    /// Calls `f` with each connection.
     fn for_each(&mut self, mut f: impl FnMut(&mut Connection<'_, P, C>)) {
         for slot in 0..self.tcbs.len() as u32 {
             if let Some(mut connection) = self.connection(slot)

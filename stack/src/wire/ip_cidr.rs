@@ -25,7 +25,6 @@ impl IpCidr {
         Ok(IpCidr { address, prefix })
     }
 
-    /// Returns the address.
     pub fn address(&self) -> IpAddr {
         self.address
     }

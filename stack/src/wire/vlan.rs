@@ -22,7 +22,6 @@ impl VlanId {
         if (1..VID).contains(&id) { Ok(VlanId(id)) } else { Err(InvalidVlan(id.to_string())) }
     }
 
-    /// Returns the number.
     pub fn get(self) -> u16 {
         self.0
     }
@@ -48,7 +47,6 @@ impl FromStr for VlanId {
     }
 }
 
-/// Returns the EtherType.
 fn ether_type(frame: &impl Packet) -> Option<u16> {
     frame.data().get(12..)?.first_chunk().copied().map(u16::from_be_bytes)
 }

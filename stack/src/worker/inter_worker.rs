@@ -66,7 +66,6 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
         .collect()
     }
 
-    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.others.len()
     }

@@ -65,7 +65,6 @@ pub enum Pace {
 /// Condition on which an end closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// All data is sent.
     WhenSent,
     /// All data is sent, and this much is received.
     WhenReceived(u64),
@@ -83,11 +82,9 @@ pub enum Abort {
     Received(u64),
     After(Duration),
     WhenPeerHasClosed,
-    /// The end has closed.
     WhenClosed(Duration),
 }
 
-/// Plan of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct EndPlan {
     pub source: Source,
@@ -103,7 +100,6 @@ pub struct EndPlan {
     pub seed: u64,
 }
 
-/// Plan of one connection.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Connecting host.
@@ -130,7 +126,6 @@ pub struct Bounds {
     /// True if ends read and write slowly.
     pub slow: bool,
     pub ipv6: bool,
-    /// True if both hosts connect.
     pub both_connect: bool,
     /// True if a client must send first: with a SYN cookie the server keeps no state before.
     pub client_speaks: bool,
@@ -193,7 +188,6 @@ impl Plan {
         Plan { from, ipv6: bounds.ipv6 && dice.chance(0.4), client, server }
     }
 
-    /// Returns the plan of one end.
     pub fn of(&self, end: End) -> &EndPlan {
         if end == self.from { &self.client } else { &self.server }
     }

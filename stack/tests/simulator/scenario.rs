@@ -15,7 +15,6 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Hosts with fewer permitted half-open connections send cookies.
 const FEW_HALF_OPEN: usize = 100;
 
-/// Engine of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     Native,
@@ -37,7 +36,6 @@ pub enum LinkProfile {
     Bad,
     /// Impairments that change over time.
     Changing,
-    /// Link outages.
     Outages,
 }
 
@@ -61,7 +59,6 @@ pub enum Change {
     Restart(End, Duration),
 }
 
-/// Plan of one host.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
     pub engine: EngineKind,

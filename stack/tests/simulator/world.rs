@@ -21,7 +21,6 @@ const TURNS_AT_ONCE: usize = 50;
 const IDLE_TURNS: usize = 3;
 /// Range of the clock step while an overdue event is not handled.
 const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(10);
-/// Maximum number of frames without progress of any service.
 const MAX_FRAMES_WITHOUT_PROGRESS: u64 = 100_000;
 /// Time for releasing all state after the end: TIME-WAIT, and unresponsive neighbours.
 const SETTLE: Duration = Duration::from_secs(200);
@@ -112,7 +111,6 @@ impl Host {
         }
     }
 
-    /// Ends the turns at `now`.
     fn end_turns(&mut self, now: Instant) {
         if let Some(period) = self.plan.period
             && self.looks_at <= now

@@ -6,7 +6,6 @@ use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
 use linerate_service::Timer;
 use linerate_service::inspect::TcpInfo;
 
-/// Transport of one connection.
 pub(crate) enum ConnTransport<C: Provider> {
     /// Reliable connection: the device retransmits.
     Rc(Qp<C, Rts>),
@@ -68,7 +67,6 @@ impl<C: Provider> ConnTransport<C> {
         }
     }
 
-    /// Returns the maximum number of chunks of a message.
     #[inline]
     pub fn max_chunks(&self) -> usize {
         match self {

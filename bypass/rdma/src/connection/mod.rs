@@ -103,7 +103,6 @@ pub(crate) enum Reader {
     Service(u64),
 }
 
-/// Connection of a worker.
 pub(crate) struct Connection<C: Provider> {
     pub link: ConnCore<C>,
     pub life: Lifecycle,
@@ -119,7 +118,6 @@ pub(crate) struct Connection<C: Provider> {
     /// Offers of the peer not yet confirmed as read, and how many of them were read.
     pub open_offers: usize,
     pub to_take: usize,
-    /// Time of the last completion.
     pub last_completion: Instant,
     /// A probe was sent since the last completion.
     pub is_probed: bool,

@@ -14,7 +14,6 @@ pub(crate) struct Rx {
     reading: Option<Reading>,
     /// Data received after the offer.
     queued: VecDeque<Queued>,
-    /// Held buffers.
     held: u32,
 }
 

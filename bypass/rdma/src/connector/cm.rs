@@ -27,7 +27,6 @@ pub(super) struct Pending<C: Provider> {
 }
 
 impl<C: Provider> Pending<C> {
-    /// Returns true if it has a queue pair of this worker.
     pub(super) fn has_qp_of(&self, worker: usize) -> bool {
         self.worker == worker && self.number.is_some()
     }

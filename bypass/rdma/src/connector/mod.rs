@@ -59,7 +59,6 @@ pub struct WorkerHandle<C: Provider> {
     pub datagrams: Option<UdQpHandle>,
     /// Channel of the completion queues, if the worker sleeps.
     pub channel: Option<CompChannel<C>>,
-    /// Events for the worker.
     pub events: Sender<ConnectorEvent<C>>,
 }
 
@@ -123,13 +122,11 @@ impl<C: Provider> AsFd for Listeners<C> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("RDMA device {device} has failed: {reason}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
 pub struct DeviceFailed {
-    /// Device name.
     pub device: String,
     /// Report of the failure.
     pub reason: String,
 }
 
-/// Connector of a device.
 pub struct Connector<C: Provider> {
     config: Config,
     qp: QpConfig,
@@ -144,7 +141,6 @@ pub struct Connector<C: Provider> {
     workers: Vec<WorkerHandle<C>>,
     /// Prepared queue pairs, by worker.
     pools: Vec<Pool<C>>,
-    /// Worker of the next connection.
     next: usize,
     commands: Receiver<ConnectorRequest<C>>,
     /// Signalled by `commands`.
@@ -159,7 +155,6 @@ pub struct Connector<C: Provider> {
     failure: Option<DeviceFailed>,
     /// The last turn failed, and the error was logged.
     has_failed: bool,
-    /// New connections are refused.
     refuses: bool,
     /// Events that workers had no room for.
     unsent: VecDeque<(usize, ConnectorEvent<C>)>,
@@ -171,7 +166,6 @@ pub struct Connector<C: Provider> {
 /// Port and GID of a connection's local end.
 type Source = (u8, [u8; 16]);
 
-/// Connection of a worker.
 struct Made {
     worker: usize,
     qp: Handle,
@@ -288,13 +282,11 @@ impl<C: Provider> Connector<C> {
         self.failure.map_or(Ok(()), Err)
     }
 
-    /// Returns the failure of the device, if any.
     #[cfg(test)]
     pub(crate) fn failure(&self) -> Option<&DeviceFailed> {
         self.failure.as_ref()
     }
 
-    /// Records that the device has failed.
     fn device_failed(&mut self, reason: impl Into<String>) {
         let device = self.mr.pd().provider().name().to_owned();
         if self.failure.is_none() {

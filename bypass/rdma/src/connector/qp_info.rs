@@ -21,9 +21,7 @@ pub(super) struct QpInfo {
     pub session: Option<SessionInfo>,
     /// Packet sequence number of the first packet sent.
     pub psn: u32,
-    /// GID of the port.
     pub gid: [u8; 16],
-    /// MTU of the port.
     pub mtu: Mtu,
     /// Outstanding READ and atomic operations, initiated and accepted.
     pub initiator_depth: u8,

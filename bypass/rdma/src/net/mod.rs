@@ -64,7 +64,6 @@ enum Early {
     Datagram(UdMessage),
 }
 
-/// Lost connection.
 struct Lost {
     number: u64,
     reason: CloseReason,

@@ -57,9 +57,7 @@ impl Sent {
     }
 }
 
-/// One end of a session.
 pub(crate) struct Session {
-    /// Session number of the peer.
     peer_number: u64,
     /// Maximum received messages that are not yet taken, including out-of-order ones.
     window: usize,
@@ -132,7 +130,6 @@ impl Session {
         }
     }
 
-    /// Returns the number of unacknowledged messages.
     pub fn unacked(&self) -> usize {
         self.sent.len()
     }

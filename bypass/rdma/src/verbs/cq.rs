@@ -122,7 +122,6 @@ impl WrIdSpace {
 }
 
 impl Completion {
-    /// Returns the queue pair number.
     #[inline]
     pub fn qp(&self) -> u32 {
         self.inner.qp
@@ -144,7 +143,6 @@ impl Completion {
         self.inner.id & !IS_BUFFER == owner.send(self.number())
     }
 
-    /// Returns the status.
     #[inline]
     pub fn status(&self) -> WcStatus {
         self.inner.status
@@ -195,7 +193,6 @@ impl<C: Provider> Cq<C> {
         &self.inner
     }
 
-    /// Returns the requested number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }

@@ -38,7 +38,6 @@ impl Message {
         Ok(())
     }
 
-    /// Returns the total length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -48,7 +47,6 @@ impl Message {
         self.len == 0
     }
 
-    /// Returns the chunks.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.chunks[..self.count].iter()
     }
@@ -56,20 +54,16 @@ impl Message {
 
 /// Reason that a message was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum PostRefused {
-    /// The send queue is full.
     #[error("no room in the send queue")]
     QueueFull,
-    /// The message is not in the region and too long to be sent inline.
     #[error("not in registered memory, and too long to be sent inline")]
     NotRegistered,
-    /// The datagram exceeds the MTU.
     #[error("longer than the port's MTU, which limits datagrams")]
     ExceedsMtu,
-    /// The address handle belongs to another protection domain.
     #[error("the address handle is of another protection domain")]
     OtherPd,
-    /// The queue pair number exceeds 24 bits.
     #[error("a queue pair number has 24 bits")]
     InvalidQpNum,
 }
@@ -105,7 +99,6 @@ impl<C: Provider> BoundMw<C> {
         self.mw.key
     }
 
-    /// Returns the bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -118,12 +111,7 @@ pub enum Atomic {
     /// Addition modulo 2⁶⁴.
     FetchAdd(u64),
     /// Replacement if the value is as expected.
-    CompareSwap {
-        /// Expected value.
-        expect: u64,
-        /// New value.
-        swap: u64,
-    },
+    CompareSwap { expect: u64, swap: u64 },
 }
 
 impl Atomic {
@@ -141,7 +129,6 @@ impl Atomic {
 pub enum Done<C: Provider> {
     /// This message and all earlier ones were sent.
     Sent,
-    /// Bytes that a READ returned.
     Read(Bytes),
     /// Value before an atomic operation.
     Was(u64),
@@ -320,7 +307,6 @@ impl<C: Provider> SendQueue<C> {
         self.push(Operation::Datagram { address, qp: 0, key: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
-    /// Drops all pending requests.
     pub fn drop_pending(&mut self) {
         self.held.truncate(self.held.len() - self.pending.len());
         self.pending.clear();

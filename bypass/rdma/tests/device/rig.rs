@@ -26,7 +26,6 @@ pub const ALL: Access = Access {
     relaxed: false,
 };
 
-/// Queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     pub handle: Handle,
@@ -219,7 +218,6 @@ pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns true if a descriptor is readable.
 pub fn is_readable(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure that outlives the call.

@@ -23,7 +23,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use tree::{BuddyTree, ORDERS, UNIT, UNITS};
 
-/// Length of a page.
 const PAGE: usize = 64 << 10;
 const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
 /// Pages per chunk.
@@ -77,7 +76,6 @@ pub(super) struct Inner {
 struct UsedChunk {
     chunk: Chunk,
     tree: BuddyTree,
-    /// Used units of each page.
     used: [u8; PAGES],
     /// Block table, from the first block of the chunk on.
     table: Option<Box<BlockTable>>,
@@ -87,7 +85,6 @@ struct BlockTable {
     /// From a box. Other threads access the table, so it is never borrowed exclusively.
     entries: NonNull<Entries>,
     orders: [u8; UNITS],
-    /// Label of the block that starts at each unit.
     labels: [u32; UNITS],
 }
 
@@ -99,7 +96,6 @@ unsafe impl Sync for BuddyArena {}
 unsafe impl Send for Inner {}
 
 impl BuddyArena {
-    /// Length of a page.
     pub const PAGE: usize = PAGE;
     /// Length of the smallest block.
     pub const SMALLEST: usize = UNIT;
@@ -163,7 +159,6 @@ impl BuddyArena {
         self.pages.len()
     }
 
-    /// Returns the bytes in chunks.
     pub fn chunk_bytes(&self) -> usize {
         self.inner().held * CHUNK
     }
@@ -241,7 +236,6 @@ impl BuddyArena {
         }
     }
 
-    /// Allocates a page. Returns its number.
     pub fn alloc_page(&mut self) -> Option<u32> {
         // A page needs no block table.
         let (chunk, unit) = self.alloc_block(PAGE_ORDER, TABLE_SIZE)?;

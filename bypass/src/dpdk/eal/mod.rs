@@ -37,7 +37,6 @@ pub enum Pci {
     Any,
 }
 
-/// Configuration of EAL.
 #[derive(Debug, Default, Clone)]
 pub struct EalConfig {
     /// Use of hugepages.
@@ -80,7 +79,6 @@ impl EalConfig {
 /// Pages of EAL's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
-    /// Hugepages.
     Hugepages,
     /// Ordinary pages: slower, and not usable by a device behind an IOMMU.
     OrdinaryPages {
@@ -92,17 +90,14 @@ pub enum Backing {
 /// Reason that EAL could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum EalError {
-    /// EAL has already been started in this process.
     #[error("DPDK is already started: a process can start it only once")]
     AlreadyStarted,
-    /// Hugepages were required, and too few can be allocated.
     #[error("{0}")]
     NoHugepages(NoHugepages),
-    /// An argument contains a zero byte.
     #[error("EAL argument contains a zero byte: '{0}'")]
     Argument(String),
-    /// DPDK failed. Contains its error messages.
     #[error("DPDK could not be started: {0}")]
     Refused(String),
 }
@@ -120,7 +115,6 @@ pub struct TooManyThreads(u32);
 #[derive(Debug, Clone)]
 pub struct Eal {
     backing: Backing,
-    /// Memory of the ports in MB.
     ports_mb: u64,
 }
 

@@ -214,7 +214,6 @@ impl Segment {
         unsafe { sys::lr_private(self.as_ptr()) }
     }
 
-    /// Returns the address of the data.
     #[inline]
     pub fn data(self) -> NonNull<u8> {
         let buffer: *mut u8 = self.get(sys::LR_MBUF_BUF_ADDR);

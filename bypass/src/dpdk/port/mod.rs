@@ -110,7 +110,6 @@ impl PortConfig {
 pub struct Drops {
     /// Received frames dropped because no worker received them in time.
     pub rx_missed: u64,
-    /// Frames received in error.
     pub rx_errors: u64,
     /// Received frames dropped because the pool was empty.
     pub rx_no_mbuf: u64,
@@ -138,7 +137,6 @@ pub(crate) struct Shared {
     pub mac: MacAddr,
     pub quiesce: Quiesce,
     pub state: Arc<PortState>,
-    /// Number of the kernel interface.
     interface: Option<NonZeroU32>,
     /// True if the guest connected to this vhost port accepts frames longer than its MTU.
     guest_takes_large: AtomicBool,
@@ -160,7 +158,6 @@ impl Shared {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the current capabilities.
     #[inline]
     pub fn capabilities(&self) -> &Capabilities {
         if self.guest_takes_large.load(Ordering::Relaxed) {
@@ -307,7 +304,6 @@ impl Port {
         &self.shared.state
     }
 
-    /// Returns the interface that the port shares with the kernel.
     pub fn shared_interface(&self) -> Option<&Arc<SharedInterface>> {
         self.shared.shared_interface.as_ref()
     }

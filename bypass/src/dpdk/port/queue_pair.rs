@@ -57,7 +57,6 @@ pub(crate) const EXTRA_HEADROOM: usize = CACHE_LINE;
 /// Treatment of a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TxCheck {
-    /// Send it as it is.
     Send,
     /// Send a copy.
     Copy,

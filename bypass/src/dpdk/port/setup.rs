@@ -45,7 +45,6 @@ const PACKET_OVERHEAD: usize = 512;
 /// Memory of EAL and the rings of a port in MB.
 const EAL_MB: u32 = 16;
 
-/// Settings of a port.
 #[derive(Debug, Clone)]
 pub(crate) struct PortSettings {
     pub conf: EthConf,

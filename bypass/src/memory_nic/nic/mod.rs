@@ -21,7 +21,6 @@ impl LinkConfig {
         self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
     }
 
-    /// Returns the maximum length of a frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
     }
@@ -93,7 +92,6 @@ impl MemoryNic {
         }
     }
 
-    /// Returns the link.
     pub fn link(&self) -> &Link {
         &self.link
     }
@@ -292,7 +290,6 @@ struct Run {
     end: RunEnd,
 }
 
-/// Reason that a run ended.
 enum RunEnd {
     /// The next frame, if any, has not been examined.
     AllReady,

@@ -128,7 +128,6 @@ impl MemoryPacket {
         unsafe { &mut *segment.as_ref().view.get() }
     }
 
-    /// Returns the rest of a segment.
     #[inline]
     fn rest(&self, segment: NonNull<Slot>) -> &Rest {
         // SAFETY: as in `view`. Memory that no packet has written is zero, which is a valid `Rest`.
@@ -294,7 +293,6 @@ impl MemoryPacket {
         Some(copy)
     }
 
-    /// Returns the tailroom.
     fn tailroom(&self) -> usize {
         let last = self.last();
         let view = self.view(last);

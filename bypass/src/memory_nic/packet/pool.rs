@@ -98,7 +98,6 @@ impl PoolHandle {
         unsafe { self.0.as_ref() }
     }
 
-    /// Takes a free slot.
     #[inline]
     pub(in crate::memory_nic) fn take(&self) -> Option<NonNull<Slot>> {
         // SAFETY: the pool lives as long as its handle.

@@ -24,7 +24,6 @@ pub(super) enum Fallback {
 
 /// Selection of the frames to redirect.
 pub(super) enum Selection<'a> {
-    /// All frames.
     All,
     /// A part of the frames. The others are counted in the array `passed`.
     Some {
@@ -44,7 +43,6 @@ pub(super) enum Frames<'a> {
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,
-        /// Ports of the keys.
         ports: BTreeSet<u16>,
         /// TCP ports that the map contains as [`ANY_PORT`].
         outgoing: Option<RangeInclusive<u16>>,

@@ -21,7 +21,6 @@ pub enum Action {
     Close,
     /// Replies, and closes with a lingering close.
     Linger,
-    /// Aborts.
     Abort,
     /// Aborts this connection and the last readable connection of the same burst.
     AbortTwo,
@@ -49,7 +48,6 @@ pub struct Conn {
     sent: usize,
 }
 
-/// Event counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub opened: usize,
@@ -67,7 +65,6 @@ pub struct Contract {
     remote: Option<SocketAddr>,
     /// Connections to open.
     connections: usize,
-    /// True if it is a client.
     is_client: bool,
     records: HashMap<ConnId, Record>,
     /// Connections of the last burst whose `readable` is still due.
@@ -76,7 +73,6 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// Creates a server.
     pub fn server() -> Self {
         Self::default()
     }

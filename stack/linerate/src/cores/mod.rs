@@ -98,7 +98,6 @@ fn near_first(mut usable: Vec<usize>, near: Option<&[usize]>, place: CorePlaceme
     usable
 }
 
-/// Returns the error for a `core` in `setting` that is not usable.
 fn no_such_core(setting: &'static str, core: usize, usable: &[usize]) -> Error {
     let mut usable = usable.to_vec();
     usable.sort_unstable();

@@ -87,7 +87,6 @@ impl Port {
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers, near })
     }
 
-    /// Returns the device.
     pub fn device(&self) -> Device {
         self.device.clone()
     }

@@ -15,7 +15,6 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address}: the station {station} on this link has this address already: change the address of one of the two")]
 pub struct DuplicateAddress {
-    /// Duplicate address.
     pub address: Ipv6Addr,
     /// Ethernet address of the other station.
     pub station: MacAddr,
@@ -36,7 +35,6 @@ pub(crate) struct DadProbes {
 pub(crate) enum Step {
     /// No message is due.
     Wait,
-    /// A probe is due.
     Probe,
     /// No conflict was found.
     Done,

@@ -219,7 +219,6 @@ pub(crate) mod tests {
         option
     }
 
-    /// Returns an MTU option.
     pub fn mtu(mtu: u32) -> Vec<u8> {
         let mut option = vec![5, 1, 0, 0];
         option.extend_from_slice(&mtu.to_be_bytes());

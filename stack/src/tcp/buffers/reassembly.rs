@@ -46,7 +46,6 @@ pub(crate) struct Reassembly<P> {
     has_more: bool,
 }
 
-/// Result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
     /// The chunk, or part of it, is held.
@@ -55,7 +54,6 @@ pub(crate) enum Inserted {
     Copied,
     /// All of the chunk was held already.
     Duplicate,
-    /// The queue is full.
     Full,
 }
 

@@ -95,7 +95,6 @@ impl<P: Packet> SendQueue<P> {
         self.chunks.iter().filter(|chunk| chunk.holds_mbuf).map(|chunk| chunk.len as usize).sum()
     }
 
-    /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.chunks.iter().map(Chunk::heap_bytes).sum()
     }

@@ -33,13 +33,11 @@ use std::ops::{Deref, DerefMut};
 /// Time of the worker's turn, and values derived from it.
 pub(crate) struct Clock {
     pub now: Instant,
-    /// Timestamp clock.
     pub timestamp_ms: u32,
     /// Earliest expiry of a retransmission timer started now, without and with a path-specific floor.
     pub earliest_rto: [Tick; 2],
 }
 
-/// Timers of the connections.
 pub(crate) struct Timers {
     /// Timer wheel with one timer per connection. The token is the slot.
     pub wheel: Wheel,
@@ -90,7 +88,6 @@ pub(crate) struct Shared<P> {
     pub active: Vec<u32>,
     /// Connections with data that the port did not accept.
     pub tx_backlog: TxBacklog,
-    /// Events for services.
     pub events: EventBatch,
     /// Connections whose service found no free packet, in order of arrival.
     pub alloc_blocked: VecDeque<u32>,
@@ -115,7 +112,6 @@ impl<P> Shared<P> {
         }
     }
 
-    /// Returns the identifier of the connection in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, tcb: &Tcb) -> ConnId {
         self.conn_ids.conn_id(slot, tcb.generation)
@@ -148,7 +144,6 @@ impl<P: Packet> Shared<P> {
         self.events.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
     }
 
-    /// Reports that the connection is open.
     #[inline(always)]
     fn report_opened(&mut self, slot: u32, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::OPEN;
@@ -252,7 +247,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Connection { slot: self.slot, tcb: self.tcb, cold, shared: self.shared }
     }
 
-    /// Reports the events of the connection to its service.
     #[inline(always)]
     pub fn report_events(&mut self) {
         let tcb = &mut *self.tcb;
@@ -295,7 +289,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Reports the end of the connection.
     #[inline(never)]
     fn report_closed(self) {
         self.tcb.flags |= Flags::CLOSE_REPORTED;

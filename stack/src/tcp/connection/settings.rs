@@ -27,7 +27,6 @@ const HEAP_PER_POOL: usize = 4;
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
-/// Listening address.
 pub(crate) struct Listener {
     ipv4: bool,
     /// Address, IPv4 in mapped form; `None` for any address.
@@ -185,7 +184,6 @@ impl Settings {
         self.pressure = (most - most / 7 * 3).saturating_sub(kept);
     }
 
-    /// Updates the TSO limit to the current capabilities of the port.
     #[inline]
     pub fn update_tso(&mut self, port: &Capabilities) {
         self.tso = port.tso.filter(|_| port.multi_segment_tx);

@@ -79,7 +79,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.listener.half_open
     }
 
-    /// Returns the number of connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {
         self.shared.time_wait.len()

@@ -209,7 +209,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(n as usize)
     }
 
-    /// Returns the length of the first received packet.
     #[inline]
     fn first_len(&self) -> Option<usize> {
         Some(self.shared.buffers.of(self.tcb)?.received.front()?.len())

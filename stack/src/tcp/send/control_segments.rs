@@ -18,7 +18,6 @@ use linerate_service::time::Instant;
 /// Fields of a SYN or SYN-ACK to send.
 pub(crate) struct Syn {
     pub seq: Seq,
-    /// Acknowledgement number of a SYN-ACK.
     pub ack: Option<Seq>,
     pub window_scale: Option<u8>,
     pub sack: bool,

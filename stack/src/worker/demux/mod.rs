@@ -20,12 +20,10 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Kind of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// TCP segment with valid headers and checksum.
     Tcp(Tcp),
-    /// ARP.
     Arp,
     /// NDP and other link-local ICMPv6.
     Ndp,
@@ -71,7 +69,6 @@ pub(crate) struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Returns the kind of `frame`, or the cause for dropping it.
     pub fn classify(&self, frame: &impl Packet) -> Result<FrameKind, DropCause> {
         let data = frame.data();
         let ethernet = EthernetFrame::new_checked(data).map_err(|_| DropCause::Truncated)?;

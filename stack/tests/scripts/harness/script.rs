@@ -32,7 +32,6 @@ pub struct Script {
     pub(super) flows: BTreeMap<u16, Flow>,
     /// Port of the peer for commands and segments without a port.
     pub(super) port: u16,
-    /// Peer of new connections.
     peer: Peer,
     /// Segments of the worker that the script has not expected yet.
     pub(super) pending: VecDeque<Got>,
@@ -40,7 +39,6 @@ pub struct Script {
     pub sent: Vec<Got>,
     /// True if the configuration permits request-response mode.
     pub rr_allowed: bool,
-    /// Neighbour requests of the worker.
     pub neighbor_requests: usize,
     /// Ethernet address of the peer.
     mac: [u8; 6],
@@ -99,12 +97,10 @@ impl Setup {
     }
 }
 
-/// Returns the address of the peer.
 fn peer_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::1".parse().unwrap() } else { IpAddr::from([10, 0, 0, 1]) }
 }
 
-/// Returns the address of the worker.
 fn worker_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::2".parse().unwrap() } else { IpAddr::from([10, 0, 0, 2]) }
 }

@@ -55,7 +55,6 @@ pub struct Notes {
     pub sent: HashMap<(u16, u16), Stream>,
 }
 
-/// Payload of a frame.
 struct Payload {
     source: u16,
     destination: u16,

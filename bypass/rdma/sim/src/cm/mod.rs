@@ -42,7 +42,6 @@ pub(super) enum CmState {
     Connected,
     /// Connection ended.
     Over,
-    /// Connection failed.
     Failed,
 }
 
@@ -433,7 +432,6 @@ impl World {
         self.modify_qp(device, qp, &transition)
     }
 
-    /// Returns the port of an identifier.
     pub fn port_of(&self, id: Handle) -> u8 {
         let device = &self.devices[self.cm_ids.device(id)];
         self.cm_ids[id].local.and_then(|local| device.port_of(local.ip())).unwrap_or(1)
@@ -447,7 +445,6 @@ impl World {
         Ok((port, self.devices[device].gid(port)))
     }
 
-    /// Returns the GID of a port by its address.
     fn gid_at(&self, remote: SocketAddr) -> [u8; 16] {
         let there = self.device_at(remote).map(|there| &self.devices[there]);
         let gid = there.and_then(|there| there.port_of(remote.ip()).map(|port| there.gid(port)));

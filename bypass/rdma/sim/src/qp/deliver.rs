@@ -15,7 +15,6 @@ enum Outcome {
     Answered(Answer),
     /// The peer has no buffer.
     NotReady,
-    /// The connection is broken.
     Broken,
 }
 

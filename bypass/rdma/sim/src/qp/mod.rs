@@ -34,7 +34,6 @@ pub(super) struct Request {
     /// Sequence number among the requests of the queue pair.
     pub sequence: u64,
     pub sges: Vec<Sge>,
-    /// Inline data.
     pub inline: Option<Vec<u8>>,
     pub operation: Operation,
     pub flags: SendFlags,

@@ -25,7 +25,6 @@ use linerate_service::{AppMsg, CloseReason, Origin, Service, Timer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Windows of an end.
 pub const WINDOWS: usize = 8;
 
 pub struct End<S: Service = Peer> {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 /// Connections, of which two fit the first queue, two the second, and four the third.
 const CONNECTIONS: usize = 5;
-/// READs of all connections.
 const READS: usize = 200;
 
 fn setup(seed: u64, srq: Option<u32>) -> Setup {

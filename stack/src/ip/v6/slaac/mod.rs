@@ -92,7 +92,6 @@ impl Address {
 /// Autoconfiguration state of the link.
 pub(super) struct Slaac {
     mac: MacAddr,
-    /// MTU of the port.
     port_mtu: usize,
     /// DAD probes per address.
     transmits: u8,

@@ -45,7 +45,6 @@ pub(crate) struct Segment {
     pub ack: Seq,
     /// Control bits, as in byte 13 of the header (RFC 9293 §3.1).
     pub flags: u8,
-    /// Bytes of payload.
     pub len: u32,
     /// Timestamps option, if present.
     pub timestamp: Option<Timestamp>,
@@ -56,7 +55,6 @@ pub(crate) struct Segment {
 pub(crate) struct Reply {
     pub seq: Seq,
     pub ack: Seq,
-    /// Window field.
     pub window: u16,
     /// Timestamp to echo, if timestamps were negotiated.
     pub ts_recent: Option<u32>,
@@ -67,7 +65,6 @@ pub(crate) struct Reply {
 pub(crate) enum Action {
     /// Drop the segment.
     Ignore,
-    /// Acknowledge.
     Acknowledge(Reply),
     /// Acknowledge, subject to the rate limit of challenge ACKs (RFC 5961 §7). An attacker may send such segments, and
     /// the peer may respond in kind: without a limit two inconsistent ends would exchange segments forever.
@@ -265,7 +262,6 @@ impl TimeWait {
         self.records.get(self.first as usize).map(|record| self.deadline(record))
     }
 
-    /// Returns the deadline of `record`.
     fn deadline(&self, record: &Record) -> Instant {
         let before_latest = (self.latest as u32).wrapping_sub(record.until);
         Instant::from_nanos(self.latest.saturating_sub(before_latest.into()) << TICK_SHIFT)

@@ -260,7 +260,6 @@ fn segment_without_negotiated_timestamp_is_ignored() {
     assert!(!restarted(&table));
 }
 
-/// An option that was not negotiated is ignored.
 #[test]
 fn timestamp_that_was_not_negotiated_is_ignored() {
     let mut table = one(false);
