@@ -109,6 +109,7 @@ impl BufferPool {
         }
     }
 
+    /// Returns the size of a buffer in bytes.
     pub fn buffer_size(&self) -> usize {
         self.pool.buffer_size
     }

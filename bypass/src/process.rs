@@ -13,6 +13,7 @@ const TRIM_MIN: usize = 16 << 20;
 /// CPU time of this process, all threads included (getrusage(2)).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
+    /// Time in user mode.
     pub user: Duration,
     /// Time in kernel mode.
     pub system: Duration,

@@ -34,6 +34,7 @@ pub struct Status {
 }
 
 impl Host {
+    /// Creates a host with all roots below `root`.
     pub fn below(root: &Path) -> Self {
         Host { sys: root.join("sys"), proc: root.join("proc"), run: root.join("run") }
     }

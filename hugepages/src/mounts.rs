@@ -24,6 +24,7 @@ pub struct Mount {
 /// File on hugetlbfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeldFile {
+    /// Path of the file.
     pub path: PathBuf,
     /// Pages that the file holds, open or not.
     pub pages: u64,

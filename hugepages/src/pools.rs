@@ -29,6 +29,7 @@ pub struct Pool {
 /// Pool of one page size on one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodePool {
+    /// Number of the node.
     pub node: u32,
     /// Pages in the pool, surplus included.
     pub reserved: u64,

@@ -9,6 +9,7 @@ use std::path::Path;
 /// Process that has hugepages mapped. Pages shared by several processes count in each of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
+    /// Process identifier.
     pub pid: u32,
     /// Name, without control characters.
     pub command: String,
@@ -25,6 +26,7 @@ pub struct Mapped {
     pub page_size: PageSize,
     /// NUMA node; absent on a kernel without NUMA.
     pub node: Option<u32>,
+    /// Number of pages.
     pub pages: u64,
 }
 

@@ -8,11 +8,13 @@ use std::path::Path;
 /// Number of pages to release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
+    /// This number of pages.
     Pages(u64),
     /// All free pages that [`Host::reserve`] has reserved since boot.
     All,
 }
 
+/// Result of a release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Released {
     /// Page size; bytes in JSON.

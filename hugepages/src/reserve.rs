@@ -13,6 +13,7 @@ const STEP: u64 = 512 << 20;
 /// Pages to add to a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
+    /// Page size.
     pub size: PageSize,
     /// Number of pages to add.
     pub pages: u64,

@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Connection and header position of a received TCP segment, as the demultiplexer found them.
 #[derive(Debug, Clone, Copy)]
 pub struct SegmentMeta {
+    /// Connection of the segment.
     pub tuple: Tuple,
     /// Offset of the TCP header in the packet, after the Ethernet and IP headers.
     pub tcp_offset: usize,
@@ -36,6 +37,7 @@ impl<P> Segments<P> {
         Segments { packets: Vec::new(), metas: Vec::new() }
     }
 
+    /// Returns whether there are no segments.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -61,6 +63,7 @@ impl<P> Segments<P> {
         &self.metas
     }
 
+    /// Returns whether there are no segments.
     #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = (P, SegmentMeta)> {
         self.packets.drain(..).zip(self.metas.drain(..))
@@ -83,6 +86,7 @@ impl<P> Segments<P> {
 ///
 /// The operations on connections correspond to [`Transport`](linerate_service::Transport).
 pub trait Engine<N: Nic>: Sized {
+    /// Creates the engine of worker number `worker` of `workers`.
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self;
 
     /// Processes the segments of one burst in order and leaves `burst` empty. This worker owns all their flows.
@@ -133,6 +137,7 @@ pub trait Engine<N: Nic>: Sized {
     /// send everything.
     fn next_deadline(&self) -> Option<Instant>;
 
+    /// Returns the number of connections in any state.
     fn connections(&self) -> usize;
 
     /// Stops accepting connections: a SYN is answered as on a closed port. A half-open connection may still be
@@ -157,6 +162,7 @@ pub trait Engine<N: Nic>: Sized {
     /// Returns information about the connection in `slot`.
     fn conn_info(&self, slot: usize) -> Option<ConnInfo>;
 
+    /// Returns the local address of the connection.
     fn local_addr(&self, conn: ConnId) -> Option<SocketAddr>;
     /// Returns the peer's address of the connection.
     fn peer_addr(&self, conn: ConnId) -> Option<SocketAddr>;
@@ -198,6 +204,7 @@ pub trait Engine<N: Nic>: Sized {
     fn forward(&mut self, from: ConnId, to: ConnId, egress: &mut Egress<N>, now: Instant) -> usize;
     /// Sends a FIN after the queued data.
     fn close(&mut self, conn: ConnId);
+    /// Resets the connection.
     fn abort(&mut self, conn: ConnId);
     /// Schedules a [timer event](EventBatch::timers) for the connection at `at`, or cancels it.
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);

@@ -74,6 +74,7 @@ pub struct WorkerParts<C: Provider, M> {
 pub struct Started<C: Provider, M> {
     /// Connector, which runs on its own thread.
     pub connector: Connector<C>,
+    /// Parts of each worker.
     pub workers: Vec<WorkerParts<C, M>>,
     /// Sender of messages to workers and their connections.
     pub app_sender: AppSender<M>,

@@ -18,6 +18,7 @@ const IDLE_TURNS: u32 = 1000;
 /// Sleep while a request must be retried.
 const MOMENT: Duration = Duration::from_millis(1);
 
+/// Event from the connector to a worker.
 pub enum ConnectorEvent<C: Provider> {
     /// The connection with this number is being established. Sent before the peer can send data.
     Expected(u64),
@@ -41,14 +42,17 @@ pub enum ConnectorEvent<C: Provider> {
     Poll(u32),
 }
 
+/// Request from a worker to the connector.
 pub enum ConnectorRequest<C: Provider> {
     /// Accept no more connections for any worker.
     Refuse,
     /// Connect `worker` to `remote`.
     Connect {
+        /// Requesting worker.
         worker: usize,
         /// Address of the peer.
         remote: SocketAddr,
+        /// Token of the service.
         token: u64,
     },
     /// Ended connection of this worker.
@@ -76,16 +80,20 @@ pub struct Worker<C: Provider, S: Service> {
     poll_at: Option<Instant>,
 }
 
+/// Channels of a worker.
 pub struct WorkerChannels<C: Provider, M> {
     /// Messages for the service and its connections.
     pub messages: Receiver<AppMsg<M>>,
+    /// Events from the connector.
     pub events: Receiver<ConnectorEvent<C>>,
+    /// Requests to the connector.
     pub commands: Sender<ConnectorRequest<C>>,
     /// Present if the worker may sleep. The completion queues and the mailboxes above must be created with it.
     pub rest: Option<IdleWait<C>>,
 }
 
 impl<C: Provider, S: Service> Worker<C, S> {
+    /// Creates worker number `worker`.
     pub fn new(
         worker: usize,
         config: Config,
@@ -99,6 +107,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         Worker { host, events, commands, unsent: VecDeque::new(), rest, poll_at: None }
     }
 
+    /// Returns the statistics.
     pub fn summary(&self) -> &Summary {
         &self.host.net.summary
     }
@@ -108,6 +117,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.rest.as_ref().map_or(0, |rest| rest.waits)
     }
 
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.host.service
     }

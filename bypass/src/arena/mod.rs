@@ -57,6 +57,7 @@ const SPAN: usize = 64 << 10;
 /// Number of larger classes from which a class without blocks allocates: up to twice the size.
 const LARGER: usize = 8;
 
+/// Configuration of an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaConfig {
     /// Size in bytes, including 16 bytes of header per block.
@@ -312,6 +313,7 @@ pub struct ClassStats {
     pub block: usize,
     /// Number of blocks, used or free.
     pub blocks: usize,
+    /// Number of used blocks.
     pub used: usize,
 }
 

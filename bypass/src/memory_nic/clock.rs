@@ -14,11 +14,13 @@ impl VirtualClock {
         VirtualClock::default()
     }
 
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
 
+    /// Advances the clock by `duration`.
     pub fn advance(&self, duration: Duration) {
         self.advance_to(self.now() + duration);
     }

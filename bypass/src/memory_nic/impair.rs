@@ -40,6 +40,7 @@ pub struct Impairments {
     pub drop_if: Option<DropIf>,
 }
 
+/// Reordering of frames.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reordering {
     /// Probability that a frame is held back.
@@ -125,6 +126,7 @@ impl fmt::Debug for Impairments {
 }
 
 impl Impairments {
+    /// Returns whether there is no impairment.
     pub fn is_none(&self) -> bool {
         self.loss <= 0.0
             && self.duplication <= 0.0
@@ -155,11 +157,13 @@ pub struct ImpairmentStats {
     pub too_long: u64,
     /// Frames lost because the queue of the rate limit was full.
     pub queue_full: u64,
+    /// Frames duplicated.
     pub duplicated: u64,
     /// Frames held back.
     pub reordered: u64,
     /// Frames with an inverted bit.
     pub corrupted: u64,
+    /// Frames truncated.
     pub truncated: u64,
     /// Frames lost instead of corrupted, or not duplicated, because the sender's pool had no packet for the copy.
     pub no_packet: u64,

@@ -22,6 +22,7 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
+/// End of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// First end.
@@ -31,6 +32,7 @@ pub enum End {
 }
 
 impl End {
+    /// Returns the other end.
     pub fn other(self) -> End {
         match self {
             End::A => End::B,
@@ -228,10 +230,12 @@ impl Link {
         (end(End::A, from_a, to_a), end(End::B, from_b, to_b))
     }
 
+    /// Returns the configuration.
     pub fn config(&self) -> &LinkConfig {
         &self.shared.config
     }
 
+    /// Returns the clock.
     pub fn clock(&self) -> &VirtualClock {
         &self.shared.config.clock
     }

@@ -13,9 +13,12 @@ use std::time::{Duration, SystemTime};
 /// Bytes of a frame that a [`Filter`] sees, even if fewer are captured: enough for all headers.
 const FILTER_SEES: usize = 256;
 
+/// Direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
+    /// Received from the network.
     Received,
+    /// Sent to the network.
     Sent,
 }
 
@@ -24,6 +27,7 @@ pub enum Direction {
 pub struct Record {
     /// Time at which the burst of the frame was received or sent, since 1970.
     pub at: Duration,
+    /// Direction of the frame.
     pub direction: Direction,
     /// Length of the frame, Ethernet header included.
     pub len: usize,
@@ -121,6 +125,7 @@ impl Capture {
         self.shared.over.load(Ordering::Relaxed)
     }
 
+    /// Captures received `frames`.
     pub fn received(&mut self, frames: &[impl Packet]) {
         self.stage(Direction::Received, frames);
         self.commit(frames.len());

@@ -109,6 +109,7 @@ pub struct Capabilities {
 /// Counters of one queue pair since it was opened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct QueueStats {
+    /// Received frames.
     pub rx_frames: u64,
     /// Bytes of received frames, Ethernet headers included.
     pub rx_bytes: u64,
@@ -128,6 +129,7 @@ pub struct QueueStats {
 
 /// Receive/transmit queue pair. It can be moved between threads and not shared.
 pub trait Nic {
+    /// Packet type of the port.
     type Packet: Packet;
 
     /// Returns the port's Ethernet address.

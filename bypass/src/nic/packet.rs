@@ -49,7 +49,9 @@ pub struct RxInfo {
 /// Transport protocol of an offload request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum L4 {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
 }
 
@@ -83,8 +85,10 @@ pub struct TxOffload {
 /// The bytes may be shared with clones and with [`Bytes`]. While they are shared they are immutable, and methods that
 /// would write them return `None`.
 pub trait Packet: Sized + Send {
+    /// Returns the length of all segments.
     fn len(&self) -> usize;
 
+    /// Returns whether the packet is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

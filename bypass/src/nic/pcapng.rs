@@ -12,6 +12,7 @@ const STATISTICS: usize = 20 + 2 * 12 + 4 + 4;
 
 /// Capture interface: a queue pair of a port.
 pub struct Interface<'a> {
+    /// Interface name.
     pub name: &'a str,
     /// Largest number of bytes captured of each frame.
     pub snap: usize,

@@ -20,6 +20,7 @@ pub enum Via {
     },
     /// `af_xdp:eth0`: kernel interface through AF_XDP.
     AfXdp {
+        /// Name of the interface.
         interface: String,
         /// True if the interface is shared (`,share`): the port receives only frames of its addresses, and the kernel
         /// all others.
@@ -29,24 +30,28 @@ pub enum Via {
     },
     /// `tap:lr0`: TAP interface, created and removed by this process.
     Tap {
+        /// Name of the interface.
         interface: String,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `virtio-user:/tmp/a.sock`: driver end of a vhost-user link.
     VirtioUser {
+        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `vhost:/tmp/a.sock`: device end of a vhost-user link.
     Vhost {
+        /// Socket of the link.
         socket: PathBuf,
         /// Device arguments.
         options: Vec<String>,
     },
     /// `memif:/tmp/a.sock`: end of a shared-memory link.
     Memif {
+        /// Socket of the link.
         socket: PathBuf,
         /// True if this end creates the socket (`,server`).
         server: bool,
@@ -54,7 +59,10 @@ pub enum Via {
         options: Vec<String>,
     },
     /// `rdma:rxe0`: verbs device.
-    Rdma { device: String },
+    Rdma {
+        /// Name of the device.
+        device: String,
+    },
     /// `eal`: first port that EAL finds with the arguments after `--`.
     Eal,
 }

@@ -32,6 +32,7 @@ impl RemoteCounters {
         start..start + self.count * size_of::<u64>()
     }
 
+    /// Returns the number of counters.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one counter")]
     pub fn len(&self) -> usize {
         self.count

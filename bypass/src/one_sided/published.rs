@@ -57,6 +57,7 @@ impl Published {
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), words) }
     }
 
+    /// Returns the number of words.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one page")]
     pub fn len(&self) -> usize {
         self.words().len()

@@ -55,10 +55,12 @@ pub struct InterfaceMonitor {
 pub struct Changes {
     /// True if [`InterfaceMonitor::network`] has changed.
     pub network: bool,
+    /// Changed neighbours.
     pub neighbors: Vec<Neighbor>,
 }
 
 impl InterfaceMonitor {
+    /// Opens a monitor of the interface `name`.
     pub fn open(name: &str) -> io::Result<Self> {
         // Opened before the first dump: changes during the dump may be reported again, but none is missed.
         let events = Socket::open(GROUPS)?;

@@ -72,8 +72,10 @@ pub struct InterfaceNetwork {
     pub routes: Vec<InterfaceRoute>,
 }
 
+/// Address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceAddress {
+    /// The address.
     pub ip: IpAddr,
     /// Length of its prefix in bits.
     pub prefix_len: u8,
@@ -94,11 +96,14 @@ pub struct InterfaceRoute {
     pub gateway: Option<IpAddr>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
+    /// Metric.
     pub metric: u32,
 }
 
+/// Address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbor {
+    /// The address.
     pub ip: IpAddr,
     /// Ethernet address; `None` if the neighbour does not answer.
     pub mac: Option<MacAddr>,

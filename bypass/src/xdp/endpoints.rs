@@ -16,7 +16,9 @@ const MOST: u32 = 8192;
 /// of its family.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Endpoints {
+    /// TCP addresses.
     pub tcp: Vec<SocketAddr>,
+    /// UDP addresses.
     pub udp: Vec<SocketAddr>,
     /// Local ports of outgoing TCP connections.
     pub outgoing: Option<RangeInclusive<u16>>,

@@ -169,11 +169,11 @@ fn retained_bytes_and_their_packet_may_end_in_any_order() {
         assert!(second.data_mut().is_some(), "the packet is exclusive again");
         second.chain(packet(pool, b"second")).ok().unwrap();
         let mut tail = second.unchain().unwrap();
-        let (payload, tail) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
+        let (payload, shared) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
         second.chain(tail).ok().unwrap();
         assert_eq!(pool.available(), pool.size() - 2);
         drop(second);
-        assert_eq!((&payload[..], &tail[..]), (&b"payload"[..], &b"second"[..]));
+        assert_eq!((&payload[..], &shared[..]), (&b"payload"[..], &b"second"[..]));
     });
 }
 

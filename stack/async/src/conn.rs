@@ -14,9 +14,11 @@ use std::task::{Context, Poll, ready};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("connection {local} to {peer}: {reason}")]
 pub struct ConnError {
+    /// Local address.
     pub local: SocketAddr,
     /// Peer's address.
     pub peer: SocketAddr,
+    /// Reason.
     pub reason: ConnErrorReason,
 }
 

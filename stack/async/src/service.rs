@@ -25,6 +25,7 @@ pub struct AsyncService {
     conns: Vec<Option<Rc<Conn>>>,
 }
 
+/// Connection of an [`AsyncService`].
 pub struct AsyncConn(Rc<Conn>);
 
 impl AsyncService {

@@ -5,9 +5,12 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+/// Protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
+    /// TCP.
     Tcp,
+    /// UDP.
     Udp,
 }
 

@@ -44,6 +44,7 @@ impl<S: Service> Worker<S> {
         &self.host.net.summary
     }
 
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.host.service
     }

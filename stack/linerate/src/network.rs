@@ -60,6 +60,7 @@ pub struct Network {
 }
 
 impl Network {
+    /// Returns a builder.
     pub fn builder() -> NetworkBuilder {
         NetworkBuilder::default()
     }
@@ -87,6 +88,7 @@ impl Network {
         self.port.listening()
     }
 
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.cores.len()
     }

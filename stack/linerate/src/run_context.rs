@@ -6,6 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Device {
+    /// Device name.
     pub name: String,
     /// Driver that emulates the device in software, if any.
     pub emulated_by: Option<String>,

@@ -31,6 +31,7 @@ pub struct RunnerSetup<M> {
     pub(crate) commands_empty: Receiver<Commands>,
 }
 
+/// Service on its thread.
 pub struct Runner<S: Service> {
     net: Net,
     service: S,
@@ -105,6 +106,7 @@ impl<S: Service> Runner<S> {
         self.service
     }
 
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.service
     }

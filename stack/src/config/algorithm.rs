@@ -16,6 +16,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Cubic, Algorithm::NewReno, Algorithm::Dctcp];
 
     /// Returns the name on the command line.

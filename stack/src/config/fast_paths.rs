@@ -49,12 +49,15 @@ impl FastPaths {
 
 #[cfg(feature = "fast-path-switches")]
 impl FastPaths {
+    /// No fast path.
     pub const NONE: FastPaths = FastPaths { disabled: u16::MAX };
 
+    /// Returns the set without `path`.
     pub const fn without(self, path: FastPath) -> Self {
         FastPaths { disabled: self.disabled | 1 << path as u16 }
     }
 
+    /// Returns whether `path` is in the set.
     #[inline(always)]
     pub const fn has(self, path: FastPath) -> bool {
         self.disabled & 1 << path as u16 == 0

@@ -159,6 +159,7 @@ pub struct Config {
     pub ecn: bool,
     /// Keepalive probes of idle connections (RFC 9293 §3.8.4). Disabled if `None`.
     pub keepalive: Option<Keepalive>,
+    /// Idle strategy.
     pub idle: Idle,
     /// Seed of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
     /// generator, except in a reproducible test: an attacker who knows it can forge connections.

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 /// Neighbour address learnt from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborInfo {
+    /// IP address of the neighbour.
     pub ip: IpAddr,
     /// Ethernet address of the neighbour.
     pub mac: MacAddr,

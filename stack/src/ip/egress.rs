@@ -146,6 +146,7 @@ impl<N: Nic> Egress<N> {
         self.copied_bytes
     }
 
+    /// Returns the capabilities of the port.
     pub fn capabilities(&self) -> &Capabilities {
         self.nic.capabilities()
     }
@@ -167,10 +168,12 @@ impl<N: Nic> Egress<N> {
         self.neighbors.set_times(network.reachable, network.retransmit);
     }
 
+    /// Counts one drop for `cause`.
     pub fn count_drop(&mut self, cause: DropCause) {
         self.drops.count(cause);
     }
 
+    /// Counts copied payload bytes.
     pub fn count_copied(&mut self, bytes: usize) {
         self.copied_bytes += bytes as u64;
     }

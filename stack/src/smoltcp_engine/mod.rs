@@ -45,6 +45,7 @@ const BUFFER: usize = 64 << 10;
 /// Maximum spare sockets kept for reuse.
 const SPARE: usize = 256;
 
+/// smoltcp engine of one worker.
 pub struct SmoltcpEngine {
     interface: Interface,
     slots: ConnSlab<Box<Flow>>,

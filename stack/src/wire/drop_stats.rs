@@ -39,6 +39,7 @@ causes! {
     Fragment = "IP fragment",
     /// TCP after IPv6 extension headers (RFC 8200 §4), or a malformed header chain.
     ExtensionHeader = "TCP behind an extension header",
+    /// Full mailbox of the owning worker.
     MailboxFull = "mailbox of the owning worker full",
     /// Segment to a listening port without SYN, RST or ACK (RFC 9293 §3.10.7.2), or with SYN and FIN.
     InvalidFlags = "segment to a listening port with invalid flags",
@@ -64,6 +65,7 @@ causes! {
     TooLong = "datagram longer than the link's MTU",
     /// Reply without a free packet or transmit queue space.
     NoPacket = "no packet or queue space for a reply",
+    /// Datagram for a service whose queue is full.
     DatagramQueue = "datagram queue full",
 }
 
@@ -72,6 +74,7 @@ causes! {
 pub struct DropStats([u64; NAMES.len()]);
 
 impl DropStats {
+    /// Counts one drop.
     #[inline]
     pub fn count(&mut self, cause: DropCause) {
         self.0[cause as usize] += 1;

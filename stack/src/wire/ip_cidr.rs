@@ -25,6 +25,7 @@ impl IpCidr {
         Ok(IpCidr { address, prefix })
     }
 
+    /// Returns the address.
     pub fn address(&self) -> IpAddr {
         self.address
     }

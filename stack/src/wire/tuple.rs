@@ -62,6 +62,7 @@ impl Tuple {
         Tuple { local: self.remote, remote: self.local, ports: self.ports.rotate_left(16) }
     }
 
+    /// Returns the local address and port.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local.ip(), self.local_port())
     }
@@ -71,6 +72,7 @@ impl Tuple {
         SocketAddr::new(self.remote.ip(), self.remote_port())
     }
 
+    /// Returns the local port.
     #[inline]
     pub fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16

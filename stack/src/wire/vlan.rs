@@ -22,6 +22,7 @@ impl VlanId {
         if (1..VID).contains(&id) { Ok(VlanId(id)) } else { Err(InvalidVlan(id.to_string())) }
     }
 
+    /// Returns the number.
     pub fn get(self) -> u16 {
         self.0
     }

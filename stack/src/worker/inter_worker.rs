@@ -66,6 +66,7 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
         .collect()
     }
 
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.others.len()
     }

@@ -285,6 +285,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.host.net.egress.nic()
     }
 
+    /// Returns the engine.
     pub fn engine(&self) -> &E {
         &self.host.net.engine
     }
@@ -294,6 +295,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.host.net.egress.into_nic()
     }
 
+    /// Returns the service.
     pub fn service(&self) -> &S {
         &self.host.service
     }

@@ -63,6 +63,7 @@ pub struct Config {
     pub tx_buffer: usize,
     /// Maximum unconsumed rendezvous data of a connection in bytes.
     pub rx_buffer: usize,
+    /// Maximum connections of one worker.
     pub max_connections: usize,
     /// Queue pairs that one worker creates in advance.
     pub pool: usize,

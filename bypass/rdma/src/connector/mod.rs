@@ -8,10 +8,9 @@ mod pool;
 mod qp_info;
 mod rebuild;
 pub(crate) mod sessions;
-mod steps;
+pub(crate) mod steps;
 mod tcp_exchange;
 
-pub use steps::{Step, steps};
 pub use tcp_exchange::ExchangeError;
 #[cfg(test)]
 pub(crate) use tcp_exchange::MAX_PENDING;
@@ -59,6 +58,7 @@ pub struct WorkerHandle<C: Provider> {
     pub datagrams: Option<UdQpHandle>,
     /// Channel of the completion queues, if the worker sleeps.
     pub channel: Option<CompChannel<C>>,
+    /// Events for the worker.
     pub events: Sender<ConnectorEvent<C>>,
 }
 
@@ -122,11 +122,13 @@ impl<C: Provider> AsFd for Listeners<C> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("RDMA device {device} has failed: {reason}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
 pub struct DeviceFailed {
+    /// Device name.
     pub device: String,
     /// Report of the failure.
     pub reason: String,
 }
 
+/// Connector of a device.
 pub struct Connector<C: Provider> {
     config: Config,
     qp: QpConfig,

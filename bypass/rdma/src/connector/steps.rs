@@ -11,9 +11,11 @@ use std::sync::Arc;
 /// Step with its measured durations.
 #[derive(Debug, Clone)]
 pub struct Step {
+    /// Name.
     pub operation: &'static str,
     /// The step is needed for each connection, not only once per process.
     pub each: bool,
+    /// Durations.
     pub took: Vec<Duration>,
 }
 

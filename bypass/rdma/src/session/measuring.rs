@@ -40,6 +40,7 @@ pub struct SessionEnd {
 }
 
 impl SessionEnd {
+    /// Creates an end of a new session.
     pub fn new(recovery: Recovery) -> Self {
         SessionEnd { session: Session::new(0, WINDOW as u16), recovery, expected: 0 }
     }
@@ -49,6 +50,7 @@ impl SessionEnd {
         self.session.room()
     }
 
+    /// Returns the number of unacknowledged messages.
     pub fn unacked(&self) -> usize {
         self.session.unacked()
     }

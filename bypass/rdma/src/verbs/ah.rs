@@ -33,6 +33,7 @@ impl<C: Provider> Ah<C> {
         Arc::strong_count(&self.0) > 1
     }
 
+    /// Returns the handle of the provider.
     pub fn handle(&self) -> Handle {
         self.0.handle
     }

@@ -22,7 +22,9 @@ pub enum CmNotification<C: Provider> {
     Request {
         /// Identifier of the new connection, to be accepted or rejected. Dropping it rejects the request.
         id: CmId<C>,
+        /// Identifier that listens.
         listener: Handle,
+        /// Event.
         event: CmEvent,
     },
     /// Event of an existing identifier.
@@ -36,6 +38,7 @@ impl<C: Provider> EventChannel<C> {
         Ok(EventChannel(Arc::new(ChannelInner { provider: provider.clone(), handle, fd })))
     }
 
+    /// Returns the next event, if any.
     pub fn next_event(&mut self) -> Result<Option<CmNotification<C>>, Error> {
         // SAFETY: the channel is live.
         let event =
@@ -49,6 +52,7 @@ impl<C: Provider> EventChannel<C> {
         }))
     }
 
+    /// Creates an identifier.
     pub fn id(&self) -> Result<CmId<C>, Error> {
         // SAFETY: the channel is live.
         let made = unsafe { self.0.provider.cm_create_id(self.0.handle) };
@@ -89,6 +93,7 @@ impl<C: Provider> CmId<C> {
         unsafe { self.channel.provider.cm_listen(self.handle, address, backlog) }.map_err(Error::new("listen"))
     }
 
+    /// Resolves the address of `remote`.
     pub fn resolve_address(&mut self, remote: SocketAddr, timeout_ms: u32) -> Result<(), Error> {
         // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_resolve_addr(self.handle, remote, timeout_ms) }
@@ -120,6 +125,7 @@ impl<C: Provider> CmId<C> {
         unsafe { self.channel.provider.cm_source(self.handle) }.map_err(Error::new("query a connection's port"))
     }
 
+    /// Requests the connection.
     pub fn connect(&mut self, parameters: &CmConnParam) -> Result<(), Error> {
         // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_connect(self.handle, parameters) }.map_err(Error::new("connect"))
@@ -131,6 +137,7 @@ impl<C: Provider> CmId<C> {
         unsafe { self.channel.provider.cm_establish(self.handle) }.map_err(Error::new("establish a connection"))
     }
 
+    /// Accepts the requested connection.
     pub fn accept(&mut self, parameters: &CmConnParam) -> Result<(), Error> {
         // SAFETY: the identifier is live.
         unsafe { self.channel.provider.cm_accept(self.handle, parameters) }.map_err(Error::new("accept a connection"))

@@ -122,6 +122,7 @@ impl WrIdSpace {
 }
 
 impl Completion {
+    /// Returns the queue pair number.
     #[inline]
     pub fn qp(&self) -> u32 {
         self.inner.qp
@@ -143,6 +144,7 @@ impl Completion {
         self.inner.id & !IS_BUFFER == owner.send(self.number())
     }
 
+    /// Returns the queue pair number.
     #[inline]
     pub fn status(&self) -> WcStatus {
         self.inner.status
@@ -193,6 +195,7 @@ impl<C: Provider> Cq<C> {
         &self.inner
     }
 
+    /// Returns the requested number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }

@@ -34,6 +34,7 @@ impl<C: Provider> Pd<C> {
         result.map_err(Error::new("make a memory window")).err()
     }
 
+    /// Returns the device.
     pub fn provider(&self) -> &Arc<C> {
         &self.0.provider
     }

@@ -38,6 +38,7 @@ impl Message {
         Ok(())
     }
 
+    /// Returns the total length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -47,6 +48,7 @@ impl Message {
         self.len == 0
     }
 
+    /// Returns the chunks.
     pub fn chunks(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.chunks[..self.count].iter()
     }
@@ -99,6 +101,7 @@ impl<C: Provider> BoundMw<C> {
         self.mw.key
     }
 
+    /// Returns the bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -111,7 +114,12 @@ pub enum Atomic {
     /// Addition modulo 2⁶⁴.
     FetchAdd(u64),
     /// Replacement if the value is as expected.
-    CompareSwap { expect: u64, swap: u64 },
+    CompareSwap {
+        /// Expected value.
+        expect: u64,
+        /// New value.
+        swap: u64,
+    },
 }
 
 impl Atomic {
@@ -129,6 +137,7 @@ impl Atomic {
 pub enum Done<C: Provider> {
     /// This message and all earlier ones were sent.
     Sent,
+    /// Bytes that a READ returned.
     Read(Bytes),
     /// Value before an atomic operation.
     Was(u64),

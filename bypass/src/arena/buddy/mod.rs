@@ -96,6 +96,7 @@ unsafe impl Sync for BuddyArena {}
 unsafe impl Send for Inner {}
 
 impl BuddyArena {
+    /// Length of a page.
     pub const PAGE: usize = PAGE;
     /// Length of the smallest block.
     pub const SMALLEST: usize = UNIT;
@@ -159,6 +160,7 @@ impl BuddyArena {
         self.pages.len()
     }
 
+    /// Returns the bytes in chunks.
     pub fn chunk_bytes(&self) -> usize {
         self.inner().held * CHUNK
     }
@@ -236,6 +238,7 @@ impl BuddyArena {
         }
     }
 
+    /// Allocates a page. Returns its number.
     pub fn alloc_page(&mut self) -> Option<u32> {
         // A page needs no block table.
         let (chunk, unit) = self.alloc_block(PAGE_ORDER, TABLE_SIZE)?;

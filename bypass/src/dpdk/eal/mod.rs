@@ -37,6 +37,7 @@ pub enum Pci {
     Any,
 }
 
+/// Configuration of EAL.
 #[derive(Debug, Default, Clone)]
 pub struct EalConfig {
     /// Use of hugepages.
@@ -79,6 +80,7 @@ impl EalConfig {
 /// Pages of EAL's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
+    /// Hugepages.
     Hugepages,
     /// Ordinary pages: slower, and not usable by a device behind an IOMMU.
     OrdinaryPages {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Configuration of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MempoolConfig {
+    /// Number of packets.
     pub packets: u32,
     /// Data room of a packet in bytes, after its headroom.
     pub data_room: u16,

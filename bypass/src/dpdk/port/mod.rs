@@ -110,6 +110,7 @@ impl PortConfig {
 pub struct Drops {
     /// Received frames dropped because no worker received them in time.
     pub rx_missed: u64,
+    /// Frames received in error.
     pub rx_errors: u64,
     /// Received frames dropped because the pool was empty.
     pub rx_no_mbuf: u64,
@@ -304,6 +305,7 @@ impl Port {
         &self.shared.state
     }
 
+    /// Returns the interface that the port shares with the kernel.
     pub fn shared_interface(&self) -> Option<&Arc<SharedInterface>> {
         self.shared.shared_interface.as_ref()
     }

@@ -92,6 +92,7 @@ impl MemoryNic {
         }
     }
 
+    /// Returns the link.
     pub fn link(&self) -> &Link {
         &self.link
     }

@@ -101,10 +101,12 @@ impl TcpStream {
         poll_fn(|cx| connecting.poll(cx)).await.map_err(|error| crate::conn::connect_error(remote, error))
     }
 
+    /// Returns the identifier of the connection at its worker.
     pub fn id(&self) -> ConnId {
         self.conn().id
     }
 
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.conn().local)
     }
@@ -185,6 +187,7 @@ impl TcpStream {
         self.writer.shutdown();
     }
 
+    /// Resets the connection.
     pub fn reset(self) {
         self.conn().drop_with(|net, id| net.abort(id));
         self.conn().ended.set(Some(CloseReason::Aborted));

@@ -8,7 +8,9 @@ use linerate_service::{CloseReason, ConnectError, Datagram, Service, WorkerCtx};
 use linerate_stack::{Config, Mailboxes, Worker};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+/// Address of the host of the service.
 pub const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Address of the host of the peer.
 pub const PEER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 /// Limit of virtual time of an operation that waits, such as [`Simulation::run_until`].
 pub const TIME_LIMIT: Duration = Duration::from_secs(1800);
@@ -83,18 +85,22 @@ impl<S: Service, P: Service> Simulation<S, P> {
         self.link.clock().now()
     }
 
+    /// Returns the service.
     pub fn service(&self) -> &S {
         self.service.service()
     }
 
+    /// Returns the service.
     pub fn service_mut(&mut self) -> &mut S {
         self.service.service_mut()
     }
 
+    /// Returns the service of the peer.
     pub fn peer(&self) -> &P {
         self.peer.service()
     }
 
+    /// Returns the service of the peer.
     pub fn peer_mut(&mut self) -> &mut P {
         self.peer.service_mut()
     }

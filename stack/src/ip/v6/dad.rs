@@ -15,6 +15,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address}: the station {station} on this link has this address already: change the address of one of the two")]
 pub struct DuplicateAddress {
+    /// Duplicate address.
     pub address: Ipv6Addr,
     /// Ethernet address of the other station.
     pub station: MacAddr,

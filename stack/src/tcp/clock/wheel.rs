@@ -47,6 +47,7 @@ pub struct Wheel {
 }
 
 impl Wheel {
+    /// Size of a timer in bytes.
     pub const TIMER: usize = size_of::<Timer>();
 
     /// Creates a wheel without timers whose time starts at `now`.

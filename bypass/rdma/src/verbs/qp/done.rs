@@ -52,6 +52,7 @@ impl<C: Provider, S> Qp<C, S> {
         self.core.sends.len()
     }
 
+    /// Returns the number of posted buffers.
     pub fn posted_buffers(&self) -> usize {
         self.core.posted.len()
     }

@@ -232,6 +232,7 @@ impl<C: Provider, S> Qp<C, S> {
         self.core.number
     }
 
+    /// Returns the capacities.
     pub fn cap(&self) -> QpCap {
         self.core.cap
     }
@@ -241,6 +242,7 @@ impl<C: Provider, S> Qp<C, S> {
         self.core.handle
     }
 
+    /// Returns true if the queue pair completes in `cq`.
     pub fn completes_in(&self, cq: &CqHandle<C>) -> bool {
         self.core.cq.handle() == cq.handle()
     }

@@ -75,6 +75,7 @@ enum State {
 /// Received datagram.
 #[derive(Debug)]
 pub struct UdMessage {
+    /// Payload.
     pub payload: Bytes,
     /// Queue pair number of the sender, as carried by the packet.
     pub qp: u32,
@@ -168,6 +169,7 @@ impl<C: Provider> UdQp<C> {
         self.handle
     }
 
+    /// Returns the capacities.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -206,6 +208,7 @@ impl<C: Provider> UdQp<C> {
         self.sends.len()
     }
 
+    /// Returns the number of posted buffers.
     pub fn posted_buffers(&self) -> usize {
         self.posted.len()
     }
