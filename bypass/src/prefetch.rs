@@ -1,6 +1,5 @@
 //! Prefetching into the CPU cache.
 
-/// Length of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
 /// Prefetches the first cache line of `value`. Affects performance only.

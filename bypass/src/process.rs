@@ -89,7 +89,6 @@ pub fn trim_heap() {
 /// Memory of the heap and of the process in bytes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 struct Heap {
-    /// Allocated from the heap.
     used: usize,
     /// Free in the heap, resident or not.
     free: usize,

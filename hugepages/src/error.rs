@@ -9,43 +9,32 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Error {
-    /// The kernel was built without hugepages, or `/sys` is not mounted.
     #[error("this kernel has no hugepages: {} is missing; boot one with CONFIG_HUGETLBFS, or mount /sys", .0.display())]
     Unsupported(PathBuf),
-    /// The kernel has no pages of that size.
     #[error("this kernel has no pages of {wanted}: it has {}", list(offered))]
     UnknownSize { wanted: PageSize, offered: Vec<PageSize> },
-    /// The NUMA node does not exist.
     #[error("there is no NUMA node {wanted}: {}", existing(nodes))]
     UnknownNode { wanted: u32, nodes: Vec<u32> },
-    /// The number of pages exceeds the kernel's range.
     #[error("{0} pages are more than the kernel can count: request fewer")]
     TooMany(u64),
-    /// The pages exceed the available memory.
     #[error("{pages} pages of {size} exceed the available memory: request at most {most}")]
     NotEnoughMemory { size: PageSize, pages: u64, most: u64 },
-    /// The process is not root.
     #[error("{} may be written by root only: run this with sudo", .0.display())]
     NotPermitted(PathBuf),
-    /// The file system is read-only, as in a container.
     #[error("{} is read-only here: run this on the host, not inside a container", .0.display())]
     ReadOnly(PathBuf),
-    /// The kernel reserves pages of this size at boot only.
     #[error(
         "the kernel reserves pages of {size} at boot only: boot with hugepagesz={} hugepages={pages}", size.short()
     )]
     BootOnly { size: PageSize, pages: u64 },
-    /// The kernel reserved fewer pages than requested. They stay reserved.
     #[error(
         "the kernel gave {got} of {requested} pages of {size}: no more contiguous memory was free; \
          {}boot with hugepagesz={} hugepages={total}",
         if *.compacted { "" } else { "try again with --compact, or " }, size.short()
     )]
     Partial { size: PageSize, requested: u64, got: u64, total: u64, compacted: bool },
-    /// A file of the kernel could not be read or written.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// A file of the kernel has unexpected contents.
     #[error("{} holds '{content}' where a number was expected", path.display())]
     Malformed { path: PathBuf, content: String },
 }

@@ -181,7 +181,6 @@ pub(crate) mod tests {
             fs::write(path, content).unwrap();
         }
 
-        /// Sets the files of a pool.
         pub(crate) fn pool(&self, size: PageSize, [reserved, free, committed, surplus]: [u64; 4]) {
             let directory = format!("sys/kernel/mm/hugepages/hugepages-{}kB", size.kilobytes());
             self.write(&format!("{directory}/nr_hugepages"), &format!("{reserved}\n"));

@@ -62,11 +62,10 @@ impl fmt::Display for PageSize {
 
 /// Error: the text is not an amount of memory or a page size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum InvalidSize {
-    /// The text is not a number with a unit.
     #[error("'{0}' is not an amount of memory: write a number and K, M or G, such as 512M or 2G")]
     Amount(String),
-    /// The amount is not a page size.
     #[error("'{0}' is not the size of a page: write 2M or 1G")]
     Page(String),
 }

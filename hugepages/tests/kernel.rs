@@ -16,7 +16,7 @@ fn reservation(size: PageSize, pages: u64) -> Reservation {
     Reservation { size, pages, node: None, compact: false }
 }
 
-/// Returns whether pages can be reserved on this machine; otherwise reports why the test is skipped.
+/// Returns whether pages can be reserved on this machine; otherwise reports the reason for skipping the test.
 fn may_reserve(size: PageSize) -> bool {
     let refused = match Host::default().reserve(&reservation(size, 0)) {
         Ok(_) => return true,

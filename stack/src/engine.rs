@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 pub struct SegmentMeta {
     /// Connection of the segment.
     pub tuple: Tuple,
-    /// Offset of the TCP header in the packet, behind the Ethernet and IP headers.
+    /// Offset of the TCP header in the packet, after the Ethernet and IP headers.
     pub tcp_offset: usize,
 }
 
@@ -63,7 +63,7 @@ impl<P> Segments<P> {
         &self.metas
     }
 
-    /// Removes and returns all segments.
+    /// Returns whether there are no segments.
     #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = (P, SegmentMeta)> {
         self.packets.drain(..).zip(self.metas.drain(..))
@@ -75,7 +75,6 @@ impl<P> Segments<P> {
         (&mut self.packets, &self.metas)
     }
 
-    /// Removes all segments.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.packets.clear();

@@ -10,7 +10,6 @@ pub use crate::tcp::native::inspect::Numbers;
 pub struct ParsedOptions {
     /// Maximum segment size.
     pub mss: Option<u16>,
-    /// Window scale.
     pub window_scale: Option<u8>,
     /// Presence of SACK-permitted.
     pub sack_permitted: bool,

@@ -32,16 +32,12 @@ const LEAST: usize = 1 << 20;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum OpenError {
-    /// A call failed.
     #[error("{device}: {error}")]
     Verbs { device: String, error: Error },
-    /// The device does not support the configuration.
     #[error("{device}: {error}")]
     Unsupported { device: String, error: Unsupported },
-    /// The TCP exchange cannot be used.
     #[error("{device}: {error}")]
     Exchange { device: String, error: ExchangeError },
-    /// Out of memory.
     #[error(transparent)]
     Arena(#[from] ArenaError),
 }

@@ -8,16 +8,12 @@
 
 mod adapter;
 mod config;
-mod connect_steps;
 mod connection;
 mod connector;
-#[doc(hidden)]
-pub mod measuring;
 mod net;
 mod queues;
 #[cfg(feature = "native")]
 pub mod rdma_core;
-mod rendezvous;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -27,13 +23,14 @@ mod wire;
 mod worker;
 
 pub use adapter::{Adapter, OpenError, Started, WorkerParts};
-pub use config::{Config, Connect, Mode, Unsupported};
-pub use connect_steps::{Step, steps};
+pub use config::{Config, Connect, Mode, Rendezvous, Unsupported};
 pub use connection::ConnCore;
+pub use connector::steps::{Step, steps};
 pub use connector::{Connector, DeviceFailed, ExchangeError, Listeners, WorkerHandle};
 pub use linerate_rdma_provider as provider;
 pub use net::Parts;
 pub use queues::Queues;
-pub use rendezvous::Rendezvous;
+#[doc(hidden)]
+pub use session::measuring;
 pub use waker::{IdleWait, wait_readable};
 pub use worker::{ConnectorEvent, ConnectorRequest, Worker, WorkerChannels};

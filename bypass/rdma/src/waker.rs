@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Creates a waker.
 pub(crate) fn waker() -> Result<Waker, Error> {
     Waker::new().map_err(Error::of("create an eventfd"))
 }
@@ -31,7 +30,6 @@ pub struct IdleWait<C: Provider> {
     bell: Waker,
     /// Maximum sleep.
     pub(crate) longest: Duration,
-    /// Number of sleeps.
     pub(crate) waits: u64,
 }
 

@@ -28,7 +28,6 @@ pub(crate) enum Kind {
     Finish,
 }
 
-/// Message header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,
@@ -91,7 +90,7 @@ impl Offer {
         out[12..].copy_from_slice(&self.len.to_be_bytes());
     }
 
-    /// Parses the offer behind a header.
+    /// Parses the offer after a header.
     pub fn read(message: &[u8]) -> Result<Offer, Malformed> {
         let rest = message.get(HEADER..).ok_or(Malformed)?;
         let (address, rest) = rest.split_first_chunk().ok_or(Malformed)?;

@@ -229,7 +229,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
                     }
                 }
                 ConnectorEvent::Failed(token, error) => self.host.net.report_failed(token, error),
-                ConnectorEvent::Lost(number, why) => self.host.net.lose(number, why),
+                ConnectorEvent::Lost(number, reason) => self.host.net.lose(number, reason),
                 ConnectorEvent::Readdressed(number, ah) => self.host.net.readdress(number, ah),
                 ConnectorEvent::Rebuilt(queues) => self.host.net.rebuilt(*queues),
                 ConnectorEvent::Mw(mw) => self.host.net.add_window(mw),

@@ -29,7 +29,7 @@ impl Header {
         Header { refs: RefCount::one(), link: AtomicU32::new(next), shared }
     }
 
-    /// Returns the first byte behind the header.
+    /// Returns the first byte after the header.
     ///
     /// # Safety
     /// `this` is the header of a block.

@@ -5,7 +5,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Length of a chunk.
 pub(super) const CHUNK: usize = 1 << 20;
 /// Alignment of chunks, if the arena extends beyond such an address.
 const ALIGN: usize = 4096;

@@ -2,14 +2,13 @@
 
 /// Length of a block's header.
 pub(super) const HEADER: usize = 16;
-/// Number of size classes.
 pub(super) const CLASSES: usize = 4 + 13 * 8 + 1;
 
 /// Size up to which classes are 16 bytes apart. Above, there are eight classes per doubling.
 const FINE: usize = 128;
 const SMALLEST: usize = 64 + HEADER;
 
-/// Returns the smallest class whose blocks have room for `len` bytes behind their header, or a number of at least
+/// Returns the smallest class whose blocks have room for `len` bytes after their header, or a number of at least
 /// [`CLASSES`] if there is none.
 pub(super) fn class_of(len: usize) -> usize {
     let stride = len.saturating_add(HEADER).max(SMALLEST);

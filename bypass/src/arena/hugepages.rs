@@ -3,7 +3,7 @@
 use super::region::HUGEPAGE;
 use std::fmt;
 
-/// Reason why hugepages cannot be used, with the remedy.
+/// Reason that hugepages cannot be used, with the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoHugepages {
     /// Free hugepage memory of the host in MB.
@@ -39,7 +39,7 @@ impl NoHugepages {
         format!("linerate hugepages reserve --memory {mb}M --top-up")
     }
 
-    /// Returns the reason why `bytes` could not be allocated in pages of 2 MB.
+    /// Returns the reason that `bytes` could not be allocated in pages of 2 MB.
     pub(super) fn for_region(bytes: usize) -> Self {
         let free = free_pools().into_iter().find(|(size, _)| *size == HUGEPAGE).map_or(0, |(size, pages)| size * pages);
         let needed_mb = (bytes as u64).div_ceil(1 << 20);
@@ -47,7 +47,7 @@ impl NoHugepages {
     }
 }
 
-/// Returns the reason why `needed_mb` MB could not be allocated in pages of any size.
+/// Returns the reason that `needed_mb` MB could not be allocated in pages of any size.
 #[cfg(feature = "dpdk")]
 pub(crate) fn reason(needed_mb: u64, wanted_mb: u64) -> NoHugepages {
     let free_mb = free_pools().iter().map(|(size, pages)| (size * pages) as u64).sum::<u64>() >> 20;

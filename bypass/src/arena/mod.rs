@@ -48,7 +48,7 @@ const UNIT: usize = 16;
 /// Maximum size of an arena: a [`BuddyArena`] has 32-bit numbers for its smallest blocks.
 const MAX_BYTES: usize = 1 << 40;
 /// Size of the part of an arena in which blocks are carved: blocks have 32-bit numbers, one of which means none. The
-/// part behind it serves chunks.
+/// part after it serves chunks.
 const MAX_CARVED: usize = (u32::MAX as usize) * UNIT;
 /// Alignment of the bytes of blocks of 500 bytes or more, which lets devices write whole cache lines.
 const LINE: usize = 64;
@@ -72,21 +72,15 @@ impl Default for ArenaConfig {
     }
 }
 
-/// Reason why an arena could not be created.
+/// Reason that an arena could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ArenaError {
-    /// The size has no room for a block, or is too large.
     #[error("invalid arena size {0}: use 4096 bytes to 1 TiB")]
     Size(usize),
-    /// The kernel did not map the memory.
     #[error("cannot map {bytes} bytes for an arena ({error}): use a smaller arena, or add memory")]
-    Map {
-        /// Requested size.
-        bytes: usize,
-        /// Error of mmap(2).
-        error: io::Error,
-    },
+    Map { bytes: usize, error: io::Error },
 }
 
 /// Handle to an arena. Clones refer to the same arena. The memory exists until the last handle and the last block have

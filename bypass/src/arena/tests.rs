@@ -121,7 +121,7 @@ fn external_memory_is_released_once_after_the_last_bytes() {
 
 #[test]
 #[cfg_attr(miri, ignore = "maps more memory than there is")]
-fn chunks_lie_behind_the_memory_for_blocks_of_a_large_arena() {
+fn chunks_lie_after_the_memory_for_blocks_of_a_large_arena() {
     let len = MAX_BYTES;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: an anonymous mapping at an address chosen by the kernel affects no existing memory.

@@ -29,7 +29,7 @@ pub struct Impairments {
     /// Probability that one bit of a frame is inverted: in half of the cases within the first 64 bytes, which contain
     /// the headers, otherwise anywhere. Other holders of the frame keep the original.
     pub corruption: f64,
-    /// Probability that a frame is truncated at a random point behind its first byte.
+    /// Probability that a frame is truncated at a random point after its first byte.
     pub truncation: f64,
     /// Rate limit of the link.
     pub rate: Option<Rate>,

@@ -82,7 +82,7 @@ pub struct LinkConfig {
     pub tso: Option<usize>,
     /// The only end with segmentation offload, if only one has it.
     pub tso_from: Option<End>,
-    /// True if the port offers VLAN offload: a tag crosses the link beside its frame, which then has no RSS hash.
+    /// True if the port offers VLAN offload: a tag crosses the link outside of its frame, which then has no RSS hash.
     pub vlan: bool,
     /// True if chains, clones and attached bytes are sent as they are. Otherwise they are copied into one packet, as on
     /// AF_XDP, and counted in [`copied_bytes`](crate::QueueStats::copied_bytes).
@@ -131,7 +131,6 @@ struct Shared {
     from_b: Direction,
 }
 
-/// Direction of a link.
 pub(super) struct Direction {
     pub(super) counters: Counters,
     impairments: Mutex<Impairments>,

@@ -73,7 +73,6 @@ struct Shared {
 
 /// Copied frame of a burst, which is captured or counted if the port accepts the frame.
 enum Staged {
-    /// Record of the frame.
     Record(Record),
     /// The filter rejected the frame.
     Filtered,

@@ -79,7 +79,7 @@ pub struct Capabilities {
     pub mtu: u16,
     /// Headroom of an allocated packet in bytes, for headers to be prepended.
     pub headroom: usize,
-    /// Data room of an allocated packet in bytes, behind the headroom.
+    /// Data room of an allocated packet in bytes, after the headroom.
     pub data_room: usize,
     /// Number of packets that the owner of a queue pair may hold at a time without starving reception, received packets
     /// and packets kept for transmission or retransmission: its share of the pool, less the needs of rings and caches.
@@ -155,7 +155,7 @@ pub trait Nic {
     /// Allocates an empty packet with [`Capabilities::headroom`]. Returns `None` if the pool is empty.
     fn allocate(&mut self) -> Option<Self::Packet>;
 
-    /// Allocates a packet with `bytes` as its data, without a copy and without headroom, to be chained behind a packet
+    /// Allocates a packet with `bytes` as its data, without a copy and without headroom, to be chained after a packet
     /// with headers. Returns `bytes` if the pool is empty or the port cannot access their memory.
     fn attach(&mut self, bytes: Bytes) -> Result<Self::Packet, Bytes>;
 

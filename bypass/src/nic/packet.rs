@@ -77,7 +77,7 @@ pub struct TxOffload {
     pub tso: Option<u16>,
 }
 
-/// Frame, or a part of one: an owned buffer with headroom and tailroom, optionally with further segments chained behind
+/// Frame, or a part of one: an owned buffer with headroom and tailroom, optionally with further segments chained after
 /// it.
 ///
 /// Dropping a packet returns all its segments to their pool, on any thread.
@@ -122,10 +122,10 @@ pub trait Packet: Sized + Send {
     /// without an effect, if there are several segments, the segment is shared, or there is no room.
     fn rewrite(&mut self, n: usize) -> Option<&mut [u8]>;
 
-    /// Appends `tail` behind the last segment. Returns `tail` if the chain would exceed the maximum frame.
+    /// Appends `tail` after the last segment. Returns `tail` if the chain would exceed the maximum frame.
     fn chain(&mut self, tail: Self) -> Result<(), Self>;
 
-    /// Removes and returns all segments behind the first.
+    /// Removes and returns all segments after the first.
     fn unchain(&mut self) -> Option<Self>;
 
     /// Creates another packet that shares the bytes. Returns `None` if the pool is empty.
@@ -164,16 +164,16 @@ pub trait Packet: Sized + Send {
     /// [`Capabilities::vlan`](crate::Capabilities::vlan) allows it. This must be the last request: others clear it.
     fn set_tx_vlan(&mut self, tci: u16);
 
-    /// Inserts a VLAN tag of `tci` behind the Ethernet addresses (IEEE 802.1Q §9.5). The addresses move into the
+    /// Inserts a VLAN tag of `tci` after the Ethernet addresses (IEEE 802.1Q §9.5). The addresses move into the
     /// headroom, also in front of [retained](Self::retain) payload. If they are shared, they move to an empty `spare`
-    /// packet, and the rest is chained behind it. Offload requests are adjusted to the longer header.
+    /// packet, and the rest is chained after it. Offload requests are adjusted to the longer header.
     ///
     /// Returns `false` if the frame has no Ethernet addresses, or a spare packet was needed and not available. The
     /// frame must not be sent then.
     #[must_use]
     fn tag(&mut self, tci: u16, spare: impl FnOnce() -> Option<Self>) -> bool;
 
-    /// Removes and returns the VLAN tag behind the Ethernet addresses. Returns `None`, without an effect, if there is
+    /// Removes and returns the VLAN tag after the Ethernet addresses. Returns `None`, without an effect, if there is
     /// none, or the first segment is shared and cannot be copied.
     fn untag(&mut self) -> Option<u16> {
         let start: &mut [u8; TAGGED] = self.data_mut()?.first_chunk_mut()?;

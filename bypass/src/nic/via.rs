@@ -70,36 +70,19 @@ pub enum Via {
 /// Error in the argument of `--via`. `Debug` formats the message, too, because it is what a program prints whose `main`
 /// returns the error.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum InvalidVia {
-    /// Unknown kind of network.
     #[error(
         "unknown network '{0}': use kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, \
          vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, or eal with EAL's arguments after --"
     )]
     Unknown(String),
-    /// The name after the colon is missing.
     #[error("'{kind}' needs {required}: write {kind}:{example}")]
-    Missing {
-        /// Kind of network.
-        kind: &'static str,
-        /// Description of the name.
-        required: &'static str,
-        /// Example of a name.
-        example: &'static str,
-    },
-    /// `kernel` and `eal` have no name.
+    Missing { kind: &'static str, required: &'static str, example: &'static str },
     #[error("'{0}' takes no argument")]
     Superfluous(&'static str),
-    /// Invalid name.
     #[error("'{name}' cannot be {required}: {reason}")]
-    Name {
-        /// The name.
-        name: String,
-        /// Description of the name.
-        required: &'static str,
-        /// Reason why the name is invalid.
-        reason: &'static str,
-    },
+    Name { name: String, required: &'static str, reason: &'static str },
 }
 
 impl fmt::Debug for InvalidVia {

@@ -46,7 +46,6 @@ impl Published {
         self.region.backing
     }
 
-    /// Returns all words.
     #[inline(always)]
     fn words(&self) -> &[AtomicU64] {
         let words = self.region.len / size_of::<AtomicU64>();

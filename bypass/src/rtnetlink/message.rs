@@ -41,7 +41,6 @@ impl Request {
     }
 }
 
-/// Received message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message<'a> {
     pub kind: u16,

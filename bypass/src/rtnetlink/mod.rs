@@ -139,7 +139,6 @@ impl InterfaceMonitor {
         Ok(entry.filter(|entry| entry.mac.is_some()).and_then(|entry| entry.report()))
     }
 
-    /// Returns the entry of a neighbour.
     fn entry_of(&mut self, ip: IpAddr) -> io::Result<Option<NeighborEntry>> {
         let mut found = None;
         let index = self.index;

@@ -100,10 +100,10 @@ pub struct InterfaceRoute {
     pub metric: u32,
 }
 
-/// Neighbour of an interface.
+/// Address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbor {
-    /// IP address.
+    /// The address.
     pub ip: IpAddr,
     /// Ethernet address; `None` if the neighbour does not answer.
     pub mac: Option<MacAddr>,
@@ -246,7 +246,6 @@ fn gateway(family: u8, kind: u16, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Returns the header of a message about a neighbour.
 pub(super) fn neighbor_header(family: u8, index: u32, flags: u8) -> [u8; NEIGHBOR_HEADER] {
     let mut header = [0; NEIGHBOR_HEADER];
     header[0] = family;

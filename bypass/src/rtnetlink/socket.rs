@@ -31,7 +31,6 @@ pub(super) struct Socket {
 
 /// Result of a receive call for notifications.
 pub(super) enum Received<I> {
-    /// Notifications.
     Messages(I),
     /// Notifications were lost because the receive buffer was full.
     Lost,

@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU32, Ordering, fence};
 /// the number of threads that could increment it at once.
 const MAX: u32 = i32::MAX as u32;
 
-/// Number of handles that share a piece of memory.
+/// Number of handles that share a chunk of memory.
 #[derive(Debug)]
 pub(crate) struct RefCount(AtomicU32);
 

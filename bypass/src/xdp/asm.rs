@@ -44,7 +44,6 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// Creates a label.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)

@@ -3,7 +3,6 @@
 //! libxdp recognises the program by the name of its function and by the variable `xsk_prog_version` in the section
 //! `xdp_metadata`, whose type is a pointer to an array with the version as its length.
 
-/// Name of the program.
 pub(super) const NAME: &std::ffi::CStr = c"xsk_def_prog";
 /// Type number of the program's function.
 pub(super) const FUNCTION: u32 = 8;
@@ -18,7 +17,6 @@ const FUNC_PROTO: u32 = 13;
 const VAR: u32 = 14;
 const DATASEC: u32 = 15;
 
-/// Returns the description.
 pub(super) fn describe() -> Vec<u8> {
     let mut strings = vec![0];
     let mut name = |text: &str| {

@@ -25,7 +25,6 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the keys of the endpoints at `addresses`.
     fn keys(&self, addresses: &[IpAddr]) -> BTreeSet<Key> {
         let at = |bound: &SocketAddr, own: &IpAddr| {
             bound.ip() == *own || bound.ip().is_unspecified() && bound.is_ipv4() == own.is_ipv4()
@@ -55,7 +54,6 @@ impl EndpointSet {
         Ok(EndpointSet { endpoints, map: sys::create_set(Key::LEN, MOST)?, keys: Mutex::default() })
     }
 
-    /// Returns the selection of the program.
     pub fn selection(&self) -> Frames<'_> {
         let Endpoints { tcp, udp, outgoing } = &self.endpoints;
         let ports = tcp.iter().chain(udp).map(SocketAddr::port).collect();

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// TCP socket of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelSocket {
-    /// Local address.
     pub local: SocketAddr,
     /// True for a listening socket, false for a connection.
     pub is_listening: bool,

@@ -27,7 +27,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
-/// Function of Linux 6.8 and later that returns the VLAN tag that is beside a frame, for drivers that support it. A
+/// Function of Linux 6.8 and later that returns the VLAN tag that is not in a frame, for drivers that support it. A
 /// program that calls it is bound to its interface.
 const VLAN_TAG: &str = "bpf_xdp_metadata_rx_vlan_tag";
 /// Queues for whose sockets a program has room.
@@ -52,7 +52,7 @@ impl Attachment {
         sys::is_attached(&self.link)
     }
 
-    /// Returns whether the program sees VLAN tags that the driver passes beside frames.
+    /// Returns whether the program sees VLAN tags that the driver passes outside of frames.
     pub fn sees_vlan_tags(&self) -> bool {
         self.sees_vlan_tags
     }
@@ -75,42 +75,21 @@ pub struct SharedInterface {
 /// Failed step of attaching a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum XdpError {
-    /// The kernel refused a step.
     #[error("{step}: {error}")]
-    Step {
-        /// Step, as a participle phrase.
-        step: &'static str,
-        /// Reason.
-        error: io::Error,
-    },
-    /// The verifier rejected the program.
+    Step { step: &'static str, error: io::Error },
     #[error("the verifier of the kernel rejected the XDP program ({error}): {log}")]
-    Verifier {
-        /// Reason.
-        error: io::Error,
-        /// Last lines of the verifier's log.
-        log: String,
-    },
-    /// Another XDP program is attached.
+    Verifier { error: io::Error, log: String },
     #[error(
         "another XDP program is attached: 'ip link show dev {0}' names it, and 'ip link set dev {0} xdp off' removes it"
     )]
     Occupied(String),
-    /// The driver refuses the program.
     #[error(
         "the driver refuses the XDP program ({error}); 'ethtool -K {interface} lro off' or 'ip link set dev \
          {interface} mtu 1500' may help, and 'dmesg' may name the reason"
     )]
-    NotAttached {
-        /// Name of the interface.
-        interface: String,
-        /// Reason.
-        error: io::Error,
-    },
-    /// The kernel uses a listening port.
+    NotAttached { interface: String, error: io::Error },
     #[error("{} port of {} is taken", .0.protocol, .0.address)]
     Port(NotReserved),
-    /// A socket of the kernel has a port that would be redirected.
     #[error("the kernel uses the TCP port of {}", .0.local)]
     Socket(KernelSocket),
 }

@@ -9,7 +9,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// Reserved ports.
 #[derive(Debug)]
 pub(super) struct Reservation {
     _sockets: Vec<OwnedFd>,
@@ -18,11 +17,8 @@ pub(super) struct Reservation {
 /// Failed reservation of a port.
 #[derive(Debug)]
 pub(crate) struct NotReserved {
-    /// Address and port.
     pub address: SocketAddr,
-    /// Name of the protocol.
     pub protocol: &'static str,
-    /// Reason.
     pub error: io::Error,
 }
 

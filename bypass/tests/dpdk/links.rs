@@ -79,7 +79,7 @@ fn frames_cross_a_vhost_link_started_by_the_vhost_end() {
 }
 
 /// Opens a port that sends no frame in several segments.
-fn sends_in_one_piece(via: &str) {
+fn sends_in_one_chunk(via: &str) {
     let eal = eal();
     let port = open(&eal, via, PortConfig { multi_segment: false, ..small() });
     assert!(!port.capabilities().multi_segment_tx && port.capabilities().tso.is_none());
@@ -101,13 +101,13 @@ fn sends_in_one_piece(via: &str) {
 #[test]
 fn chain_crosses_a_vhost_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("vhost:{socket}");
-    between(peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("virtio-user:{socket}")));
+    between(peer, 1, "ordinary", |socket| sends_in_one_chunk(&format!("virtio-user:{socket}")));
 }
 
 #[test]
 fn chain_crosses_a_memif_link_in_one_segment_if_required() {
     let peer = |socket: &str| format!("memif:{socket},server");
-    between(peer, 1, "ordinary", |socket| sends_in_one_piece(&format!("memif:{socket}")));
+    between(peer, 1, "ordinary", |socket| sends_in_one_chunk(&format!("memif:{socket}")));
 }
 
 #[test]

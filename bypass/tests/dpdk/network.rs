@@ -123,9 +123,9 @@ fn kernel_socket_receives_its_datagrams_back_over_af_xdp() {
     });
 }
 
-/// The bridge stores the tag beside the frame, as a NIC that removes tags does.
+/// The bridge stores the tag outside of the frame, as a NIC that removes tags does.
 #[test]
-fn frame_with_a_vlan_tag_beside_it_is_not_taken() {
+fn frame_with_a_vlan_tag_outside_of_it_is_not_taken() {
     if !std::fs::read_to_string("/proc/kallsyms").unwrap().contains("veth_xdp_rx_vlan_tag") {
         return println!("skipped: this kernel is older than 6.8");
     }

@@ -127,10 +127,10 @@ fn shared_bytes_cannot_be_written() {
 fn bytes_keep_their_packet_on_every_thread() {
     with_pool(|pool| {
         let mut whole = packet(pool, b"0123456789");
-        whole.chain(packet(pool, b"behind")).ok().unwrap();
+        whole.chain(packet(pool, b"second")).ok().unwrap();
         let address = whole.data().as_ptr();
         let bytes = whole.into_bytes(2..8);
-        assert_eq!(pool.available(), pool.size() - 1, "segments behind the first are free");
+        assert_eq!(pool.available(), pool.size() - 1, "segments after the first are free");
         assert_eq!((bytes.as_ptr(), &bytes[..]), (address.wrapping_add(2), &b"234567"[..]));
         assert_eq!(bytes.memory(), Memory::Device);
         std::thread::scope(|scope| {
@@ -167,13 +167,13 @@ fn retained_bytes_and_their_packet_may_end_in_any_order() {
         let mut second = packet(pool, b"headpayload");
         drop(second.retain(4));
         assert!(second.data_mut().is_some(), "the packet is exclusive again");
-        second.chain(packet(pool, b"behind")).ok().unwrap();
+        second.chain(packet(pool, b"second")).ok().unwrap();
         let mut tail = second.unchain().unwrap();
-        let (payload, behind) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
+        let (payload, shared) = (second.retain(4).unwrap(), tail.retain(0).unwrap());
         second.chain(tail).ok().unwrap();
         assert_eq!(pool.available(), pool.size() - 2);
         drop(second);
-        assert_eq!((&payload[..], &behind[..]), (&b"payload"[..], &b"behind"[..]));
+        assert_eq!((&payload[..], &shared[..]), (&b"payload"[..], &b"second"[..]));
     });
 }
 

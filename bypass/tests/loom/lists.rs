@@ -81,23 +81,23 @@ fn return_list_hands_over_each_entry_with_earlier_accesses() {
             memory: std::array::from_fn(|_| UnsafeCell::new(0)),
         });
         let refs: Vec<_> = (0..2)
-            .map(|piece: u32| {
+            .map(|chunk: u32| {
                 let home = home.clone();
                 thread::spawn(move || {
                     // SAFETY: the entry is this thread's; loom reports another thread that accesses it.
-                    home.memory[piece as usize].with_mut(|word| unsafe { *word = piece + 1 });
-                    home.returned.push(piece, &home.links[piece as usize]);
+                    home.memory[chunk as usize].with_mut(|word| unsafe { *word = chunk + 1 });
+                    home.returned.push(chunk, &home.links[chunk as usize]);
                 })
             })
             .collect();
         let mut seen = [false; 2];
         let mut collect = || {
             let mut next = home.returned.take();
-            while let Some(piece) = next.checked_sub(1) {
+            while let Some(chunk) = next.checked_sub(1) {
                 // SAFETY: as above.
-                assert_eq!(home.memory[piece as usize].with_mut(|word| unsafe { *word }), piece + 1);
-                assert!(!std::mem::replace(&mut seen[piece as usize], true));
-                next = home.links[piece as usize].load(Ordering::Relaxed);
+                assert_eq!(home.memory[chunk as usize].with_mut(|word| unsafe { *word }), chunk + 1);
+                assert!(!std::mem::replace(&mut seen[chunk as usize], true));
+                next = home.links[chunk as usize].load(Ordering::Relaxed);
             }
         };
         collect();

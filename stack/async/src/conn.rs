@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
-/// Reason why an operation on a connection fails. It is the source of an [`io::Error`].
+/// Reason that an operation on a connection fails. It is the source of an [`io::Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("connection {local} to {peer}: {reason}")]
 pub struct ConnError {
@@ -22,26 +22,20 @@ pub struct ConnError {
     pub reason: ConnErrorReason,
 }
 
-/// Reason of a [`ConnError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ConnErrorReason {
-    /// The peer reset the connection.
     #[error("reset by peer")]
     Reset,
-    /// The connection was reset locally.
     #[error("reset locally")]
     Aborted,
-    /// The peer stopped acknowledging.
     #[error("timed out: the peer does not acknowledge")]
     TimedOut,
-    /// No data moved within the idle timeout.
     #[error("idle timeout")]
     IdleTimeout,
-    /// The local address has expired.
     #[error("the local address has expired")]
     AddressLost,
-    /// Sending was attempted after the end of the stream.
     #[error("sending has been shut down")]
     ShutDown,
 }
@@ -49,7 +43,6 @@ pub enum ConnErrorReason {
 /// Longest response that is sent by [`Transport::respond`]. A longer response may not fit into one segment.
 const RESPONSE: usize = 1024;
 
-/// Connection of one worker.
 pub(crate) struct Conn {
     pub id: ConnId,
     pub local: SocketAddr,

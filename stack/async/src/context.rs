@@ -43,7 +43,6 @@ impl Unconsumed {
         Some(n)
     }
 
-    /// Consumes the bytes.
     #[inline]
     pub fn consume(&self, net: &mut (impl Transport + ?Sized)) {
         if let Some((conn, n)) = self.0.get() {
@@ -123,7 +122,6 @@ impl Turn<'_> {
 const OUTSIDE: &str = "linerate-async was used outside of a task: connections, sockets, timers and `spawn` belong to \
                        the worker that runs the task; start the code with `AsyncService::new` or `spawn`";
 
-/// Calls `f` with `net` and `executor` as those of the current turn.
 #[inline]
 pub(crate) fn enter<R>(net: &mut impl Transport, executor: &Executor, f: impl FnOnce() -> R) -> R {
     let net = RefCell::new(net);

@@ -25,7 +25,6 @@ const OPERATIONS_PER_POLL: u32 = 128;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Task of one worker.
 pub(crate) struct Task {
     key: TaskKey,
     /// Borrowed while the task is polled; `None` once it has ended.
@@ -298,7 +297,6 @@ impl Executor {
         }
     }
 
-    /// Drops a task that has ended.
     #[inline(never)]
     fn end(&self, task: &Task) {
         self.remove(task.key);

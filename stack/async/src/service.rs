@@ -160,11 +160,11 @@ impl Service for AsyncService {
         ServiceMetrics { requests, ..ServiceMetrics::default() }
     }
 
-    fn closed(&mut self, net: &mut impl Transport, id: ConnId, conn: AsyncConn, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, id: ConnId, conn: AsyncConn, reason: CloseReason) {
         if let Some(kept) = self.conns.get_mut(id.slot()) {
             kept.take_if(|conn| conn.id == id);
         }
-        conn.0.ended.set(Some(why));
+        conn.0.ended.set(Some(reason));
         conn.0.has_input.set(true);
         self.handle(net, |_| {
             conn.0.reader.wake();

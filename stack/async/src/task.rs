@@ -91,7 +91,6 @@ impl Drop for Draining {
     }
 }
 
-/// Follows `stop`, for [`draining`].
 pub(crate) fn follow(executor: &crate::executor::Executor, stop: Stop) {
     executor.registry.drain.follow(stop);
 }
@@ -166,14 +165,13 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Reason why a task has no output.
+/// Reason that a task has no output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum JoinError {
-    /// The task panicked.
     #[error("the task panicked")]
     Panicked,
-    /// The task was aborted.
     #[error("the task was aborted")]
     Aborted,
 }

@@ -7,7 +7,6 @@ use std::collections::BinaryHeap;
 use std::task::Waker;
 
 new_key_type! {
-    /// Identifier of a timer.
     pub(crate) struct TimerKey;
 }
 
@@ -32,7 +31,6 @@ impl Timers {
         self.wakers.get_mut(key)
     }
 
-    /// Removes a timer and returns its waker.
     pub fn remove(&mut self, key: TimerKey) -> Option<Waker> {
         let waker = self.wakers.remove(key)?;
         if self.heap.len() > 2 * self.wakers.len() + 64 {

@@ -13,7 +13,6 @@ use std::task::Wake;
 pub struct Woken(());
 
 new_key_type! {
-    /// Identifier of a task.
     pub(crate) struct TaskKey;
 }
 
@@ -71,7 +70,6 @@ impl TaskWaker {
         TaskWaker { key, scheduled: AtomicBool::new(true), remote }
     }
 
-    /// Returns whether the task is scheduled.
     #[inline]
     pub fn is_scheduled(&self) -> bool {
         self.scheduled.load(Ordering::Relaxed)

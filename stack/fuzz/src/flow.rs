@@ -12,7 +12,6 @@ pub fn pattern(tuple: &Tuple, seq: u32) -> u8 {
     (seq.wrapping_mul(0x85eb_ca6b) ^ salt.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35).rotate_left(7) as u8
 }
 
-/// Returns true if `a` is after `b`.
 fn after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) as i32 > 0
 }
@@ -33,7 +32,7 @@ pub struct Flow {
     /// Sequence numbers after SYNs of the peer that the endpoint has not answered yet.
     unanswered: Vec<u32>,
     /// Sequence numbers after answered SYNs of the peer.
-    behind_syn: Vec<u32>,
+    after_syn: Vec<u32>,
     /// Sequence number and window of the endpoint's last SYN.
     syn: Option<(u32, u16)>,
     /// Sequence number after the last one that the endpoint has sent; relative acknowledgement numbers start from it.
@@ -61,7 +60,6 @@ impl Flow {
         }
     }
 
-    /// Records a new connection on the tuple.
     pub fn opened(&mut self, id: ConnId, tuple: Tuple) {
         self.conns.retain(|conn| conn.open);
         for conn in &self.conns {
@@ -105,8 +103,8 @@ impl Flow {
             }
             self.syn = Some((segment.seq, segment.window));
             self.unanswered.clear();
-            if acks && !self.behind_syn.contains(&segment.ack) {
-                self.behind_syn.push(segment.ack);
+            if acks && !self.after_syn.contains(&segment.ack) {
+                self.after_syn.push(segment.ack);
             }
         }
         if segment.flags & super::frames::RST != 0 {
@@ -211,8 +209,8 @@ impl Conn {
 
     /// Returns byte `at` of the queued data: `Err` if there is no such byte, `Ok(None)` if it is unknown.
     fn given(&self, at: u32) -> Result<Option<u8>, ()> {
-        let piece = self.sent.partition_point(|(range, _)| range.end <= at);
-        let (range, source) = self.sent.get(piece).ok_or(())?;
+        let chunk = self.sent.partition_point(|(range, _)| range.end <= at);
+        let (range, source) = self.sent.get(chunk).ok_or(())?;
         Ok(match source {
             Source::Written => Some(written(at, self.tuple.remote.port())),
             Source::Received { from, seq } => seq.map(|seq| pattern(from, seq.wrapping_add(at - range.start))),
@@ -226,14 +224,14 @@ impl Flow {
         let Some(at) = self.conns.iter().position(|conn| conn.id == id) else { return };
         let mut conn = self.conns.remove(at);
         if let Some(now) = numbers {
-            let behind = now.received + conn.read + u32::from(now.peer_finished);
-            let start = now.rcv_nxt.wrapping_sub(behind);
+            let delivered = now.received + conn.read + u32::from(now.peer_finished);
+            let start = now.rcv_nxt.wrapping_sub(delivered);
             assert_eq!(*conn.start.get_or_insert(start), start, "RCV.NXT counts the received bytes: {now:?}");
             conn.first.get_or_insert(now.una);
             // While time stands still, an attacker can guess and acknowledge the number of an unsent reply.
-            let known = self.behind_syn.contains(&start) || self.unanswered.contains(&start);
+            let known = self.after_syn.contains(&start) || self.unanswered.contains(&start);
             assert!(
-                conn.last.is_some() || self.behind_syn.is_empty() || known,
+                conn.last.is_some() || self.after_syn.is_empty() || known,
                 "the stream begins after the SYN: {now:?}"
             );
             if let Some(last) = conn.last {
@@ -244,8 +242,8 @@ impl Flow {
                 );
             }
             conn.last = Some(now);
-        } else if let (None, &[behind_syn]) = (conn.start, &self.behind_syn[..]) {
-            conn.start = Some(behind_syn);
+        } else if let (None, &[after_syn]) = (conn.start, &self.after_syn[..]) {
+            conn.start = Some(after_syn);
         }
         if let Some(start) = conn.start {
             for (at, bytes) in conn.unchecked.drain(..) {

@@ -24,9 +24,7 @@ pub enum Op {
     Keep(u16),
     /// Forward received data to another connection.
     Forward,
-    /// Close.
     Close,
-    /// Abort.
     Abort,
     /// Set a timer in milliseconds, on which all data is read.
     Timer(u16),
@@ -37,7 +35,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the operation for a byte.
     pub fn of(byte: u8) -> Op {
         let size = [1, 100, 1460, 9000][usize::from(byte >> 4 & 3)];
         let set = byte >= 0x80;
@@ -57,14 +54,12 @@ impl Op {
     }
 }
 
-/// Event or action of the service.
 #[derive(Debug)]
 pub enum ServiceEvent {
     Opened {
         conn: ConnId,
         tuple: Tuple,
     },
-    /// Bytes read.
     Read {
         conn: ConnId,
         bytes: Vec<u8>,
@@ -106,7 +101,6 @@ pub fn written(at: u32, port: u16) -> u8 {
     ((at ^ u32::from(port) << 20).wrapping_mul(0x9e37_79b1) >> 23) as u8
 }
 
-/// State of a connection.
 pub struct Conn {
     port: u16,
     holds: bool,

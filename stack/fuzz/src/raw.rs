@@ -8,7 +8,6 @@ use super::rig::{Delivery, Rig};
 use super::setup::Setup;
 use linerate_service::time::Duration;
 
-/// Maximum number of records.
 const MOST_RECORDS: usize = 48;
 
 /// Bits of a record's first byte.
@@ -21,7 +20,7 @@ impl Record {
     const RELATIVE: u8 = 1 << 1;
     /// Readdress the frame to a flow, which a byte selects.
     const ADDRESS: u8 = 1 << 2;
-    /// Divide the frame; a byte gives the length of the first piece.
+    /// Divide the frame; a byte gives the length of the first chunk.
     const CUT: u8 = 1 << 3;
     /// Report the checksums as verified by the port.
     const VERIFIED: u8 = 1 << 4;
@@ -36,7 +35,6 @@ impl Record {
 /// Pauses in milliseconds.
 const PAUSES: [u64; 12] = [1, 5, 41, 199, 201, 600, 1001, 3100, 10_001, 61_000, 130_000, 300_000];
 
-/// Returns the pause for a byte.
 pub fn pause(byte: u8) -> Duration {
     Duration::from_millis(PAUSES[usize::from(byte) % PAUSES.len()])
 }
@@ -114,7 +112,6 @@ fn close(rig: &mut Rig, state: u8) {
     }
 }
 
-/// Plays `records`.
 fn play(rig: &mut Rig, mut records: &[u8]) {
     fn byte(records: &mut &[u8]) -> u8 {
         let Some((first, rest)) = records.split_first() else { return 0 };

@@ -14,9 +14,8 @@ use std::collections::BTreeMap;
 /// Maximum number of turns without a clock step. Sending all queued data takes a few.
 const MOST_TURNS: usize = 200;
 /// Maximum length of each packet of a divided frame.
-const PIECE: usize = 2000;
+const CHUNK: usize = 2000;
 
-/// Delivery of a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Delivery {
     /// Offset at which the frame is divided into a chain.
@@ -114,16 +113,16 @@ impl Rig {
     }
 
     fn put(&mut self, frame: &[u8], delivery: Delivery) {
-        let cut = delivery.cut.unwrap_or(PIECE).clamp(60, PIECE).min(frame.len());
+        let cut = delivery.cut.unwrap_or(CHUNK).clamp(60, CHUNK).min(frame.len());
         let (head, mut rest) = frame.split_at(cut);
         let Some(mut packet) = self.packet(head) else { return };
         while !rest.is_empty() {
-            let (piece, behind) = rest.split_at(rest.len().min(PIECE));
-            let Some(tail) = self.packet(piece) else { return };
+            let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
+            let Some(tail) = self.packet(chunk) else { return };
             if packet.chain(tail).is_err() {
                 return;
             }
-            rest = behind;
+            rest = later;
         }
         let config = self.link.config();
         if let Some(located) = Located::find(frame).filter(|_| config.checksum_offload && delivery.verified) {

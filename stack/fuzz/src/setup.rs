@@ -120,7 +120,6 @@ impl Setup {
         self.habits & Self::SILENCE != 0
     }
 
-    /// Returns the link.
     pub fn link(self) -> LinkConfig {
         let multi_segment = !self.bit(8);
         let checksum_offload = self.bit(9);

@@ -7,21 +7,17 @@ use super::rig::{Delivery, Rig, timestamp};
 use super::setup::Setup;
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Maximum number of steps.
 const MOST_STEPS: usize = 64;
 /// Maximum payload of one segment in bytes.
 const MOST_PAYLOAD: usize = 20_000;
 
-/// One event.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Step {
     /// The peer sends a segment.
     Send(Shape),
     /// The peer sends an ordinary segment: the next bytes, with an acknowledgement of everything.
     Next {
-        /// Flow.
         flow: u8,
-        /// Payload length.
         len: u16,
         /// Flags in addition to ACK.
         flags: u8,
@@ -30,13 +26,11 @@ pub enum Step {
     Open(u8),
     /// The service runs an operation; with `true` the next one follows in the same turn.
     Run(u8, Op, bool),
-    /// Time passes.
     Pass(u8),
     /// Queued frames arrive in one burst.
     Settle,
     /// An ICMP message about the last segment of the endpoint on a flow.
     Icmp {
-        /// Flow.
         flow: u8,
         /// Type and code of the message.
         kind: Kind,
@@ -76,47 +70,32 @@ pub enum SeqChoice {
 /// Fields of a segment.
 #[derive(Debug, Clone, Arbitrary)]
 pub struct Shape {
-    /// Flow.
     pub flow: u8,
-    /// Sequence number.
     pub seq: SeqChoice,
-    /// Acknowledgement number.
     pub ack: SeqChoice,
-    /// Flags.
     pub flags: Flags,
-    /// Window field.
     pub window: u16,
-    /// Payload length.
     pub len: u16,
-    /// Options.
     pub options: Options,
     /// ECN field, and flags for division, verified checksums and duplication.
     pub how: u8,
 }
 
-/// Flags of a segment.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Flags {
-    /// ACK.
     Ack,
     /// FIN and ACK.
     Fin,
     /// RST.
     Reset,
-    /// SYN.
     Syn,
-    /// SYN and ACK.
     SynAck,
-    /// Any flags.
     Any(u8),
 }
 
-/// Options of a segment.
 #[derive(Debug, Clone, Arbitrary)]
 pub enum Options {
-    /// Options of an ordinary segment.
     Ordinary,
-    /// No options.
     None,
     /// Timestamps with offsets from the ordinary ones, and SACK blocks at offsets in the unacknowledged data.
     Sack(i8, i8, [(SeqChoice, u16); 3]),

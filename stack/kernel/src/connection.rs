@@ -15,7 +15,6 @@ pub(crate) enum Received {
     Some(usize),
     /// No data available.
     Nothing,
-    /// End of stream.
     End,
     /// The connection failed.
     Broken(io::Error),

@@ -27,55 +27,27 @@ impl fmt::Display for Protocol {
 /// program prints whose `main` returns the error.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Error {
-    /// Another socket has the port.
     #[error("{protocol} {address} is already taken: `ss -lnp 'sport = :{}'` names the owner; \
             stop it or choose another port", .address.port())]
-    Taken {
-        /// Protocol of the socket.
-        protocol: Protocol,
-        /// Address.
-        address: SocketAddr,
-    },
-    /// No interface of this host has the address.
+    Taken { protocol: Protocol, address: SocketAddr },
     #[error(
         "{protocol} {address} is not an address of this host: `ip address` lists its addresses, and \
          the unspecified address stands for all"
     )]
-    NotOurs {
-        /// Protocol of the socket.
-        protocol: Protocol,
-        /// Address.
-        address: SocketAddr,
-    },
-    /// The process may not use the port.
+    NotOurs { protocol: Protocol, address: SocketAddr },
     #[error(
         "no permission for {protocol} {address}: ports below `sysctl net.ipv4.ip_unprivileged_port_start` need root \
          or CAP_NET_BIND_SERVICE; choose a higher one"
     )]
-    Denied {
-        /// Protocol of the socket.
-        protocol: Protocol,
-        /// Address.
-        address: SocketAddr,
-    },
-    /// The address is unusable for another reason.
+    Denied { protocol: Protocol, address: SocketAddr },
     #[error("cannot use {protocol} {address}: {source}")]
-    Bind {
-        /// Protocol of the socket.
-        protocol: Protocol,
-        /// Address.
-        address: SocketAddr,
-        /// Error of the kernel.
-        source: io::Error,
-    },
-    /// The kernel refused an epoll instance or event descriptor.
+    Bind { protocol: Protocol, address: SocketAddr, source: io::Error },
     #[error("cannot create an epoll instance: {0}; raise the limit of open files (`ulimit -n`) if it is too low")]
     Epoll(#[source] io::Error),
-    /// The number of workers is zero or above [`ConnId::MAX_WORKERS`].
     #[error("{0} workers: choose 1 to {max}", max = ConnId::MAX_WORKERS)]
     Workers(usize),
-    /// A limit in the configuration is zero.
     #[error("{0} must not be 0")]
     Zero(&'static str),
 }

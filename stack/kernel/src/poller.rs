@@ -51,7 +51,6 @@ impl Token {
     }
 }
 
-/// Readiness of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Readiness(EventFlags);
 
@@ -72,7 +71,6 @@ impl Readiness {
         self.0.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI)
     }
 
-    /// Returns whether the socket has an error.
     pub(crate) fn error(self) -> bool {
         self.0.contains(EventFlags::ERR)
     }

@@ -27,7 +27,6 @@ pub struct Primes {
     ages: VecDeque<(Instant, u32)>,
 }
 
-/// State of a connection.
 #[derive(Default)]
 pub struct Conn {
     /// Set while the thread computes for the connection. Further requests stay unread.
@@ -44,7 +43,6 @@ impl Primes {
         Primes { requests, known: HashMap::new(), ages: VecDeque::new() }
     }
 
-    /// Returns the number of results that are kept.
     pub fn kept(&self) -> usize {
         self.known.len()
     }

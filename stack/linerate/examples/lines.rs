@@ -12,7 +12,6 @@ const LONGEST: usize = 64;
 /// Service that sums up the numbers of each connection.
 pub struct Sum;
 
-/// State of a connection.
 #[derive(Default)]
 pub struct Conn {
     sum: i64,

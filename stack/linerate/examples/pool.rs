@@ -22,7 +22,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 pub struct Request {
     /// Line, with its end.
     pub line: String,
-    /// Receiver of the reply, or of the reason why there is none.
+    /// Receiver of the reply, or of the reason that there is none.
     pub reply: Sender<Result<String, String>>,
 }
 
@@ -44,7 +44,6 @@ pub struct Pool {
     opening: usize,
 }
 
-/// State of a connection.
 #[derive(Default)]
 pub struct Conn {
     request: Option<Request>,

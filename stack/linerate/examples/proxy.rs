@@ -24,7 +24,6 @@ struct Side {
 }
 
 impl Proxy {
-    /// Creates a proxy to `upstream`.
     pub fn new(upstream: SocketAddr) -> Self {
         Proxy { upstream, sides: HashMap::new() }
     }

@@ -7,103 +7,78 @@ use std::fmt::{self, Display};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reason why a network could not be opened or its workers ended. Messages name the fields of
+/// Reason that a network could not be opened or its workers ended. Messages name the fields of
 /// [`NetConfig`](crate::NetConfig) in backticks, those of its parts with the part: `` `rdma.buffers` ``. `Debug`
 /// formats the message, too, because it is what a program prints whose `main` returns the error.
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "messages explain the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The setting does not apply to this network.
     #[error("`{setting}` has no effect with `via` {via}: leave it out, or choose another `via`")]
     NotWith { setting: &'static str, via: &'static str },
-    /// The setting needs another setting.
     #[error("`{setting}` has an effect only with {with}: leave it out")]
     OnlyWith { setting: &'static str, with: &'static str },
-    /// The value of the setting is outside of its range.
     #[error("`{setting}` {value}: give a number from {least} to {most}")]
     OutOfRange { setting: &'static str, value: u64, least: u64, most: u64 },
-    /// Completions are requested too seldom: the send queue would fill up.
     #[error(
         "`rdma.signal_every` {every}: with {sends} outstanding requests at least one in {most} must be signalled: give {most} or less, \
          or more requests with `rdma.sends`"
     )]
     TooFewSignalled { every: u16, sends: u16, most: usize },
-    /// The setting conflicts with [`RdmaConfig::mode`](crate::RdmaConfig::mode).
     #[error("`{setting}` with `rdma.mode` {mode}: {reason}: leave one of the two out")]
     NotInMode { setting: &'static str, mode: &'static str, reason: &'static str },
-    /// Only queue pairs have one-sided operations.
     #[error("memory that peers access needs `via` rdma:DEVICE and `rdma.mode` send")]
     NoRemoteMemory,
-    /// The stack has no address.
     #[error("`via` {0}: no local address: give `ip` ADDRESS/PREFIX, `dhcp` or `slaac`")]
     NoAddress(Via),
-    /// No local address has the family of the peer's.
     #[error("`connect` {0}: no local address of that family: give `ip` ADDRESS/PREFIX")]
     NoAddressFor(SocketAddr),
-    /// A listening address is not local.
     #[error("`listen` {address}: not a local address: listen on {}, or give it with `ip`", listed(.own))]
     NotLocal { address: SocketAddr, own: Vec<IpCidr> },
-    /// Only kernel sockets reach a loopback address.
     #[error("`{setting}` {address}: a loopback address, which only kernel sockets reach: give `{setting}` {instead}")]
     Loopback { setting: &'static str, address: SocketAddr, instead: String },
-    /// A local address is not the address of a host.
     #[error("`ip` {own}: {reason}: give the address of a host, such as 10.0.0.2/24")]
     NotAHostAddress { own: IpCidr, reason: &'static str },
-    /// The interface reaches no other host.
     #[error(
         "`via` {0}: the loopback interface, which reaches no other host: use `via` kernel, or name another interface"
     )]
     LoopbackInterface(Via),
-    /// The kernel has the local address on the interface.
     #[error(
         "`ip` {address}: the kernel has this address on '{interface}', and would answer for it too: give another \
          address, or leave out `ip` and share the interface with `via` af_xdp:{interface},share"
     )]
     AddressOfKernel { address: IpAddr, interface: String },
-    /// A source address is not local.
     #[error("`from` {address}: not a local address: connect from {}, or give it with `ip`", listed(.own))]
     SourceNotLocal { address: IpAddr, own: Vec<IpCidr> },
-    /// A shared interface has no address in the kernel.
     #[error("'{0}' has no address to share: give it one with 'ip addr add ADDRESS/PREFIX dev {0}', or give `ip`")]
     NoKernelAddress(String),
-    /// A shared interface has more routes than the stack supports.
     #[error("'{interface}' has more than {most} routes in the kernel: give `ip` and `gateway` instead")]
     TooManyRoutes { interface: String, most: usize },
-    /// The kernel uses ports that outgoing connections of a shared interface need.
     #[error(
         "`outgoing_ports` {wanted}: the kernel uses the ports {kernel} for its own connections: give other ports, or \
          narrow the kernel's range with 'sysctl net.ipv4.ip_local_port_range=\"32768 60999\"'"
     )]
     KernelPorts { wanted: PortRange, kernel: PortRange },
-    /// The kernel's state of an interface could not be read.
     #[error(
         "'{interface}': reading its addresses, routes and neighbours from the kernel: {source}: name an interface that \
          'ip link' lists"
     )]
     Rtnetlink { interface: String, source: io::Error },
-    /// More addresses than the stack supports.
     #[error(
         "`ip`: {count} addresses, counting IPv6's link-local address, the DHCP address and four for router prefixes: \
          at most {most} are supported"
     )]
     TooManyAddresses { count: usize, most: usize },
-    /// A port number is required.
     #[error("{0}: port 0 is reserved: give a port from 1 to 65535")]
     PortZero(SocketAddr),
-    /// A worker has no port number.
     #[error("{first}: worker {worker} has no port: give a port from 1 to 65535 less the number of workers")]
     PortOfWorker { first: SocketAddr, worker: usize },
-    /// The address does not identify one host.
     #[error("`connect` {0}: not a host address: give the server's address")]
     NotAHost(SocketAddr),
-    /// Each address family has one router.
     #[error("`gateway` {0}: second router of its family: give at most one for IPv4 and one for IPv6")]
     SecondGateway(IpAddr),
-    /// A gateway is not the address of a router.
     #[error("`gateway` {gateway}: {reason}: give the address of the router")]
     NotARouter { gateway: IpAddr, reason: &'static str },
-    /// A gateway is outside of the prefixes of the local addresses.
     #[error(
         "`gateway` {gateway}: not on the link of a local address ({}): give a router within such a prefix, or correct \
          the prefix of `ip`; a router outside of it needs `ip` ADDRESS/{}",
@@ -111,16 +86,12 @@ pub enum Error {
         if .gateway.is_ipv4() { 32 } else { 128 }
     )]
     GatewayNotOnLink { gateway: IpAddr, own: Vec<IpCidr> },
-    /// The network is not compiled in.
     #[error("`via` {via}: not in this build: build it with the cargo feature {feature}, or use `via` kernel")]
     NotInThisBuild { via: Via, feature: &'static str },
-    /// The network has no port for raw frames.
     #[error("`via` {0}: raw frames need a DPDK port, such as virtio-user:SOCKET or pci:ADDRESS")]
     NoFrames(Via),
-    /// Raw frames use one worker.
     #[error("`cores`: {0} cores for one worker: give one")]
     OneCore(usize),
-    /// The payload does not fit a frame.
     #[error("`size` {size}: this port's frames carry {most} bytes at most: give no more, or a larger `mtu`")]
     FrameTooLong { size: usize, most: usize },
     /// Kernel sockets could not be opened.
@@ -130,7 +101,6 @@ pub enum Error {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] linerate_bypass::dpdk::EalError),
-    /// EAL could not register another thread.
     #[cfg(feature = "dpdk")]
     #[error("{0}: give fewer workers")]
     Threads(#[from] linerate_bypass::dpdk::TooManyThreads),
@@ -158,46 +128,33 @@ pub enum Error {
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Adapter(#[from] linerate_rdma::OpenError),
-    /// A verbs call failed.
     #[cfg(feature = "rdma")]
     #[error(transparent)]
     Verbs(#[from] linerate_rdma::verbs::Error),
-    /// Duplicate address detection found another host with a local address.
     #[error("`ip` {0}; `skip_dad` skips this check")]
     Duplicate(#[from] linerate_stack::DuplicateAddress),
-    /// The smoltcp engine is not compiled in.
     #[error(
         "`engine` smoltcp: not in this build: build it with the cargo feature smoltcp-engine, or use `engine` native"
     )]
     NoSmoltcpEngine,
-    /// The system's random number generator failed.
     #[error("random numbers from the system: {0}")]
     NoRandomness(getrandom::Error),
-    /// Each worker needs a core.
     #[error("`workers` {asked}: only {cores} cores can be used: give at most {cores}")]
     MoreWorkersThanCores { asked: usize, cores: usize },
-    /// The core does not exist, or is not in this process's affinity mask.
     #[error("`{setting}`: core {core} cannot be used by this process: choose from {}", listed(.usable))]
     NoSuchCore { setting: &'static str, core: usize, usable: Vec<usize> },
-    /// The numbers of service cores and workers differ.
     #[error("`service_cores`: {services} for {workers} workers: give one for each worker")]
     ServiceCoresMismatch { services: usize, workers: usize },
-    /// Memory for the services' data could not be allocated.
     #[error("`threading` split: {0}")]
     NoArena(linerate_bypass::arena::ArenaError),
-    /// More workers than a `ConnId` can number.
     #[error("{0} workers are too many: give at most 256")]
     TooManyWorkers(usize),
-    /// The kernel refused to pin a worker.
     #[error("core {0}: cannot pin a worker to it: choose others with `cores`")]
     NotPinned(usize),
-    /// A thread could not be started.
     #[error("worker {worker}: cannot start its thread: {source}")]
     Spawn { worker: usize, source: io::Error },
-    /// The thread of a shared interface could not be started.
     #[error("cannot start the thread that follows the kernel's addresses, routes and neighbours: {0}")]
     NoControlThread(io::Error),
-    /// A worker, or the service that it runs, panicked. The message of the panic is on standard error.
     #[error("worker {0} panicked: correct its service, or report the lines above if they name another part")]
     Panicked(usize),
 }

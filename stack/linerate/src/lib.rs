@@ -63,7 +63,6 @@ mod run_context;
 mod split;
 mod stats_client;
 pub mod testing;
-mod topology;
 pub mod units;
 
 /// Services written with async/await: the crate `linerate-async`.

@@ -98,7 +98,7 @@ impl Network {
         self.stats.clone()
     }
 
-    /// Returns the context to report beside results.
+    /// Returns the context to report with results.
     pub fn run_context(&self) -> RunContext {
         RunContext { device: self.port.device(), threading: self.services.as_ref().map(Services::threading) }
     }

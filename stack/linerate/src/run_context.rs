@@ -1,4 +1,4 @@
-//! Facts about a run without which its figures mislead: a device emulated in software, or threads that shared a core.
+//! Facts that qualify the measurements of a run: a device emulated in software, or threads that shared a core.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// `--threading split`: services run on their own threads, beside their workers.
+/// `--threading split`: services run on their own threads, apart from their workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threading {
     /// Set if some of these threads share a core, because there are too few cores.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Timeout of a query. A worker replies in its next turn unless its service blocks.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Posts a query to a worker; returns `false` if its mailbox is full.
 type Post = Box<dyn Fn(usize, StatsQuery) -> bool + Send + Sync>;
@@ -59,7 +59,7 @@ impl StatsClient {
     /// Returns the counters of each of the first `workers` workers; `None` for a worker that does not reply before the
     /// timeout.
     pub fn snapshots(&self, workers: usize) -> Vec<Option<Snapshot>> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let answers: Vec<_> =
             (0..workers).map(|worker| self.ask(worker, |reply| StatsQuery::Counters { reply })).collect();
         let receive = |(worker, answer): (usize, Option<_>)| self.receive(worker, answer?, until);
@@ -73,7 +73,7 @@ impl StatsClient {
     /// Returns the connections of `worker` in slots from `from` on, as many as fit one message; `None` if it does not
     /// reply before the timeout.
     pub fn page(&self, worker: usize, from: usize) -> Option<ConnPage> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let look = |reply| StatsQuery::Connections { from, most: SLOTS_PER_QUERY, reply };
         self.receive(worker, self.ask(worker, look)?, until)
     }
@@ -175,7 +175,7 @@ mod tests {
         drop(mails[1].receive());
         let (began, replies) = asking.join().unwrap();
         assert_eq!(replies, [None, None]);
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TIMEOUT);
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!((stats.snapshots(1), stats.page(0, 0)), (vec![None], None));
         }
-        assert!(began.elapsed() < PATIENCE);
+        assert!(began.elapsed() < TIMEOUT);
         answer(&mut mails[0], 0);
         assert!(mails[0].is_empty(), "queried again");
         let asking = std::thread::spawn(move || stats.snapshots(1));

@@ -6,7 +6,6 @@ use linerate_service::{Bytes, BytesQueue, ConnId, Transport, Unsent};
 /// exceeds the number that the service's thread keeps before it copies them.
 const SLICES: usize = 256;
 
-/// Kind of close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
     /// Input is still delivered.
@@ -34,7 +33,6 @@ pub(crate) struct Flow {
     unsent: BytesQueue,
     /// Bytes that the transport took and that are not reported to the service.
     taken: usize,
-    /// True if the service waits for room.
     waits_for_room: bool,
     /// Close that follows when all data are sent.
     closing: Option<Close>,
@@ -87,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// Queues `bytes` behind all earlier data.
+    /// Queues `bytes` after all earlier data.
     fn queue(&mut self, bytes: Bytes, may_wait: bool) -> usize {
         let len = bytes.len();
         if may_wait {
@@ -102,13 +100,13 @@ impl Flow {
     /// Sends queued data as far as there is room.
     pub fn send_more(&mut self, net: &mut impl Transport, conn: ConnId) {
         while !self.unsent.is_empty() {
-            let Some(piece) = self.unsent.take(net.send_space(conn)) else { return };
-            let len = piece.len();
-            match net.send(conn, piece) {
+            let Some(chunk) = self.unsent.take(net.send_space(conn)) else { return };
+            let len = chunk.len();
+            match net.send(conn, chunk) {
                 Ok(()) => self.taken += len,
-                Err(Unsent { bytes: piece, .. }) => {
+                Err(Unsent { bytes: chunk, .. }) => {
                     // No memory, or a connection that cannot send. In the second case `closed` follows.
-                    self.unsent.push_front(piece);
+                    self.unsent.push_front(chunk);
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! Service on a thread of its own, beside the worker that carries its data: the arrangement of mTCP (Jeong et al., NSDI
+//! Service on a thread of its own, apart from the worker of its data: the arrangement of mTCP (Jeong et al., NSDI
 //! 2014, <https://www.usenix.org/node/179774>). A service that computes for long does not delay its connections'
 //! segments.
 //!

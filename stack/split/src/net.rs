@@ -71,7 +71,6 @@ impl Net {
         self.streams.get_mut(conn).filter(|stream| !stream.aborted)
     }
 
-    /// Removes a connection and its data.
     pub fn remove(&mut self, conn: ConnId) {
         if let Some(mut stream) = self.streams.remove(conn) {
             self.slices_done += stream.received.slices() as u64;
@@ -181,7 +180,7 @@ impl Net {
         }
     }
 
-    /// Provides a buffer for up to `max` bytes behind those written before.
+    /// Provides a buffer for up to `max` bytes after those written before.
     fn prepare_buffer(&mut self, conn: ConnId, max: usize) -> Option<()> {
         let stream = self.streams.get_mut(conn)?;
         if let Some((buffer, written)) = &stream.buffer {

@@ -19,17 +19,14 @@ pub(crate) enum Event {
     Start,
     /// A connection is established. Its addresses are the next in the batch.
     Opened(ConnId, Origin),
-    /// A connection attempt failed.
     Failed(u64, ConnectError),
     /// Data were received.
     Data(ConnId, Bytes),
     /// Number of sent bytes that have left the window.
     Room(ConnId, usize),
-    /// The peer has closed.
     PeerClosed(ConnId),
     /// The connection is gone.
     Closed(ConnId, CloseReason),
-    /// The worker has ended.
     End,
 }
 
@@ -42,17 +39,17 @@ pub(crate) struct Events {
     pub datagrams: Vec<Datagram>,
 }
 
-/// Command of the service.
 pub(crate) enum Command {
-    /// Send these bytes.
     Send(ConnId, Bytes),
-    /// Consumption of `bytes` bytes in `slices` slices.
-    Consumed { conn: ConnId, bytes: usize, slices: usize },
+    Consumed {
+        conn: ConnId,
+        bytes: usize,
+        slices: usize,
+    },
     /// The service waits for any send space.
     WaitsForRoom(ConnId),
     /// Close the send direction.
     Close(ConnId),
-    /// Close with a lingering close.
     LingeringClose(ConnId),
     /// Reset the connection.
     Abort(ConnId),

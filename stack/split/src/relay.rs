@@ -298,10 +298,10 @@ impl Service for Relay {
         }
     }
 
-    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, conn: ConnId, (): (), reason: CloseReason) {
         if let Some(flow) = self.flows.remove(conn) {
             self.unsent -= flow.unsent_slices();
-            self.push(Event::Closed(conn, why));
+            self.push(Event::Closed(conn, reason));
         }
     }
 }

@@ -204,7 +204,7 @@ impl<S: Service> Runner<S> {
                     }
                 }
                 Event::PeerClosed(conn) => self.others.push(Other::PeerClosed(conn)),
-                Event::Closed(conn, why) => self.others.push(Other::Closed(conn, why)),
+                Event::Closed(conn, reason) => self.others.push(Other::Closed(conn, reason)),
                 Event::End => self.over = true,
             }
         }
@@ -269,7 +269,7 @@ impl<S: Service> Runner<S> {
                     self.net.streams.move_aside(conn);
                     self.states.move_aside(conn);
                 }
-                Other::Closed(conn, why) => self.close(conn, why),
+                Other::Closed(conn, reason) => self.close(conn, reason),
             }
             self.deliver_ends();
         }
@@ -284,10 +284,10 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    fn close(&mut self, conn: ConnId, why: CloseReason) {
+    fn close(&mut self, conn: ConnId, reason: CloseReason) {
         self.net.remove(conn);
         if let Some(state) = self.states.remove(conn) {
-            self.service.closed(&mut self.net, conn, state, why);
+            self.service.closed(&mut self.net, conn, state, reason);
         }
     }
 

@@ -56,7 +56,6 @@ impl<T> Table<T> {
         }
     }
 
-    /// Returns the identifiers of all connections.
     pub fn ids(&self) -> Vec<ConnId> {
         let in_slots = self.slots.iter().flatten().map(|(id, _)| *id);
         in_slots.chain(self.aside.keys().copied()).collect()
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_set_aside_is_found_beside_its_successor() {
+    fn connection_set_aside_is_found_next_to_its_successor() {
         let (old, new) = (ConnId::new(0, 3, 7), ConnId::new(0, 3, 8));
         let mut table = Table::new();
         table.insert(old, "old");

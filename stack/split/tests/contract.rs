@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Connections of the client: several of each action, each with and without an early close.
 const CONNECTIONS: usize = 50;
 
-/// A client on a worker, and a service beside another.
+/// A client on a worker, and a service next to another.
 trait Ends<C, S> {
     /// Runs one turn of everything.
     fn turn(&mut self);
@@ -31,7 +31,7 @@ trait Ends<C, S> {
     fn server(&self) -> &S;
 }
 
-/// Returns both ends of a service beside a worker.
+/// Returns both ends of a service next to a worker.
 fn ends<S: Service<Message = ()>>(service: S) -> (Relay, Runner<S>) {
     let arena = Arena::new(ArenaConfig { bytes: 64 << 20, hugepages: false }).unwrap();
     let config = Config { window: WINDOW, arena, co_scheduled: true, sleeps: false };
@@ -152,11 +152,11 @@ fn refused(manner: Manner, mut ends: impl Ends<Refused, Refuser>) {
     turn_until(&mut ends, |ends| ends.client().closed.is_some() && !ends.server().closed.is_empty());
     let (client, server) = (ends.client(), ends.server());
     assert_eq!(client.received, REFUSAL);
-    let (ours, theirs) = match manner {
+    let (own, peer) = match manner {
         Manner::Closes => (CloseReason::Finished, CloseReason::Finished),
         Manner::SendsOn | Manner::Waits => (CloseReason::Aborted, CloseReason::Reset),
     };
-    assert_eq!((&server.closed[..], client.closed), (&[ours][..], Some(theirs)));
+    assert_eq!((&server.closed[..], client.closed), (&[own][..], Some(peer)));
     assert!(manner != Manner::SendsOn || client.sent > LINGER_BYTES, "{} sent", client.sent);
 }
 

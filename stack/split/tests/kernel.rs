@@ -1,4 +1,4 @@
-//! The four small services that every transport must support, each on its own thread beside a worker over kernel
+//! The four small services that every transport must support, each on its own thread next to a worker over kernel
 //! sockets, and properties of the two threads.
 
 #[path = "../../kernel/tests/services/mod.rs"]
@@ -243,9 +243,9 @@ impl Service for Late {
         *ended = true;
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, ended: bool, why: CloseReason) {
-        assert!(ended || why != CloseReason::Finished);
-        self.reasons.send(why).unwrap();
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, ended: bool, reason: CloseReason) {
+        assert!(ended || reason != CloseReason::Finished);
+        self.reasons.send(reason).unwrap();
     }
 }
 

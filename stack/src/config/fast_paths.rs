@@ -40,7 +40,6 @@ impl FastPaths {
         disabled: 0,
     };
 
-    /// Returns whether `path` is in the set.
     #[cfg(not(feature = "fast-path-switches"))]
     #[inline(always)]
     pub(crate) const fn has(self, _path: FastPath) -> bool {

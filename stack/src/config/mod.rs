@@ -137,7 +137,7 @@ pub struct Config {
     /// eighths of the worker's share of the port's pool; the rest serves the reception of acknowledgements. At four
     /// sevenths of the limit packets run low: a connection may hold its share of them, and a peer is offered a window
     /// of at most one segment beyond the data that the service has read. When received data hold five sevenths, a
-    /// connection may add at most four packets. At six sevenths, no data are queued behind other data.
+    /// connection may add at most four packets. At six sevenths, no data are queued after other data.
     pub max_packets: Option<usize>,
     /// Maximum packets that one connection of the native engine holds in either direction, at least 64; out-of-order
     /// data may hold half as many more. With `None`, one packet per 256 bytes of its buffer.

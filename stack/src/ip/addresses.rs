@@ -144,7 +144,6 @@ impl Addresses {
         })
     }
 
-    /// Returns the link-local address.
     pub fn link_local(&self) -> Option<Ipv6Addr> {
         self.own_v6().find(Ipv6Addr::is_unicast_link_local)
     }
@@ -159,7 +158,6 @@ impl Addresses {
         &self.own
     }
 
-    /// Returns the default gateways.
     pub fn default_gateways(&self) -> &[IpAddr] {
         &self.gateways
     }
@@ -172,7 +170,6 @@ impl Addresses {
         gateways
     }
 
-    /// Returns whether `ip` is a local address.
     #[inline]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.own.iter().any(|cidr| cidr.address() == ip)

@@ -30,7 +30,6 @@ pub(crate) enum ArpNdpEvent {
     Nothing,
     /// Invalid message, dropped and counted. No reply.
     Dropped,
-    /// Address of a neighbour.
     Neighbor(NeighborInfo),
     /// Claim of a local address by another station.
     Claim(IpAddr, MacAddr),

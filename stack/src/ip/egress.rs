@@ -186,7 +186,6 @@ impl<N: Nic> Egress<N> {
         self.nic.allocate().or_else(|| self.reserved.pop())
     }
 
-    /// Releases the reserved packets.
     pub(crate) fn release_reserved(&mut self) {
         self.reserved.clear();
     }

@@ -1,6 +1,6 @@
 //! UDP fast path (RFC 768): unfragmented datagrams to bound ports, and to resolved neighbours.
 //!
-//! A received payload stays in its packet. A sent payload is copied behind its headers if it is short, and otherwise
+//! A received payload stays in its packet. A sent payload is copied after its headers if it is short, and otherwise
 //! chained to them. The slow path handles fragments, multicast and unresolved neighbours.
 
 use crate::config::Config;
@@ -182,7 +182,6 @@ impl UdpFastPath {
 struct Route<'a> {
     local: &'a SocketAddr,
     remote: &'a SocketAddr,
-    /// Length of the IP header.
     ip_header: usize,
     link: [u8; ETHERNET_HEADER],
 }

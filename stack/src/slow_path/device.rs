@@ -24,7 +24,6 @@ pub(crate) fn from_smoltcp_time(at: smoltcp::time::Instant) -> Instant {
 #[cfg_attr(not(feature = "smoltcp-engine"), expect(dead_code, reason = "only that engine reads it"))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
-    /// Sequence number after all sent data.
     pub next_sequence: u32,
     /// Acknowledgement number of the last segment.
     pub acknowledged: u32,

@@ -30,7 +30,6 @@ pub struct DhcpLease {
     pub routes: Vec<Route>,
 }
 
-/// DHCP client.
 pub(super) struct DhcpClient {
     socket: SocketHandle,
     lease: Lease,
@@ -38,7 +37,6 @@ pub(super) struct DhcpClient {
 }
 
 impl DhcpClient {
-    /// Creates a client with a socket in `sockets`.
     pub fn new(sockets: &mut SocketSet<'static>) -> Self {
         let mut socket = Socket::new();
         socket.set_parameter_request_list(REQUESTED);
@@ -82,7 +80,6 @@ impl DhcpClient {
 struct LeaseOptions {
     gateway: Option<IpAddr>,
     routes: Vec<Route>,
-    /// Lease time in seconds.
     seconds: Option<u32>,
 }
 

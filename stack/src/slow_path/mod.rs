@@ -49,7 +49,6 @@ pub(crate) struct SlowPath {
     ip: Interface,
     udp_sockets: SocketSet<'static>,
     bound_udp: Vec<UdpSocket>,
-    /// UDP fast path.
     pub udp: UdpFastPath,
     /// Announcement and defence of the local addresses.
     announcer: AddressAnnouncer,
@@ -113,7 +112,6 @@ impl SlowPath {
         slow
     }
 
-    /// Sets the local addresses.
     pub fn set_addresses(&mut self, addresses: &Addresses, now: Instant) {
         self.announcer().set_addresses(addresses.own(), now);
         // Renewal requests to a DHCP server behind a relay use the gateway.
@@ -192,7 +190,6 @@ impl SlowPath {
         }
     }
 
-    /// Returns the announcer of the local addresses.
     pub fn announcer(&mut self) -> &mut AddressAnnouncer {
         self.due = AT_ONCE;
         &mut self.announcer
@@ -210,7 +207,6 @@ impl SlowPath {
         self.due = AT_ONCE;
     }
 
-    /// Sets the link state.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         self.announcer().set_link(up, now);
         if let Some(ipv6) = self.ipv6() {

@@ -78,14 +78,13 @@ pub(super) fn new_set(rx_buffer: usize, tx_buffer: usize) -> (SocketSet<'static>
 }
 
 impl Flow {
-    /// Ends the connection for the reason `why` without another segment: replaces its socket by one without a peer.
-    pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), why: CloseReason) {
+    /// Ends the connection for the reason `reason` without another segment: replaces its socket by one without a peer.
+    pub fn silence(&mut self, (sockets, handle): (SocketSet<'static>, SocketHandle), reason: CloseReason) {
         (self.sockets, self.handle) = (sockets, handle);
-        self.reason = Some(why);
+        self.reason = Some(reason);
         self.tx_pending = false;
     }
 
-    /// Returns the state of the connection.
     pub fn conn_state(&self) -> ConnState {
         match self.socket().state() {
             State::Closed | State::Listen => ConnState::Closed,

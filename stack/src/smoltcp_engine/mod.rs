@@ -1,6 +1,6 @@
 //! TCP by smoltcp sockets: the reference engine, with the conventional copying design.
 //!
-//! Each flow is a socket in a set of its own behind the 4-tuple table. All are polled through one IP-level interface,
+//! Each flow is a socket in a set of its own, found by its 4-tuple. All are polled through one IP-level interface,
 //! so that the cost of a packet does not grow with the number of flows. Payload is copied into a socket's ring on
 //! reception and out of one on transmission.
 //!

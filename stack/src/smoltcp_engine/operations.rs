@@ -9,7 +9,7 @@ use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Event, Unsent, 
 use std::net::SocketAddr;
 
 /// Bytes moved at a time between sockets.
-const PIECE: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 
 impl SmoltcpEngine {
     /// Updates `conn` after data were consumed: its window may open, and the peer's FIN may become reportable.
@@ -98,26 +98,26 @@ impl SmoltcpEngine {
     }
 
     pub(super) fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        let mut piece = std::mem::take(&mut self.scratch);
-        piece.resize(piece.len().max(PIECE), 0);
+        let mut chunk = std::mem::take(&mut self.scratch);
+        chunk.resize(chunk.len().max(CHUNK), 0);
         let mut moved = 0;
         loop {
             let received = self.slots.get(from).map_or(0, |flow| flow.socket().recv_queue());
             if received == 0 {
                 break;
             }
-            let n = self.send_space(to).min(received).min(PIECE);
+            let n = self.send_space(to).min(received).min(CHUNK);
             if n == 0 {
                 break;
             }
             let Some(source) = self.slots.get_mut(from) else { break };
-            let Ok(n) = source.socket_mut().recv_slice(&mut piece[..n]) else { break };
+            let Ok(n) = source.socket_mut().recv_slice(&mut chunk[..n]) else { break };
             let Some(sink) = self.slots.get_mut(to) else { break };
-            let sent = sink.socket_mut().send_slice(&piece[..n]);
+            let sent = sink.socket_mut().send_slice(&chunk[..n]);
             debug_assert_eq!(sent, Ok(n));
             moved += n;
         }
-        self.scratch = piece;
+        self.scratch = chunk;
         if moved > 0 {
             self.copied_bytes += 2 * moved as u64;
             self.after_consuming(from);
@@ -129,7 +129,7 @@ impl SmoltcpEngine {
     pub(super) fn abort_flow(&mut self, slot: u32) {
         let Some(flow) = self.slots.at_mut(slot as usize) else { return };
         // `Finished` requires that the service has read all data, which an abort rules out.
-        if flow.reason.is_none_or(|why| why == CloseReason::Finished) {
+        if flow.reason.is_none_or(|reason| reason == CloseReason::Finished) {
             flow.reason = Some(CloseReason::Aborted);
         }
         flow.socket_mut().abort();

@@ -20,7 +20,7 @@ pub(crate) struct Reply {
     pub control: Control,
 }
 
-/// Flag of a reply besides ACK.
+/// Flag of a reply in addition to ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Control {
     None,

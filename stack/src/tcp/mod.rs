@@ -14,15 +14,12 @@ mod buffers;
 pub(crate) mod clock;
 pub mod congestion;
 mod connection;
-mod fair_share;
 mod fast_path;
 mod handshake;
 pub(crate) mod native;
 mod receive;
 mod recovery;
-mod secrets;
 mod send;
-mod settings;
 pub(crate) mod tables;
 mod tcb;
 mod timers;
@@ -150,7 +147,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         Some(self.tcbs.len() as u32 - 1)
     }
 
-    /// Calls `f` with each connection.
     fn for_each(&mut self, mut f: impl FnMut(&mut Connection<'_, P, C>)) {
         for slot in 0..self.tcbs.len() as u32 {
             if let Some(mut connection) = self.connection(slot)

@@ -37,7 +37,7 @@ causes! {
     L4Checksum = "bad TCP or UDP checksum",
     /// IP fragment of any protocol (RFC 791 §3.2, RFC 8200 §4.5). The fast path does not reassemble.
     Fragment = "IP fragment",
-    /// TCP behind IPv6 extension headers (RFC 8200 §4), or a malformed header chain.
+    /// TCP after IPv6 extension headers (RFC 8200 §4), or a malformed header chain.
     ExtensionHeader = "TCP behind an extension header",
     /// Full mailbox of the owning worker.
     MailboxFull = "mailbox of the owning worker full",

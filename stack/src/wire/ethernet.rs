@@ -3,7 +3,6 @@
 use linerate_bypass::MacAddr;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
 
-/// Length of an Ethernet header.
 pub(crate) const ETHERNET_HEADER: usize = 14;
 
 /// Writes an Ethernet header into the first bytes of `header`.

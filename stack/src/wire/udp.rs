@@ -4,13 +4,11 @@ use std::net::SocketAddr;
 
 /// IP protocol number.
 pub(crate) const PROTOCOL: u8 = 17;
-/// Length of the header.
 pub(crate) const UDP_HEADER: usize = 8;
 
 /// UDP datagram, and the position of its payload in the first mbuf of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UdpDatagram {
-    /// Local address.
     pub local: SocketAddr,
     /// Address of the peer.
     pub remote: SocketAddr,

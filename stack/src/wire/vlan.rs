@@ -48,7 +48,6 @@ impl FromStr for VlanId {
     }
 }
 
-/// Returns the EtherType.
 fn ether_type(frame: &impl Packet) -> Option<u16> {
     frame.data().get(12..)?.first_chunk().copied().map(u16::from_be_bytes)
 }

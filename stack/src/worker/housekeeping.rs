@@ -60,7 +60,6 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         egress.scanned(to, to == extent);
     }
 
-    /// Checks the link state.
     #[inline(never)]
     fn check_link(&mut self) {
         let now = self.host.net.now;

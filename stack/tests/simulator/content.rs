@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 /// Period of the pattern in bytes: a prime, so that it is no multiple of a segment or buffer size.
 const PERIOD: usize = 1_048_573;
-/// Maximum length of a contiguous piece.
+/// Maximum length of a contiguous chunk.
 pub const LONGEST: usize = 1 << 16;
 
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -29,7 +29,7 @@ impl Stream {
     }
 
     /// Returns up to `len` bytes at position `at`, at most [`LONGEST`].
-    pub fn piece(self, at: u64, len: usize) -> &'static [u8] {
+    pub fn chunk(self, at: u64, len: usize) -> &'static [u8] {
         let from = (self.start + (at % PERIOD as u64) as usize) % PERIOD;
         &LazyLock::force(&PATTERN)[from..from + len.min(LONGEST)]
     }
@@ -38,7 +38,7 @@ impl Stream {
     pub fn differs(self, at: u64, bytes: &[u8]) -> Option<usize> {
         let mut checked = 0;
         for part in bytes.chunks(LONGEST) {
-            let expected = self.piece(at + checked as u64, part.len());
+            let expected = self.chunk(at + checked as u64, part.len());
             if part != expected {
                 return part.iter().zip(expected).position(|(a, b)| a != b).map(|i| checked + i);
             }

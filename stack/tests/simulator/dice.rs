@@ -14,12 +14,10 @@ impl Dice {
         self.0.f64() < probability
     }
 
-    /// Returns one of `choices`.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.0.usize(..choices.len())].clone()
     }
 
-    /// Returns one of `choices`, each with the weight before it.
     pub fn weighted<T: Clone>(&mut self, choices: &[(u32, T)]) -> T {
         let all: u32 = choices.iter().map(|(weight, _)| weight).sum();
         let mut at = self.0.u32(..all);

@@ -32,18 +32,14 @@ pub struct Record {
     pub sent: u64,
     /// Bytes received by the service.
     pub received: u64,
-    /// True if the service has closed.
     pub closed: bool,
-    /// True if the service has aborted.
     pub aborted: bool,
-    /// True if the peer has closed its stream.
     pub peer_closed: bool,
     /// Close reason from the transport.
     pub ended: Option<CloseReason>,
     pub failed: Option<ConnectError>,
     /// True if the host was restarted.
     pub lost: bool,
-    /// Requested timer.
     pub timer: Option<Instant>,
     /// Events other than data and timers.
     pub events: Vec<SeenEvent>,
@@ -81,7 +77,6 @@ impl Record {
     }
 }
 
-/// Records of all connections.
 pub struct Ledger {
     pub scenario: Rc<Scenario>,
     records: Vec<[Record; 2]>,

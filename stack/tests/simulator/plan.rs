@@ -65,7 +65,6 @@ pub enum Pace {
 /// Condition on which an end closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// All data is sent.
     WhenSent,
     /// All data is sent, and this much is received.
     WhenReceived(u64),
@@ -83,17 +82,15 @@ pub enum Abort {
     Received(u64),
     After(Duration),
     WhenPeerHasClosed,
-    /// The end has closed.
     WhenClosed(Duration),
 }
 
-/// Plan of one end of a connection.
 #[derive(Debug, Clone)]
 pub struct EndPlan {
     pub source: Source,
     pub writing: Writing,
     /// Minimum bytes per call, if that many are left.
-    pub piece: usize,
+    pub chunk: usize,
     pub writing_pace: Pace,
     pub reading: Reading,
     pub reading_pace: Pace,
@@ -103,7 +100,6 @@ pub struct EndPlan {
     pub seed: u64,
 }
 
-/// Plan of one connection.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Connecting host.
@@ -121,8 +117,8 @@ pub struct Bounds {
     pub buffer: usize,
     /// Maximum received slices that one end keeps.
     pub slices: usize,
-    /// Minimum bytes per call: small pieces become small packets at the receiver.
-    pub piece: usize,
+    /// Minimum bytes per call: small chunks become small packets at the receiver.
+    pub chunk: usize,
     /// True if ends abort.
     pub aborts: bool,
     /// Hosts that send cookies as servers.
@@ -130,7 +126,6 @@ pub struct Bounds {
     /// True if ends read and write slowly.
     pub slow: bool,
     pub ipv6: bool,
-    /// True if both hosts connect.
     pub both_connect: bool,
     /// True if a client must send first: with a SYN cookie the server keeps no state before.
     pub client_speaks: bool,
@@ -142,7 +137,7 @@ impl Plan {
     pub fn draw(dice: &mut Dice, bounds: &Bounds) -> Plan {
         let bytes = dice.log_uniform(0, bounds.bytes);
         let back = dice.log_uniform(0, bounds.bytes);
-        let echo = Source::Echo(dice.pick(&if bounds.piece > 1 {
+        let echo = Source::Echo(dice.pick(&if bounds.chunk > 1 {
             [Echo::Forward, Echo::PeekAndWrite, Echo::PeekAndWrite, Echo::PeekAndAnswer]
         } else {
             [Echo::Forward, Echo::TakeAndSend, Echo::PeekAndWrite, Echo::PeekAndAnswer]
@@ -193,7 +188,6 @@ impl Plan {
         Plan { from, ipv6: bounds.ipv6 && dice.chance(0.4), client, server }
     }
 
-    /// Returns the plan of one end.
     pub fn of(&self, end: End) -> &EndPlan {
         if end == self.from { &self.client } else { &self.server }
     }
@@ -219,7 +213,7 @@ impl EndPlan {
             _ => {
                 let slices = dice.0.usize(1..=bounds.slices);
                 // The whole stream passes within about one virtual minute.
-                let most = 60_000 * slices as u64 / (bytes / bounds.piece.min(100) as u64).max(1);
+                let most = 60_000 * slices as u64 / (bytes / bounds.chunk.min(100) as u64).max(1);
                 let length = dice.time(MILLISECOND, Duration::from_millis(most.clamp(2, 5_000)));
                 Reading::Hold { slices, length }
             }
@@ -234,8 +228,8 @@ impl EndPlan {
         });
         let writing_pace = Pace::draw(dice, bounds, bytes);
         let reading_pace = Pace::draw(dice, bounds, bytes);
-        let piece = bounds.piece;
-        EndPlan { source, writing, piece, writing_pace, reading, reading_pace, finish, abort, seed: dice.0.u64(..) }
+        let chunk = bounds.chunk;
+        EndPlan { source, writing, chunk, writing_pace, reading, reading_pace, finish, abort, seed: dice.0.u64(..) }
     }
 }
 

@@ -15,7 +15,6 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Hosts with fewer permitted half-open connections send cookies.
 const FEW_HALF_OPEN: usize = 100;
 
-/// Engine of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     Native,
@@ -37,7 +36,6 @@ pub enum LinkProfile {
     Bad,
     /// Impairments that change over time.
     Changing,
-    /// Link outages.
     Outages,
 }
 
@@ -61,7 +59,6 @@ pub enum Change {
     Restart(End, Duration),
 }
 
-/// Plan of one host.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
     pub engine: EngineKind,
@@ -123,7 +120,7 @@ impl Scenario {
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
-            piece: if matches!(profile, LinkProfile::Clear | LinkProfile::Far) { 1000 } else { 1 },
+            chunk: if matches!(profile, LinkProfile::Clear | LinkProfile::Far) { 1000 } else { 1 },
             slices: (link.pool / (32 * connections)).clamp(1, 64),
             aborts: dice.chance(0.5),
             cookies,
@@ -173,7 +170,7 @@ impl Scenario {
         let bounds = Bounds {
             bytes: (budget / connections as u64).max(100),
             buffer: hosts.iter().filter_map(|host| host.config.tx_buffer).min().unwrap_or(1 << 16).min(1 << 16),
-            piece: 1,
+            chunk: 1,
             slices: (link.pool / (32 * connections)).clamp(1, 64),
             aborts: false,
             cookies: [false; 2],

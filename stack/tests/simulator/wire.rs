@@ -12,7 +12,6 @@ fn beyond(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
-/// Options of a segment.
 #[derive(Debug, Default)]
 struct Options {
     mss: Option<u16>,

@@ -14,14 +14,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Time without progress of any service after which open connections count as hanging.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 /// Maximum number of turns before a minimal clock step.
 const TURNS_AT_ONCE: usize = 50;
 /// Turns without effect before a minimal clock step: a worker that waits for a packet is busy in each turn.
 const IDLE_TURNS: usize = 3;
 /// Range of the clock step while an overdue event is not handled.
 const STEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(10);
-/// Maximum number of frames without progress of any service.
 const MAX_FRAMES_WITHOUT_PROGRESS: u64 = 100_000;
 /// Time for releasing all state after the end: TIME-WAIT, and unresponsive neighbours.
 const SETTLE: Duration = Duration::from_secs(200);
@@ -112,7 +111,6 @@ impl Host {
         }
     }
 
-    /// Ends the turns at `now`.
     fn end_turns(&mut self, now: Instant) {
         if let Some(period) = self.plan.period
             && self.looks_at <= now
@@ -291,7 +289,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `done`, until no service makes progress for [`PATIENCE`], or for at most `limit`.
+    /// Lets time pass until `done`, until no service makes progress for [`STALL_TIMEOUT`], or for at most `limit`.
     fn run(&mut self, limit: Option<Duration>, done: impl Fn(&Self) -> bool) -> bool {
         let until = limit.map(|limit| self.now() + limit);
         let mut progress = (self.ledger.borrow().progress, self.now(), self.sent_frames);
@@ -319,7 +317,7 @@ impl World {
             let next = self.hosts.iter_mut().flat_map(|host| host.next(now)).chain([change, until]);
             let next: Vec<Instant> = next.flatten().collect();
             let Some(first) = next.iter().min() else { return false };
-            if until.is_some_and(|until| now >= until) || limit.is_none() && now.since(progress.1) > PATIENCE {
+            if until.is_some_and(|until| now >= until) || limit.is_none() && now.since(progress.1) > STALL_TIMEOUT {
                 return false;
             }
             step = if *first > now || frames > 0 { *STEP.start() } else { (step * 2).min(*STEP.end()) };

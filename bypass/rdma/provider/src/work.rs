@@ -167,53 +167,38 @@ pub enum WcOpcode {
 /// Status of a completion (`enum ibv_wc_status`; IBA 11.6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum WcStatus {
-    /// Success.
     #[error("success")]
     Success,
-    /// The message exceeds the posted buffer or the maximum message size.
     #[error("a message was longer than its buffer")]
     LocalLength,
-    /// Internal error of the queue pair.
     #[error("internal error of the queue pair")]
     LocalQp,
-    /// A scatter/gather element is not within a region of the protection domain with the required access.
     #[error("a scatter/gather element is not in registered memory")]
     LocalProtection,
-    /// The queue pair entered the error state before the request completed.
     #[error("flushed: the connection has ended")]
     Flushed,
-    /// A memory window could not be bound.
     #[error("a memory window could not be bound")]
     Bind,
-    /// The peer returned an invalid response.
     #[error("invalid response from the peer")]
     BadResponse,
-    /// A message of the peer required access to local memory that it does not have.
     #[error("the peer was denied access to local memory")]
     LocalAccess,
-    /// The peer considers the request invalid.
     #[error("the peer received an invalid request")]
     RemoteInvalidRequest,
-    /// The peer denied access to its memory.
     #[error("the peer denied access to its memory")]
     RemoteAccess,
-    /// The peer could not complete the request.
     #[error("the peer could not complete a request")]
     RemoteOperation,
-    /// No acknowledgement after all retries.
     #[error("no answer from the peer")]
     RetryExceeded,
-    /// The peer had no buffer posted at any retry.
     #[error("the peer had no buffer posted")]
     RnrRetryExceeded,
-    /// The peer aborted the operation.
     #[error("the peer aborted an operation")]
     RemoteAborted,
-    /// The device failed.
     #[error("the device failed")]
     Fatal,
-    /// Any other status, by its number.
     #[error("status {0}")]
     Other(u32),
 }

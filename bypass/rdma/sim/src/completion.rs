@@ -64,7 +64,6 @@ impl<T> Waker<T> {
 pub(super) enum QueueSlot {
     /// Slots of the send request with this number and of all earlier requests.
     Send(Handle, u64),
-    /// Slot of one receive buffer.
     Receive(Handle),
     /// Slot of one shared receive buffer, used by a queue pair.
     Shared(Handle, Handle),

@@ -101,7 +101,6 @@ impl DeviceConfig {
         }
     }
 
-    /// Adds a port with this address.
     pub fn with_port(mut self, address: IpAddr) -> Self {
         self.more_addresses.push(address);
         self.limits.ports += 1;
@@ -155,7 +154,6 @@ impl SimDevice {
     }
 }
 
-/// State of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Well,
@@ -206,12 +204,10 @@ impl Device {
         self.config.limits.transport == TransportKind::Iwarp
     }
 
-    /// Returns true if packets of a port are carried.
     pub fn carries(&self, port: u8) -> bool {
         !self.down.contains(&port) && self.health == Health::Well
     }
 
-    /// Returns the addresses of all ports.
     fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         std::iter::once(self.config.address).chain(self.config.more_addresses.iter().copied())
     }
@@ -261,7 +257,6 @@ impl Device {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, u16::from(port) - 1, self.node).octets()
     }
 
-    /// Returns true if a port has the GID.
     pub fn has_gid(&self, port: u8, raw: [u8; 16]) -> bool {
         raw == self.gid(port) || raw == self.link_local(port)
     }

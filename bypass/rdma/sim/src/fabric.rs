@@ -36,7 +36,6 @@ impl Default for FabricConfig {
 pub struct Counters {
     /// Requests posted to the send queue.
     pub requests: u64,
-    /// Post calls of requests.
     pub request_posts: u64,
     /// Buffers posted to its own receive queue.
     pub buffers: u64,

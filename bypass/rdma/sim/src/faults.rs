@@ -83,7 +83,6 @@ impl Fabric {
         self.world().datagram_faults = faults;
     }
 
-    /// Returns the statistics of datagrams.
     pub fn datagram_counts(&self) -> DatagramCounts {
         self.world().datagram_counts
     }

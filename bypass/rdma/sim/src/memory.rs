@@ -53,7 +53,6 @@ pub(super) fn covers(start: u64, whole: u64, address: u64, len: u64) -> bool {
 }
 
 impl World {
-    /// Returns the region with this key in the domain.
     fn region_by_key(&self, pd: Handle, key: u32) -> Option<Handle> {
         let device = &self.devices[self.pds.device(pd)];
         let &handle = device.keys.get(&(key >> 8))?;
@@ -118,7 +117,6 @@ pub(super) fn atomic(span: Span, change: impl Fn(u64) -> Option<u64>) -> u64 {
     number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).unwrap_or_else(|was| was)
 }
 
-/// Returns the bytes of spans.
 pub(super) fn read(spans: &[Span]) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::with_capacity(spans.iter().map(|span| span.len).sum());
     for span in spans {

@@ -61,7 +61,6 @@ pub(super) struct Queue {
     pub is_overrun: bool,
 }
 
-/// Address handle.
 pub(super) struct Address {
     pub pd: Handle,
     pub path: AhAttr,

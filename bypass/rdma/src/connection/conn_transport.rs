@@ -6,7 +6,6 @@ use crate::verbs::{Ah, MAX_SGES, Message, PostRefused, Qp, Rts};
 use linerate_service::Timer;
 use linerate_service::inspect::TcpInfo;
 
-/// Transport of one connection.
 pub(crate) enum ConnTransport<C: Provider> {
     /// Reliable connection: the device retransmits.
     Rc(Qp<C, Rts>),
@@ -68,12 +67,11 @@ impl<C: Provider> ConnTransport<C> {
         }
     }
 
-    /// Returns the maximum number of pieces of a message.
     #[inline]
-    pub fn max_pieces(&self) -> usize {
+    pub fn max_chunks(&self) -> usize {
         match self {
             ConnTransport::Rc(_) => MAX_SGES,
-            // The session header is one piece.
+            // The session header is one chunk.
             ConnTransport::Ud(_) => MAX_SGES - 1,
         }
     }

@@ -12,9 +12,9 @@ pub(crate) struct Credits {
     /// Local buffers that were posted but not yet announced to the peer.
     owed: u32,
     /// Number of local buffers, posted or not.
-    ours: u32,
+    own: u32,
     /// Number of the peer's buffers.
-    theirs: u32,
+    peer: u32,
 }
 
 /// The peer granted more credits than it has buffers.
@@ -23,9 +23,9 @@ pub(crate) struct Credits {
 pub(crate) struct TooMany;
 
 impl Credits {
-    /// Creates the credits of an end with `ours` posted buffers, whose peer has `theirs` posted buffers.
-    pub fn new(ours: u16, theirs: u16) -> Self {
-        Credits { have: theirs.into(), owed: 0, ours: ours.into(), theirs: theirs.into() }
+    /// Creates the credits of an end with `own` posted buffers, whose peer has `peer` posted buffers.
+    pub fn new(own: u16, peer: u16) -> Self {
+        Credits { have: peer.into(), owed: 0, own: own.into(), peer: peer.into() }
     }
 
     /// Returns the number of data messages that may be sent now.
@@ -41,13 +41,13 @@ impl Credits {
     /// Returns true if a credit message should be sent unless another message follows.
     pub fn is_overdue(&self) -> bool {
         // The buffer used by a credit message alone triggers none: replies to it would never end.
-        self.have > 0 && self.owed >= (self.ours / 2).max(2)
+        self.have > 0 && self.owed >= (self.own / 2).max(2)
     }
 
     /// Returns true if the peer had credits for `used` messages whose buffers are not posted again.
     #[inline]
     pub fn allows(&self, used: u32) -> bool {
-        used + self.owed <= self.ours
+        used + self.owed <= self.own
     }
 
     /// Uses a credit for a message and returns the credits that the message grants.
@@ -67,7 +67,7 @@ impl Credits {
     /// Records credits that the peer granted.
     pub fn gain(&mut self, count: u16) -> Result<(), TooMany> {
         self.have += u32::from(count);
-        if self.have > self.theirs { Err(TooMany) } else { Ok(()) }
+        if self.have > self.peer { Err(TooMany) } else { Ok(()) }
     }
 }
 
@@ -135,8 +135,8 @@ mod tests {
             loads in (0u32..200, 0u32..200),
             choices in prop::collection::vec(0u8..6, 0..2000),
         ) {
-            let end = |ours: u16, theirs: u16, to_send| {
-                End { credits: Credits::new(ours, theirs), to_send, unposted: 0, free: ours.into(), arriving: VecDeque::new() }
+            let end = |own: u16, peer: u16, to_send| {
+                End { credits: Credits::new(own, peer), to_send, unposted: 0, free: own.into(), arriving: VecDeque::new() }
             };
             let (mut a, mut b) = (end(depths.0, depths.1, loads.0), end(depths.1, depths.0, loads.1));
             let mut step = |choice| match choice {

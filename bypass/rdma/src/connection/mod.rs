@@ -47,18 +47,18 @@ impl<C: Provider> ConnCore<C> {
         transport: ConnTransport<C>,
         id: Option<CmId<C>>,
         [local, remote]: [SocketAddr; 2],
-        ours: &EndParams,
-        theirs: &EndParams,
+        own: &EndParams,
+        peer: &EndParams,
     ) -> Self {
         ConnCore {
             transport,
             id,
             local,
             remote,
-            credits: Credits::new(ours.credits, theirs.credits),
+            credits: Credits::new(own.credits, peer.credits),
             used: 0,
-            longest: ours.buffer.min(theirs.buffer) as usize - HEADER,
-            takes_offers: ours.takes_offers && theirs.takes_offers,
+            longest: own.buffer.min(peer.buffer) as usize - HEADER,
+            takes_offers: own.takes_offers && peer.takes_offers,
             opened: VecDeque::new(),
             mws: 0,
         }
@@ -90,7 +90,7 @@ impl<C: Provider> ConnCore<C> {
     pub(crate) fn send(&mut self, message: &mut Message, signalled: bool) -> Result<(), Error> {
         self.transport
             .send(message, signalled)
-            .map_err(|why| Error { operation: "send a message", error: io::Error::other(why) })
+            .map_err(|reason| Error { operation: "send a message", error: io::Error::other(reason) })
     }
 }
 
@@ -103,7 +103,6 @@ pub(crate) enum Reader {
     Service(u64),
 }
 
-/// Connection of a worker.
 pub(crate) struct Connection<C: Provider> {
     pub link: ConnCore<C>,
     pub life: Lifecycle,
@@ -119,7 +118,6 @@ pub(crate) struct Connection<C: Provider> {
     /// Offers of the peer not yet confirmed as read, and how many of them were read.
     pub open_offers: usize,
     pub to_take: usize,
-    /// Time of the last completion.
     pub last_completion: Instant,
     /// A probe was sent since the last completion.
     pub is_probed: bool,

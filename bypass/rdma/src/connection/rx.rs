@@ -13,8 +13,7 @@ pub(crate) struct Rx {
     /// Offer being read, whose data comes next.
     reading: Option<Reading>,
     /// Data received after the offer.
-    behind: VecDeque<Behind>,
-    /// Held buffers.
+    queued: VecDeque<Queued>,
     held: u32,
 }
 
@@ -27,7 +26,7 @@ struct Reading {
     posted: usize,
 }
 
-enum Behind {
+enum Queued {
     Slice(Bytes),
     Offer(Offer),
 }
@@ -55,7 +54,7 @@ impl Rx {
     pub fn push(&mut self, bytes: Bytes) -> bool {
         self.held += 1;
         if self.reading.is_some() {
-            self.behind.push_back(Behind::Slice(bytes));
+            self.queued.push_back(Queued::Slice(bytes));
             return false;
         }
         self.len += bytes.len();
@@ -67,7 +66,7 @@ impl Rx {
     pub fn offer(&mut self, offer: Offer) {
         match self.reading {
             None => self.reading = Some(Reading { rest: offer, posted: 0 }),
-            Some(_) => self.behind.push_back(Behind::Offer(offer)),
+            Some(_) => self.queued.push_back(Queued::Offer(offer)),
         }
     }
 
@@ -99,11 +98,11 @@ impl Rx {
         if is_all {
             self.reading = None;
             while self.reading.is_none()
-                && let Some(next) = self.behind.pop_front()
+                && let Some(next) = self.queued.pop_front()
             {
                 match next {
-                    Behind::Offer(offer) => self.offer(offer),
-                    Behind::Slice(bytes) => {
+                    Queued::Offer(offer) => self.offer(offer),
+                    Queued::Slice(bytes) => {
                         self.len += bytes.len();
                         self.slices.push_back((bytes, true));
                     }
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn data_behind_an_offer_waits_for_it() {
+    fn data_after_an_offer_waits_for_it() {
         let mut rx = Rx::default();
         assert!(rx.push(bytes("one ")));
         rx.offer(Offer { address: 1000, rkey: 7, len: 8 });

@@ -7,7 +7,7 @@ use linerate_bypass::arena::ArenaMut;
 use linerate_service::Bytes;
 use std::collections::VecDeque;
 
-/// Shorter slices are copied, because a separate piece of a message is more expensive.
+/// Shorter slices are copied, because a separate chunk of a message is more expensive.
 const SHORT: usize = 256;
 /// Minimum free space of a block worth reserving.
 const LEAST_RESERVED: usize = 64;
@@ -27,7 +27,7 @@ pub(crate) struct Made {
 }
 
 enum Part {
-    /// Block with headroom, and the number of bytes written behind it.
+    /// Block with headroom, and the number of bytes written after it.
     Block(ArenaMut, usize),
     Slice(Bytes),
 }
@@ -99,13 +99,13 @@ impl Tx {
         self.parts.push_front(Part::Slice(slice));
     }
 
-    /// Builds a message of up to `most` bytes in up to `pieces` pieces behind the header from `header`. Excludes
+    /// Builds a message of up to `most` bytes in up to `chunks` chunks after the header from `header`. Excludes
     /// slices of `large` bytes or more that the device can access. Returns `None` without data or memory.
     pub fn message(
         &mut self,
         arena: &Arena,
         header: impl FnOnce() -> [u8; HEADER],
-        (most, pieces): (usize, usize),
+        (most, chunks): (usize, usize),
         large: usize,
         reaches: impl Fn(&[u8]) -> bool,
     ) -> Option<Made> {
@@ -130,32 +130,32 @@ impl Tx {
         };
         first[..HEADER].copy_from_slice(&header());
         let _ = made.message.push(first.freeze());
-        while made.message.pieces().len() < pieces
+        while made.message.chunks().len() < chunks
             && let Some(part) = self.parts.pop_front()
         {
             let left = most + HEADER - made.message.len();
-            let piece = match part {
+            let chunk = match part {
                 Part::Block(mut block, written) if written <= left => {
                     block.truncate(HEADER + written);
-                    let mut piece = block.freeze();
-                    piece.advance(HEADER);
-                    piece
+                    let mut chunk = block.freeze();
+                    chunk.advance(HEADER);
+                    chunk
                 }
                 Part::Slice(mut slice) if slice.len() < large && left > 0 && reaches(&slice) => {
-                    let piece = slice.split_to(left.min(slice.len()));
+                    let chunk = slice.split_to(left.min(slice.len()));
                     if !slice.is_empty() {
                         self.parts.push_front(Part::Slice(slice));
                     }
-                    piece
+                    chunk
                 }
                 other => {
                     self.parts.push_front(other);
                     break;
                 }
             };
-            self.len -= piece.len();
-            if !piece.is_empty() {
-                let _ = made.message.push(piece);
+            self.len -= chunk.len();
+            if !chunk.is_empty() {
+                let _ = made.message.push(chunk);
             }
         }
         Some(made)

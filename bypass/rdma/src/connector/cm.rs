@@ -21,13 +21,12 @@ pub(super) struct Pending<C: Provider> {
     qp: Option<Qp<C, Init>>,
     ready: Option<Qp<C, Rts>>,
     /// Parameters of the peer that requested the connection.
-    theirs: Option<EndParams>,
+    peer_params: Option<EndParams>,
     until: Instant,
     id: CmId<C>,
 }
 
 impl<C: Provider> Pending<C> {
-    /// Returns true if it has a queue pair of this worker.
     pub(super) fn has_qp_of(&self, worker: usize) -> bool {
         self.worker == worker && self.number.is_some()
     }
@@ -36,12 +35,12 @@ impl<C: Provider> Pending<C> {
 impl<C: Provider> Connector<C> {
     /// Handles a connect request.
     pub(super) fn request(&mut self, id: CmId<C>, event: &CmEvent, now: Instant) {
-        let refusal = |why: &'static [u8], id: CmId<C>| {
-            if let Err(error) = id.reject(why) {
+        let refusal = |reason: &'static [u8], id: CmId<C>| {
+            if let Err(error) = id.reject(reason) {
                 tracing::debug!("{error}");
             }
         };
-        let Ok(theirs) = EndParams::read(event.private_data.bytes()) else {
+        let Ok(peer_params) = EndParams::read(event.private_data.bytes()) else {
             return refusal(b"this is linerate, and you are not", id);
         };
         if self.refuses {
@@ -58,7 +57,7 @@ impl<C: Provider> Connector<C> {
         if self.is_full(worker) {
             return refusal(b"too many connections", id);
         }
-        match self.accept(id, worker, theirs, event, now) {
+        match self.accept(id, worker, peer_params, event, now) {
             Ok(()) => {}
             Err(error) => tracing::warn!("connection not accepted: {error}"),
         }
@@ -68,7 +67,7 @@ impl<C: Provider> Connector<C> {
         &mut self,
         mut id: CmId<C>,
         worker: usize,
-        theirs: EndParams,
+        peer_params: EndParams,
         event: &CmEvent,
         now: Instant,
     ) -> Result<(), Error> {
@@ -89,7 +88,8 @@ impl<C: Provider> Connector<C> {
         }
         let until = now + self.config.connect_timeout;
         let number = Some(parameters.qp.into());
-        let pending = Pending { worker, origin: Origin::Accepted, number, qp, ready, theirs: Some(theirs), until, id };
+        let pending =
+            Pending { worker, origin: Origin::Accepted, number, qp, ready, peer_params: Some(peer_params), until, id };
         self.pending.insert(pending.id.handle(), pending);
         Ok(())
     }
@@ -103,7 +103,8 @@ impl<C: Provider> Connector<C> {
         match begun {
             Ok(id) => {
                 let (until, origin) = (now + self.config.connect_timeout, Origin::Connected(token));
-                let pending = Pending { worker, origin, number: None, qp: None, ready: None, theirs: None, until, id };
+                let pending =
+                    Pending { worker, origin, number: None, qp: None, ready: None, peer_params: None, until, id };
                 self.pending.insert(pending.id.handle(), pending);
             }
             Err(error) => {
@@ -124,8 +125,8 @@ impl<C: Provider> Connector<C> {
         };
         match self.step(&mut pending, event) {
             Ok(Step::Wait) => _ = self.pending.insert(event.id, pending),
-            Ok(Step::Refused(why)) => self.refused(pending, why, now),
-            Ok(Step::Ready(transport, theirs)) => self.hand_over(pending, transport, theirs),
+            Ok(Step::Refused(reason)) => self.refused(pending, reason, now),
+            Ok(Step::Ready(transport, peer_params)) => self.hand_over(pending, transport, peer_params),
             Err(error) => {
                 tracing::warn!("connection not established: {error}");
                 self.refused(pending, ConnectError::Unreachable, now);
@@ -158,24 +159,24 @@ impl<C: Provider> Connector<C> {
                 pending.qp = Some(qp);
             }
             Response => {
-                let (Ok(theirs), Some(qp)) = (greeting(), pending.qp.take()) else {
+                let (Ok(peer_params), Some(qp)) = (greeting(), pending.qp.take()) else {
                     tracing::warn!("the peer is not a compatible Linerate process");
                     return Ok(Step::Refused(ConnectError::Refused));
                 };
                 let ready = qp.reinit_by_cm(id, options)?.to_rtr_by_cm(id, options)?.to_rts_by_cm(id, options)?;
                 id.establish()?;
-                return Ok(Step::Ready(ConnTransport::Rc(ready), theirs));
+                return Ok(Step::Ready(ConnTransport::Rc(ready), peer_params));
             }
             // An accepted connection is established; over iWARP, also a requested one.
             Established => {
-                let theirs = pending.theirs.map_or_else(greeting, Ok);
+                let peer_params = pending.peer_params.map_or_else(greeting, Ok);
                 let ready = match (pending.ready.take(), pending.qp.take()) {
                     (Some(ready), _) => Some(ready),
                     (None, Some(qp)) => Some(qp.rts_by_iwarp()),
                     (None, None) => None,
                 };
-                return Ok(match (ready, theirs) {
-                    (Some(ready), Ok(theirs)) => Step::Ready(ConnTransport::Rc(ready), theirs),
+                return Ok(match (ready, peer_params) {
+                    (Some(ready), Ok(peer_params)) => Step::Ready(ConnTransport::Rc(ready), peer_params),
                     _ => Step::Refused(ConnectError::Refused),
                 });
             }
@@ -193,7 +194,7 @@ impl<C: Provider> Connector<C> {
     }
 
     /// Hands a connection to its worker.
-    fn hand_over(&mut self, pending: Pending<C>, transport: ConnTransport<C>, theirs: EndParams) {
+    fn hand_over(&mut self, pending: Pending<C>, transport: ConnTransport<C>, peer_params: EndParams) {
         let Pending { id, worker, origin, .. } = pending;
         let Some((local, remote)) = id.addresses() else { return };
         let source = id.source().unwrap_or_else(|error| {
@@ -202,7 +203,7 @@ impl<C: Provider> Connector<C> {
         });
         let made = Made { worker, qp: transport.handle(), id: Some(id.handle()), source, had_last: false };
         self.made.insert(transport.number(), made);
-        let link = ConnCore::new(transport, Some(id), [local, remote], &self.greeting, &theirs);
+        let link = ConnCore::new(transport, Some(id), [local, remote], &self.greeting, &peer_params);
         self.notify(worker, ConnectorEvent::Made(link, origin));
     }
 

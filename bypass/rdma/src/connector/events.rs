@@ -8,9 +8,9 @@ use linerate_service::time::Instant;
 
 impl<C: Provider> Connector<C> {
     /// Notifies workers of lost connections.
-    pub(super) fn lose(&mut self, why: CloseReason, is_lost: impl Fn(&Made) -> bool) {
+    pub(super) fn lose(&mut self, reason: CloseReason, is_lost: impl Fn(&Made) -> bool) {
         let lost = self.made.iter().filter(|(_, made)| is_lost(made));
-        self.unsent.extend(lost.map(|(number, made)| (made.worker, ConnectorEvent::Lost(*number, why))));
+        self.unsent.extend(lost.map(|(number, made)| (made.worker, ConnectorEvent::Lost(*number, reason))));
     }
 
     pub(super) fn device_event(&mut self, event: AsyncEvent, now: Instant) {

@@ -8,6 +8,7 @@ mod pool;
 mod qp_info;
 mod rebuild;
 pub(crate) mod sessions;
+pub(crate) mod steps;
 mod tcp_exchange;
 
 pub use tcp_exchange::ExchangeError;
@@ -119,12 +120,12 @@ impl<C: Provider> AsFd for Listeners<C> {
 
 /// The device has failed or was removed, and all its connections have ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("RDMA device {device} has failed: {why}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
+#[error("RDMA device {device} has failed: {reason}; see `dmesg`. Restart once `linerate rdma info` lists the device")]
 pub struct DeviceFailed {
     /// Device name.
     pub device: String,
     /// Report of the failure.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Connector of a device.
@@ -142,7 +143,6 @@ pub struct Connector<C: Provider> {
     workers: Vec<WorkerHandle<C>>,
     /// Prepared queue pairs, by worker.
     pools: Vec<Pool<C>>,
-    /// Worker of the next connection.
     next: usize,
     commands: Receiver<ConnectorRequest<C>>,
     /// Signalled by `commands`.
@@ -157,7 +157,6 @@ pub struct Connector<C: Provider> {
     failure: Option<DeviceFailed>,
     /// The last turn failed, and the error was logged.
     has_failed: bool,
-    /// New connections are refused.
     refuses: bool,
     /// Events that workers had no room for.
     unsent: VecDeque<(usize, ConnectorEvent<C>)>,
@@ -169,7 +168,6 @@ pub struct Connector<C: Provider> {
 /// Port and GID of a connection's local end.
 type Source = (u8, [u8; 16]);
 
-/// Connection of a worker.
 struct Made {
     worker: usize,
     qp: Handle,
@@ -286,17 +284,15 @@ impl<C: Provider> Connector<C> {
         self.failure.map_or(Ok(()), Err)
     }
 
-    /// Returns the failure of the device, if any.
     #[cfg(test)]
     pub(crate) fn failure(&self) -> Option<&DeviceFailed> {
         self.failure.as_ref()
     }
 
-    /// Records that the device has failed.
-    fn device_failed(&mut self, why: impl Into<String>) {
+    fn device_failed(&mut self, reason: impl Into<String>) {
         let device = self.mr.pd().provider().name().to_owned();
         if self.failure.is_none() {
-            let failure = self.failure.insert(DeviceFailed { device, why: why.into() });
+            let failure = self.failure.insert(DeviceFailed { device, reason: reason.into() });
             tracing::error!("{failure}");
         }
     }
@@ -328,7 +324,7 @@ impl<C: Provider> Connector<C> {
                         Err(error) => tracing::debug!("{error}"),
                     }
                 }
-                ConnectorRequest::DeviceFailed(why) => self.device_failed(why),
+                ConnectorRequest::DeviceFailed(reason) => self.device_failed(reason),
                 ConnectorRequest::Retire(worker, link) => self.retire(worker, link, now),
                 ConnectorRequest::Drained(worker, qp) => self.rest_drained(worker, qp, now),
                 ConnectorRequest::Polled(worker, qp) => self.polled(worker, qp),

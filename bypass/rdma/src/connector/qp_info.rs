@@ -21,9 +21,7 @@ pub(super) struct QpInfo {
     pub session: Option<SessionInfo>,
     /// Packet sequence number of the first packet sent.
     pub psn: u32,
-    /// GID of the port.
     pub gid: [u8; 16],
-    /// MTU of the port.
     pub mtu: Mtu,
     /// Outstanding READ and atomic operations, initiated and accepted.
     pub initiator_depth: u8,
@@ -43,7 +41,7 @@ const MTUS: [Mtu; 5] = [Mtu::Mtu256, Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mt
 impl QpInfo {
     /// Encoded size in bytes.
     pub const LEN: usize = EndParams::LEN + 40;
-    /// Version of the encoding behind the end parameters.
+    /// Version of the encoding after the end parameters.
     const VERSION: u8 = 2;
 
     pub fn write(&self) -> [u8; QpInfo::LEN] {
@@ -126,8 +124,8 @@ mod tests {
 
     #[test]
     fn other_version_or_invalid_number_is_malformed() {
-        let behind = [(0, 1), (1, 5), (4, 1), (8, 1), (28, 0xff)].map(|(at, value)| (EndParams::LEN + at, value));
-        for (at, value) in [(0, b'x')].into_iter().chain(behind) {
+        let invalid = [(0, 1), (1, 5), (4, 1), (8, 1), (28, 0xff)].map(|(at, value)| (EndParams::LEN + at, value));
+        for (at, value) in [(0, b'x')].into_iter().chain(invalid) {
             let mut bytes = record().write();
             bytes[at] = value;
             assert_eq!(QpInfo::read(&bytes), Err(Malformed), "{at}");

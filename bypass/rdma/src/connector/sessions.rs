@@ -18,7 +18,6 @@ const FRESH: Duration = Duration::from_millis(5);
 pub struct UdQpHandle {
     /// Handle of the provider.
     pub handle: Handle,
-    /// Queue pair number.
     pub qp: u32,
     /// Q_Key (IBA 10.2.5).
     pub q_key: u32,

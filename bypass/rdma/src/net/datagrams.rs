@@ -38,12 +38,12 @@ impl<C: Provider> Net<C> {
 
     /// Ends all sessions after a failure of the UD queue pair, and flushes its requests.
     #[cold]
-    fn datagrams_failed(&mut self, why: &dyn std::fmt::Display) {
+    fn datagrams_failed(&mut self, reason: &dyn std::fmt::Display) {
         let Some(datagrams) = &mut self.datagrams else { return };
         if self.datagrams_failed_at.is_some() {
             return;
         }
-        tracing::error!("UD queue pair {} has failed, and its connections have ended: {why}", datagrams.number());
+        tracing::error!("UD queue pair {} has failed, and its connections have ended: {reason}", datagrams.number());
         self.datagrams_failed_at = Some(self.now);
         if let Err(error) = datagrams.fail() {
             self.give_up_datagrams(&error);
@@ -79,8 +79,8 @@ impl<C: Provider> Net<C> {
 
     /// Reports that no further connections are possible.
     #[cold]
-    fn give_up_datagrams(&mut self, why: &dyn std::fmt::Display) {
-        self.failure = Some(why.to_string());
+    fn give_up_datagrams(&mut self, reason: &dyn std::fmt::Display) {
+        self.failure = Some(reason.to_string());
         (self.datagrams, self.datagrams_failed_at) = (None, None);
     }
 
@@ -159,8 +159,8 @@ impl<C: Provider> Net<C> {
             }
             let mut datagram = Message::new();
             let _ = datagram.push(head.freeze());
-            for piece in message.iter().flat_map(|message| message.pieces()) {
-                let _ = datagram.push(piece.clone());
+            for chunk in message.iter().flat_map(|message| message.chunks()) {
+                let _ = datagram.push(chunk.clone());
             }
             datagrams.send(&peer.ah, peer.qp, peer.q_key, &mut datagram, false).is_ok()
         });

@@ -64,10 +64,9 @@ enum Early {
     Datagram(UdMessage),
 }
 
-/// Lost connection.
 struct Lost {
     number: u64,
-    why: CloseReason,
+    reason: CloseReason,
     /// Polls until all completions that precede the loss are known to be processed.
     polls: u32,
 }
@@ -114,7 +113,7 @@ pub(crate) struct Net<C: Provider> {
     lost: Vec<Lost>,
     /// Sessions whose peers do not answer, with the paths to them.
     pub moved: Vec<(u64, AhAttr)>,
-    /// Reason why the device has failed, until the connector is notified.
+    /// Reason that the device has failed, until the connector is notified.
     pub failure: Option<String>,
     /// Ended connections for the connector.
     pub retired: Vec<ConnCore<C>>,
@@ -271,8 +270,8 @@ impl<C: Provider> Net<C> {
     }
 
     /// Records the loss of connection `number`.
-    pub fn lose(&mut self, number: u64, why: CloseReason) {
-        self.lost.push(Lost { number, why, polls: self.polls_until_empty() });
+    pub fn lose(&mut self, number: u64, reason: CloseReason) {
+        self.lost.push(Lost { number, reason, polls: self.polls_until_empty() });
     }
 
     /// Ends the lost connections whose data, sent before the loss, has been processed: when all queues are empty, or
@@ -281,9 +280,9 @@ impl<C: Provider> Net<C> {
     fn end_all_lost(&mut self) {
         let is_drained = self.is_drained;
         let due: Vec<Lost> = self.lost.extract_if(.., |lost| is_drained || lost.polls == 0).collect();
-        for Lost { number, why, .. } in due {
+        for Lost { number, reason, .. } in due {
             if let Some(id) = self.of_number(number) {
-                self.end_lost(id, why);
+                self.end_lost(id, reason);
             }
         }
     }
@@ -450,15 +449,15 @@ impl<C: Provider> Net<C> {
     }
 
     /// Ends a lost connection. The loss is no error if both ends had finished.
-    fn end_lost(&mut self, id: ConnId, why: CloseReason) {
+    fn end_lost(&mut self, id: ConnId, reason: CloseReason) {
         let is_over =
             self.table.slots.get(id).is_some_and(|conn| conn.life.peer_has_finished() && conn.life.has_sent_end());
-        self.end(id, if is_over { CloseReason::Finished } else { why });
+        self.end(id, if is_over { CloseReason::Finished } else { reason });
     }
 
     /// Ends a connection whose peer violated the protocol.
-    fn refuse(&mut self, id: ConnId, why: &dyn std::fmt::Display) {
-        tracing::warn!("{} is closed: {why}", self.described(id));
+    fn refuse(&mut self, id: ConnId, reason: &dyn std::fmt::Display) {
+        tracing::warn!("{} is closed: {reason}", self.described(id));
         self.summary.drop_for("message: senseless", 1);
         self.end(id, CloseReason::Reset);
     }

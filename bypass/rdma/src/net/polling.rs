@@ -6,7 +6,7 @@ use crate::provider::Provider;
 use crate::verbs::Cq;
 
 /// Numbers of the queue pairs, each with the maximum number of polls that remain: enough to empty a full queue, since
-/// later completions queue up behind (IBA 10.3.1).
+/// later completions follow those that are queued (IBA 10.3.1).
 #[derive(Default)]
 pub(super) struct Polling(Vec<(u32, u32)>);
 

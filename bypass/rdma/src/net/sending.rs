@@ -149,7 +149,7 @@ impl<C: Provider> Net<C> {
                 self.summary.tx_bytes += u64::from(len);
             } else if !conn.tx.is_empty() {
                 let Connection { link, tx, .. } = conn;
-                let most = (link.longest, link.transport.max_pieces());
+                let most = (link.longest, link.transport.max_chunks());
                 let reaches = |slice: &[u8]| self.mr.contains(slice);
                 let made = tx.message(&self.arena, || link.header(Kind::Data), most, large, reaches);
                 has_memory = made.is_some();

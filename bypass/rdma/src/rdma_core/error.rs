@@ -7,32 +7,24 @@ use std::io;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Error {
-    /// libibverbs or librdmacm is missing.
     #[error("rdma-core was not found: apt-get install ibverbs-providers librdmacm1")]
     NoLibraries,
-    /// The kernel has no RDMA support loaded.
     #[error("the kernel has no RDMA support loaded: {}", modprobe("ib_uverbs rdma_ucm", loads_modules()))]
     NoKernel,
-    /// There is no device.
     #[error("there is no RDMA device: {}", modprobe("its driver", loads_modules()))]
     NoDevices,
-    /// There is no device of this name.
     #[error("there is no RDMA device {name}; there are: {}", there.join(", "))]
     NoDevice { name: String, there: Vec<String> },
-    /// The kernel has the device, but rdma-core has no provider for it.
     #[error("RDMA device {name}: rdma-core has no provider for its driver: apt-get install ibverbs-providers")]
     NoProvider { name: String },
-    /// Permission denied.
     #[error("RDMA device {name}: {error}: run it as root, or let this user read and write /dev/infiniband/*")]
     Permission { name: String, error: io::Error },
-    /// The limit of locked memory is too low.
     #[error(
         "RDMA device {name}: {error}: the limit of {} of locked memory is too low: ulimit -l unlimited, or run it as \
          root",
         kilobytes(*.limit)
     )]
     LockedMemory { name: String, error: io::Error, limit: u64 },
-    /// Any other error.
     #[error("RDMA device {name}: {error}: see linerate doctor")]
     Open { name: String, error: io::Error },
 }

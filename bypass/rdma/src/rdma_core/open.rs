@@ -61,10 +61,10 @@ impl RdmaCore {
         };
         let (context, held) = match from_manager(name) {
             Ok(found) => found,
-            Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(Error::NoLibraries),
-            Err(why) => {
+            Err(reason) if reason.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(Error::NoLibraries),
+            Err(reason) => {
                 let remedy = if loads_modules() { ": modprobe rdma_ucm" } else { "" };
-                tracing::warn!("RDMA device {name} without the connection manager: {why}{remedy}");
+                tracing::warn!("RDMA device {name} without the connection manager: {reason}{remedy}");
                 // SAFETY: the device is in the list, which is live.
                 let context = unsafe { sys::ibv_open_device(list.devices()[index]) };
                 (NonNull::new(context).ok_or_else(|| error(io::Error::last_os_error()))?, Held::Own)

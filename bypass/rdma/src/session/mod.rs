@@ -8,6 +8,7 @@
 
 mod congestion;
 mod header;
+pub mod measuring;
 #[cfg(test)]
 mod tests;
 
@@ -56,10 +57,8 @@ impl Sent {
     }
 }
 
-/// One end of a session.
 pub(crate) struct Session {
-    /// Session number of the peer.
-    theirs: u64,
+    peer_number: u64,
     /// Maximum received messages that are not yet taken, including out-of-order ones.
     window: usize,
     /// Unacknowledged messages, in order, and the number of the first.
@@ -89,10 +88,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a session that the peer numbers `theirs`, with a receive window of `window` untaken messages.
-    pub fn new(theirs: u64, window: u16) -> Self {
+    /// Creates a session that the peer numbers `peer_number`, with a receive window of `window` untaken messages.
+    pub fn new(peer_number: u64, window: u16) -> Self {
         Session {
-            theirs,
+            peer_number,
             window: (WINDOW as usize).min(window.into()),
             sent: VecDeque::new(),
             first: 0,
@@ -131,7 +130,6 @@ impl Session {
         }
     }
 
-    /// Returns the number of unacknowledged messages.
     pub fn unacked(&self) -> usize {
         self.sent.len()
     }
@@ -304,11 +302,11 @@ impl Session {
         let unacked = self.sent.iter().filter(|sent| sent.times > 0).count();
         let threshold = THRESHOLD.min(unacked.saturating_sub(1)).max(1);
         let next = self.first.wrapping_add(unacked as u32);
-        let mut behind = 0;
+        let mut later = 0;
         for sent in self.sent.iter_mut().rev() {
             if sent.has_come {
-                behind += 1;
-            } else if behind >= threshold && sent.times == 1 && sent.at.is_some() {
+                later += 1;
+            } else if later >= threshold && sent.times == 1 && sent.at.is_some() {
                 sent.at = None;
                 self.congestion.lost(next);
             }
@@ -320,7 +318,7 @@ impl Session {
         let bits = self.early.iter().skip(1).take(32).enumerate();
         let early = bits.fold(0, |bits, (index, message)| bits | u32::from(message.is_some()) << index);
         let room = self.room_for_more() as u8;
-        DatagramHeader { session: self.theirs, number, has_message, expected: self.expected, room, early }
+        DatagramHeader { session: self.peer_number, number, has_message, expected: self.expected, room, early }
     }
 
     /// Returns the retransmission time-out (RFC 6298 §2).

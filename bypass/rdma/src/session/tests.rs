@@ -22,7 +22,7 @@ fn message(text: u32) -> Message {
 }
 
 fn text(message: &Message) -> Bytes {
-    bytes(&message.pieces().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>())
+    bytes(&message.chunks().flat_map(|chunk| chunk.to_vec()).collect::<Vec<_>>())
 }
 
 /// Both ends, with the datagrams in flight to each.

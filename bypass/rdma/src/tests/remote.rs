@@ -87,7 +87,7 @@ fn denied<T>(seed: u64, wrong: impl FnOnce(&Rig, &Counters<SimDevice>) -> (OneSi
     rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == CONNECTIONS));
     for end in &rig.ends {
         let mut ended = end.worker.service().ended.clone();
-        ended.sort_by_key(|why| *why == CloseReason::Finished);
+        ended.sort_by_key(|reason| *reason == CloseReason::Finished);
         let expected = [CloseReason::Reset, CloseReason::Finished, CloseReason::Finished, CloseReason::Finished];
         assert_eq!(ended, expected, "{wrong:?}");
     }
@@ -112,7 +112,7 @@ fn guessed_or_stale_key_is_denied() {
 }
 
 #[test]
-fn memory_beside_counters_is_denied() {
+fn memory_next_to_counters_is_denied() {
     for seed in 0..4 {
         for at in [-8, 1, 4, 9, 15, 16, 4088] {
             denied(seed, |_, counters| {
@@ -164,7 +164,7 @@ fn counters_cannot_be_written() {
         ends[0].worker.service().ended == [CloseReason::Finished; CONNECTIONS]
             && ends[1].worker.service().ended.len() == CONNECTIONS + 1
     });
-    let resets = |why: &&CloseReason| **why == CloseReason::Reset;
+    let resets = |reason: &&CloseReason| **reason == CloseReason::Reset;
     assert_eq!(rig.ends[1].worker.service().ended.iter().filter(resets).count(), 1);
     assert_eq!((counters.load(0), answers(&rig).len()), (60, 60));
 }

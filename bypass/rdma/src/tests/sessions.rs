@@ -81,7 +81,7 @@ fn thousand_sessions_share_one_qp_and_ah() {
         let live = rig.fabric.live();
         assert_eq!((live.qps, live.addresses), (2, 2));
     }
-    assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+    assert!(rig.ends[0].worker.service().ended.iter().all(|reason| *reason == CloseReason::Finished));
     for (end, (live, memory)) in before.into_iter().enumerate() {
         // The address handle stays cached.
         rig.run_until_holds(end, (Live { addresses: 1, ..live }, memory));
@@ -116,10 +116,10 @@ fn sessions_are_limited() {
 
 #[test]
 fn mismatched_transports_are_reported() {
-    for ours in [Mode::Ud, Mode::Send] {
+    for local in [Mode::Ud, Mode::Send] {
         let setup = setup(1);
-        let theirs = if ours == Mode::Send { Mode::Ud } else { Mode::Send };
-        let configs = [ours, theirs].map(|mode| Config { mode, ..setup.config.clone() });
+        let other = if local == Mode::Send { Mode::Ud } else { Mode::Send };
+        let configs = [local, other].map(|mode| Config { mode, ..setup.config.clone() });
         let mut rig = Rig::with(&setup, &configs, [Peer::sends(&PARTS), Peer::echoes()]);
         rig.tick = TICK;
         let listening = rig.listens("127.0.0.2:0".parse().unwrap());
@@ -213,8 +213,8 @@ impl Stranger {
         let config = QpConfig { sends: 2048, receives: 4, inline: 0, signal_every: 1, list: 1 };
         let datagrams = UdQp::new(&mr, cq.handle(), &config, 1, None).unwrap();
         let handle = rig.ends[1].datagrams.unwrap();
-        let (own, theirs) = (device.gids(1).unwrap()[0], &rig.ends[1].device);
-        let path = AhAttr::to(theirs.gids(1).unwrap()[0].raw, 0, &own);
+        let (own, other) = (device.gids(1).unwrap()[0], &rig.ends[1].device);
+        let path = AhAttr::to(other.gids(1).unwrap()[0].raw, 0, &own);
         let to = Ah::new(&pd, &path).unwrap();
         Stranger { datagrams, _queue: cq, to, arena, qp: handle.qp, key: handle.q_key }
     }
@@ -263,8 +263,8 @@ fn with_stranger(setup: &Setup) -> (Rig, Stranger) {
     rig.tick = TICK;
     let stranger = Stranger::new(&rig);
     let gid = rig.ends[0].device.gids(1).unwrap()[0].raw;
-    let theirs = (gid, stranger.datagrams.number(), stranger.datagrams.key(), STRANGE_SESSION);
-    rig.half_session(setup, (1, STRANGE_SESSION, Origin::Accepted), theirs);
+    let other = (gid, stranger.datagrams.number(), stranger.datagrams.key(), STRANGE_SESSION);
+    rig.half_session(setup, (1, STRANGE_SESSION, Origin::Accepted), other);
     rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
     (rig, stranger)
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 /// Time limit of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time-out that never expires in a test.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const TIMER: Duration = Duration::from_millis(3);
@@ -92,9 +92,9 @@ impl Service for Pinger {
         net.close(conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
         self.is_over = true;
-        self.report(Event::Closed(why));
+        self.report(Event::Closed(reason));
     }
 }
 
@@ -139,7 +139,7 @@ fn both_workers_wake(connect: Connect, mode: crate::Mode) {
     let device = |number| fabric.device("model", DeviceConfig::roce([127, 0, 0, number].into()));
     let [a, b] = [1, 2].map(device);
     let (events, seen) = mpsc::channel();
-    let expect = |event| assert_eq!(seen.recv_timeout(PATIENCE), Ok(event));
+    let expect = |event| assert_eq!(seen.recv_timeout(TIMEOUT), Ok(event));
     let listen = SocketAddr::from(([127, 0, 0, 2], if connect == Connect::Manager { 7 } else { 0 }));
     let (_, listening, server) = run(&b, (connect, mode), &[listen], None, &events);
     let (app_sender, _, client) = run(&a, (connect, mode), &[], Some(listening[0]), &events);
@@ -153,12 +153,12 @@ fn both_workers_wake(connect: Connect, mode: crate::Mode) {
     // Statistics queries.
     let (reply, answer) = mpsc::channel();
     assert!(app_sender.query(0, StatsQuery::Counters { reply }));
-    let stats = answer.recv_timeout(PATIENCE).unwrap();
+    let stats = answer.recv_timeout(TIMEOUT).unwrap();
     assert_eq!((stats.worker, stats.gauges.connections, stats.summary.connected), (0, 1, 1));
     assert!(stats.summary.rx_frames >= 500, "{stats:?}");
     let (reply, answer) = mpsc::channel();
     assert!(app_sender.query(0, StatsQuery::Connections { from: 0, most: 10, reply }));
-    let stats = answer.recv_timeout(PATIENCE).unwrap();
+    let stats = answer.recv_timeout(TIMEOUT).unwrap();
     assert_eq!((stats.connections.len(), stats.next), (1, None));
     let info = &stats.connections[0];
     assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));

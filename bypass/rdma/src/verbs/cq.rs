@@ -144,7 +144,7 @@ impl Completion {
         self.inner.id & !IS_BUFFER == owner.send(self.number())
     }
 
-    /// Returns the status.
+    /// Returns the queue pair number.
     #[inline]
     pub fn status(&self) -> WcStatus {
         self.inner.status

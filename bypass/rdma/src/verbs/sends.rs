@@ -9,16 +9,16 @@ use linerate_bypass::arena::ArenaMut;
 use linerate_service::Bytes;
 use std::collections::VecDeque;
 
-/// Maximum number of pieces of a message.
+/// Maximum number of chunks of a message.
 pub const MAX_SGES: usize = 4;
 /// Requests posted by one call.
 const LIST: usize = 32;
 
-/// Message of up to [`MAX_SGES`] pieces. All pieces lie in the region, unless the message is short enough to be sent
+/// Message of up to [`MAX_SGES`] chunks. All chunks lie in the region, unless the message is short enough to be sent
 /// inline.
 #[derive(Debug, Default)]
 pub struct Message {
-    pub(super) pieces: [Bytes; MAX_SGES],
+    pub(super) chunks: [Bytes; MAX_SGES],
     pub(super) count: usize,
     pub(super) len: usize,
 }
@@ -29,11 +29,11 @@ impl Message {
         Message::default()
     }
 
-    /// Appends a piece, or returns it if the message has [`MAX_SGES`] pieces.
-    pub fn push(&mut self, piece: Bytes) -> Result<(), Bytes> {
-        let Some(slot) = self.pieces.get_mut(self.count) else { return Err(piece) };
-        self.len += piece.len();
-        *slot = piece;
+    /// Appends a chunk, or returns it if the message has [`MAX_SGES`] chunks.
+    pub fn push(&mut self, chunk: Bytes) -> Result<(), Bytes> {
+        let Some(slot) = self.chunks.get_mut(self.count) else { return Err(chunk) };
+        self.len += chunk.len();
+        *slot = chunk;
         self.count += 1;
         Ok(())
     }
@@ -48,28 +48,24 @@ impl Message {
         self.len == 0
     }
 
-    /// Returns the pieces.
-    pub fn pieces(&self) -> impl ExactSizeIterator<Item = &Bytes> {
-        self.pieces[..self.count].iter()
+    /// Returns the chunks.
+    pub fn chunks(&self) -> impl ExactSizeIterator<Item = &Bytes> {
+        self.chunks[..self.count].iter()
     }
 }
 
-/// Reason why a message was not queued.
+/// Reason that a message was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum PostRefused {
-    /// The send queue is full.
     #[error("no room in the send queue")]
     QueueFull,
-    /// The message is not in the region and too long to be sent inline.
     #[error("not in registered memory, and too long to be sent inline")]
     NotRegistered,
-    /// The datagram exceeds the MTU.
     #[error("longer than the port's MTU, which limits datagrams")]
     ExceedsMtu,
-    /// The address handle belongs to another protection domain.
     #[error("the address handle is of another protection domain")]
     OtherPd,
-    /// The queue pair number exceeds 24 bits.
     #[error("a queue pair number has 24 bits")]
     InvalidQpNum,
 }
@@ -77,7 +73,7 @@ pub enum PostRefused {
 /// Resources that an outstanding request owns.
 enum Held<C: Provider> {
     Nothing,
-    Pieces(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
+    Chunks(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
     Read(ArenaMut),
     /// READ with the response in a sink block, to be copied to the arena block.
     ReadBySink(SinkBlock, ArenaMut),
@@ -229,11 +225,11 @@ impl<C: Provider> SendQueue<C> {
         }
         let inline = message.len <= self.inline;
         let before = self.sges.len();
-        for piece in &message.pieces[..message.count] {
-            let sge = match mr.sge(piece) {
+        for chunk in &message.chunks[..message.count] {
+            let sge = match mr.sge(chunk) {
                 Some(sge) => sge,
                 // Inline data needs no key.
-                None if inline => Sge { address: piece.as_ptr().addr() as u64, len: piece.len() as u32, lkey: 0 },
+                None if inline => Sge { address: chunk.as_ptr().addr() as u64, len: chunk.len() as u32, lkey: 0 },
                 None => {
                     self.sges.truncate(before);
                     return Err(PostRefused::NotRegistered);
@@ -241,10 +237,10 @@ impl<C: Provider> SendQueue<C> {
             };
             self.sges.push(sge);
         }
-        let Message { pieces, count, .. } = std::mem::take(message);
+        let Message { chunks, count, .. } = std::mem::take(message);
         let flags = SendFlags { signalled, inline };
-        // Inline pieces are needed until they are posted; `flush` drops them then.
-        self.push(operation, count, flags, Held::Pieces(pieces));
+        // Inline chunks are needed until they are posted; `flush` drops them then.
+        self.push(operation, count, flags, Held::Chunks(chunks));
         Ok(())
     }
 
@@ -320,7 +316,6 @@ impl<C: Provider> SendQueue<C> {
         self.push(Operation::Datagram { address, qp: 0, key: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
     }
 
-    /// Drops all pending requests.
     pub fn drop_pending(&mut self) {
         self.held.truncate(self.held.len() - self.pending.len());
         self.pending.clear();

@@ -89,11 +89,11 @@ fn atomic_access_excludes_read_and_write_and_vice_versa() {
     let Some(numbers) = Numbers::new(&rig) else { return };
     let (address, rkey) = (numbers.address(0), numbers.keys.remote);
     let exposed = Operation::FetchAdd { address: rig.address(64), rkey: rig.keys.remote, add: 1 };
-    let behind = Operation::FetchAdd { address: numbers.address(32), rkey, add: 1 };
+    let beyond = Operation::FetchAdd { address: numbers.address(32), rkey, add: 1 };
     let guessed = Operation::FetchAdd { address, rkey: rkey ^ 1, add: 1 };
     let read = Operation::Read { address, rkey };
     let write = Operation::Write { address, rkey };
-    for denied in [read, write, exposed, behind, guessed] {
+    for denied in [read, write, exposed, beyond, guessed] {
         let [one, _] = rig.qps();
         assert_eq!(was(&rig, one, denied).0, WcStatus::RemoteAccess, "{denied:?}");
         assert_eq!([0, 1, 2, 3].map(|at| numbers.get(at)), [0; 4]);

@@ -131,9 +131,9 @@ fn connection_is_established_used_and_ended() {
     unsafe { rig.native.cm_establish(dialled) }.unwrap();
     manager.events([(accepted, CmEventKind::Established)]);
     // SAFETY: the identifiers are live.
-    let (ours, theirs) = unsafe { (rig.native.cm_addresses(dialled), rig.native.cm_addresses(accepted)) };
-    let ((ours, to), (theirs, from)) = (ours.unwrap(), theirs.unwrap());
-    assert_eq!((to, theirs, from), (manager.address, manager.address, ours));
+    let (own, peer) = unsafe { (rig.native.cm_addresses(dialled), rig.native.cm_addresses(accepted)) };
+    let ((own, to), (peer, from)) = (own.unwrap(), peer.unwrap());
+    assert_eq!((to, peer, from), (manager.address, manager.address, own));
 
     // Messages in both directions, and a READ, which need the rights set by the connection.
     rig.fill(0..64, 1);

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Size of the region in bytes.
 const BYTES: usize = 1 << 16;
@@ -26,7 +26,6 @@ pub const ALL: Access = Access {
     relaxed: false,
 };
 
-/// Queue pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     pub handle: Handle,
@@ -209,7 +208,7 @@ impl Rig {
 
 /// Calls `poll` until it returns a value.
 pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = poll() {
             return value;
@@ -219,7 +218,6 @@ pub fn await_that<T>(opcode: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns true if a descriptor is readable.
 pub fn is_readable(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure that outlives the call.

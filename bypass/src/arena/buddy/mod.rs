@@ -23,7 +23,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use tree::{BuddyTree, ORDERS, UNIT, UNITS};
 
-/// Length of a page.
 const PAGE: usize = 64 << 10;
 const PAGE_ORDER: usize = (PAGE / UNIT).ilog2() as usize;
 /// Pages per chunk.
@@ -77,7 +76,6 @@ pub(super) struct Inner {
 struct UsedChunk {
     chunk: Chunk,
     tree: BuddyTree,
-    /// Used units of each page.
     used: [u8; PAGES],
     /// Block table, from the first block of the chunk on.
     table: Option<Box<BlockTable>>,
@@ -87,7 +85,6 @@ struct BlockTable {
     /// From a box. Other threads access the table, so it is never borrowed exclusively.
     entries: NonNull<Entries>,
     orders: [u8; UNITS],
-    /// Label of the block that starts at each unit.
     labels: [u32; UNITS],
 }
 

@@ -21,7 +21,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri takes too long to make as many chunks")]
-    fn pieces_and_pages_keep_their_content(
+    fn chunks_and_pages_keep_their_content(
         steps in prop::collection::vec((0..7u8, prop_oneof![0..3000usize, 0..100_000usize, 0..=BuddyArena::LARGEST], any::<prop::sample::Index>()), 1..300),
     ) {
         let mut buddy_arena = buddy_arena(6 << 20);

@@ -89,20 +89,17 @@ pub enum Backing {
     },
 }
 
-/// Reason why EAL could not be started.
+/// Reason that EAL could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum EalError {
-    /// EAL has already been started in this process.
     #[error("DPDK is already started: a process can start it only once")]
     AlreadyStarted,
-    /// Hugepages were required, and too few can be allocated.
     #[error("{0}")]
     NoHugepages(NoHugepages),
-    /// An argument contains a zero byte.
     #[error("EAL argument contains a zero byte: '{0}'")]
     Argument(String),
-    /// DPDK failed. Contains its error messages.
     #[error("DPDK could not be started: {0}")]
     Refused(String),
 }
@@ -120,7 +117,6 @@ pub struct TooManyThreads(u32);
 #[derive(Debug, Clone)]
 pub struct Eal {
     backing: Backing,
-    /// Memory of the ports in MB.
     ports_mb: u64,
 }
 

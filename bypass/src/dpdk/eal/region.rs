@@ -5,18 +5,13 @@ use dpdk_sys as sys;
 use linerate_service::Memory;
 use std::ptr::NonNull;
 
-/// Reason why EAL could not provide memory for an arena.
+/// Reason that EAL could not provide memory for an arena.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ReserveError {
-    /// EAL has no contiguous free memory of this many bytes.
     #[error("DPDK has no {bytes} contiguous bytes of memory left: {reason}; then start again, or ask for less")]
-    NoMemory {
-        /// Requested bytes.
-        bytes: usize,
-        /// Reason, with a remedy that suffices for the ports and the arena.
-        reason: NoHugepages,
-    },
+    NoMemory { bytes: usize, reason: NoHugepages },
     /// The size is invalid for an arena.
     #[error(transparent)]
     Arena(#[from] ArenaError),

@@ -58,7 +58,6 @@ fn reach(bytes: &Bytes) -> Option<(*mut u8, u64)> {
     (iova != sys::LR_BAD_IOVA).then_some((address, iova))
 }
 
-/// Returns the bytes that [`attach`] attached to `segment`, if any.
 pub(crate) fn attached(segment: &Segment) -> Option<&Bytes> {
     let is_attached = segment.is_external() && segment.shinfo() == segment.private();
     // SAFETY: `attach` wrote them, and they exist until the mbuf is freed. A driver that attaches its own buffer keeps

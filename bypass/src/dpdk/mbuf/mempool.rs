@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct MempoolConfig {
     /// Number of packets.
     pub packets: u32,
-    /// Data room of a packet in bytes, behind its headroom.
+    /// Data room of a packet in bytes, after its headroom.
     pub data_room: u16,
     /// NUMA node of the memory; `None` for any.
     pub numa_node: Option<u16>,
@@ -34,7 +34,7 @@ impl Default for MempoolConfig {
     }
 }
 
-/// Reason why a pool could not be created.
+/// Reason that a pool could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no memory for {packets} packets of {data_room} bytes ({reason}): {remedy}use fewer workers, connections or \
@@ -144,7 +144,7 @@ impl Mempool {
         unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
     }
 
-    /// Returns the data room of a packet in bytes, behind its headroom.
+    /// Returns the data room of a packet in bytes, after its headroom.
     pub fn data_room(&self) -> usize {
         usize::from(self.pool.config.data_room)
     }

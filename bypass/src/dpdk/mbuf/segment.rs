@@ -98,7 +98,7 @@ impl Segment {
         usize::from(self.get::<u16>(sys::LR_MBUF_BUF_LEN))
     }
 
-    /// Returns the length of this segment and those behind it. Valid in a head only.
+    /// Returns the length of this segment and those after it. Valid in a head only.
     #[inline]
     pub fn pkt_len(self) -> usize {
         self.get::<u32>(sys::LR_MBUF_PKT_LEN) as usize
@@ -214,7 +214,6 @@ impl Segment {
         unsafe { sys::lr_private(self.as_ptr()) }
     }
 
-    /// Returns the address of the data.
     #[inline]
     pub fn data(self) -> NonNull<u8> {
         let buffer: *mut u8 = self.get(sys::LR_MBUF_BUF_ADDR);

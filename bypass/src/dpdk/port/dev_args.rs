@@ -13,11 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Device for DPDK to create or to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DevArgs {
-    /// Bus of the device.
     pub bus: &'static str,
     /// Name on the bus, unique within the process.
     pub name: String,
-    /// Device arguments.
     pub arguments: String,
 }
 
@@ -26,7 +24,6 @@ pub(crate) struct DevArgs {
 pub(crate) struct PortSpec {
     /// Network, for messages.
     pub via: String,
-    /// Kind of the port.
     pub kind: PortKind,
     /// Devices, each with `queues / devices.len()` queues. Empty: the first port that EAL found.
     pub devices: Vec<DevArgs>,

@@ -66,7 +66,6 @@ pub(crate) fn is_kernel_address(ip: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == ip)
 }
 
-/// Returns the MTU of the interface.
 pub(crate) fn mtu(name: &str) -> Option<u32> {
     let mut query = Query::new(name)?;
     query.ask(libc::SIOCGIFMTU as libc::Ioctl).then_some(())?;
@@ -214,9 +213,7 @@ fn default_route_v6(table: &str, name: &str) -> bool {
 /// Linux capability, with its number (`capabilities(7)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinuxCap {
-    /// `CAP_NET_ADMIN`.
     NetAdmin = 12,
-    /// `CAP_NET_RAW`.
     NetRaw = 13,
 }
 

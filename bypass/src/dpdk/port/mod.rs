@@ -138,7 +138,6 @@ pub(crate) struct Shared {
     pub mac: MacAddr,
     pub quiesce: Quiesce,
     pub state: Arc<PortState>,
-    /// Number of the kernel interface.
     interface: Option<NonZeroU32>,
     /// True if the guest connected to this vhost port accepts frames longer than its MTU.
     guest_takes_large: AtomicBool,
@@ -160,7 +159,6 @@ impl Shared {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the current capabilities.
     #[inline]
     pub fn capabilities(&self) -> &Capabilities {
         if self.guest_takes_large.load(Ordering::Relaxed) {

@@ -57,7 +57,6 @@ pub(crate) const EXTRA_HEADROOM: usize = CACHE_LINE;
 /// Treatment of a frame to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TxCheck {
-    /// Send it as it is.
     Send,
     /// Send a copy.
     Copy,
@@ -351,7 +350,7 @@ impl Nic for QueuePair {
             // driver, for split virtqueues:
             // - Both fill descriptors and the available ring (`virtqueue_enqueue_xmit`,
             //   `virtqueue_enqueue_xmit_inorder`, `vq_update_avail_ring`) for all frames of the call, and store
-            //   `avail->idx` once, behind the loop (`vq_update_avail_idx`). The device may not access a frame before it
+            //   `avail->idx` once, after the loop (`vq_update_avail_idx`). The device may not access a frame before it
             //   sees that index.
             // - Within the call they free frames in `virtio_xmit_cleanup` and `virtio_xmit_cleanup_inorder` only, at
             //   most as many as the device has put into the used ring (`virtqueue_nused`). These are of earlier calls.

@@ -39,13 +39,12 @@ const PACKETS: u32 = 16_384;
 /// Maximum total data room of the [`PACKETS`] packets in bytes. Longer packets are fewer.
 const POOL_BYTES: usize = 64 << 20;
 
-/// Memory per packet besides its data room in bytes: the headers of the pool and of the packet, the private area, the
+/// Bytes per packet in addition to its data room: the headers of the pool and of the packet, the private area, the
 /// headroom, and the packet's entry in the pool's ring.
 const PACKET_OVERHEAD: usize = 512;
 /// Memory of EAL and the rings of a port in MB.
 const EAL_MB: u32 = 16;
 
-/// Settings of a port.
 #[derive(Debug, Clone)]
 pub(crate) struct PortSettings {
     pub conf: EthConf,
@@ -253,12 +252,12 @@ pub(crate) fn derive(
     })
 }
 
-/// Returns the packets that a queue pair needs besides its owner's.
+/// Returns the packets that a queue pair needs in addition to its owner's.
 fn in_use(rings: u32, longest: usize) -> u32 {
     rings + ((longest + 1) * BURST) as u32 + CACHE_FULL
 }
 
-/// Returns the size of the pool for `queue_pairs` that need `needed` packets each besides their owners'.
+/// Returns the size of the pool for `queue_pairs` that need `needed` packets each in addition to their owners'.
 fn pool_size(config: &PortConfig, queue_pairs: u32, needed: u32, data_room: usize) -> u32 {
     let owned = PACKETS.min((POOL_BYTES / data_room) as u32).max(config.held);
     config.pool_size.unwrap_or(queue_pairs.saturating_mul(needed.saturating_add(owned)))

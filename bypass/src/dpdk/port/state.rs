@@ -10,18 +10,16 @@ pub struct PortState {
     name: String,
     is_up: AtomicBool,
     failure: OnceLock<PortFailed>,
-    /// Workers to stop when the port fails.
     workers: OnceLock<Stop>,
 }
 
-/// Reason why an open port carries no more frames.
+/// Reason that an open port carries no more frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum PortFailed {
-    /// The interface was removed, renamed, or moved to another namespace.
     #[error("interface '{0}' was removed or renamed: start this program again when the interface exists")]
     InterfaceRemoved(String),
-    /// The XDP program was detached.
     #[error("the XDP program on '{0}' was detached, and the kernel receives the frames: start this program again")]
     ProgramDetached(String),
 }

@@ -42,7 +42,6 @@ enum State {
 }
 
 impl Supervisor {
-    /// Starts to supervise the port.
     pub fn start(shared: &Arc<Shared>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
@@ -191,7 +190,6 @@ fn failure(shared: &Shared) -> Option<PortFailed> {
     }
 }
 
-/// Returns whether the links of all devices are up.
 pub(crate) fn is_link_up(spec: &PortSpec, devices: &[Ethdev]) -> bool {
     match &spec.kind {
         // These drivers always report the link as up, so the interface's state is queried.

@@ -21,7 +21,6 @@ impl LinkConfig {
         self.tso.filter(|_| self.tso_from.is_none_or(|only| only == end))
     }
 
-    /// Returns the maximum length of a frame.
     pub(super) fn max_frame(&self) -> usize {
         usize::from(self.mtu) + FRAME_OVERHEAD
     }
@@ -292,7 +291,6 @@ struct Run {
     end: RunEnd,
 }
 
-/// Reason why a run ended.
 enum RunEnd {
     /// The next frame, if any, has not been examined.
     AllReady,

@@ -55,9 +55,9 @@ impl View {
 pub(super) struct Rest {
     /// Last segment of the packet. Valid in the first of several segments.
     last: Option<NonNull<Slot>>,
-    /// Number of segments behind the first. Valid in the first of several segments.
+    /// Number of segments after the first. Valid in the first of several segments.
     more: u32,
-    /// RSS hash, or VLAN tag beside the frame. Valid in the first segment of a packet that has one.
+    /// RSS hash, or VLAN tag outside of the frame. Valid in the first segment of a packet that has one.
     hash_or_tag: u32,
     /// Data of a segment without a buffer, dropped with the segment.
     attached: MaybeUninit<Bytes>,
@@ -128,7 +128,6 @@ impl MemoryPacket {
         unsafe { &mut *segment.as_ref().view.get() }
     }
 
-    /// Returns the rest of a segment.
     #[inline]
     fn rest(&self, segment: NonNull<Slot>) -> &Rest {
         // SAFETY: as in `view`. Memory that no packet has written is zero, which is a valid `Rest`.
@@ -155,7 +154,7 @@ impl MemoryPacket {
         self.view(self.head)
     }
 
-    /// Returns the last segment and the number of segments behind the first.
+    /// Returns the last segment and the number of segments after the first.
     #[inline]
     fn end(&self) -> (NonNull<Slot>, u32) {
         match self.head().next {
@@ -294,7 +293,6 @@ impl MemoryPacket {
         Some(copy)
     }
 
-    /// Returns the tailroom.
     fn tailroom(&self) -> usize {
         let last = self.last();
         let view = self.view(last);

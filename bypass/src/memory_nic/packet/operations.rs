@@ -234,8 +234,8 @@ impl Packet for MemoryPacket {
 
     fn untag(&mut self) -> Option<u16> {
         let mut tag = [0; TAG];
-        let behind = self.segments().flatten().skip(ADDRESSES);
-        tag.iter_mut().zip(behind).for_each(|(to, from)| *to = *from);
+        let rest = self.segments().flatten().skip(ADDRESSES);
+        tag.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
         let [a, b, c, d] = tag;
         if u16::from_be_bytes([a, b]) != VLAN_TAG || self.len() < ADDRESSES + TAG {
             return None;

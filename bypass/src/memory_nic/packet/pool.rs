@@ -35,7 +35,7 @@ pub(in crate::memory_nic) struct Pool {
     allocation: NonNull<u8>,
     layout: Layout,
     stride: usize,
-    /// Bytes behind the headroom of each buffer.
+    /// Bytes after the headroom of each buffer.
     data_room: usize,
     capacity: usize,
     free: FreeList,
@@ -54,7 +54,7 @@ unsafe impl Send for PoolHandle {}
 unsafe impl Sync for PoolHandle {}
 
 impl PoolHandle {
-    /// Creates a pool of `capacity` buffers with `data_room` bytes behind the headroom of each.
+    /// Creates a pool of `capacity` buffers with `data_room` bytes after the headroom of each.
     ///
     /// # Panics
     /// If `capacity` is 0, or the number or length of the buffers exceeds 32 bits or the address space.
@@ -98,7 +98,6 @@ impl PoolHandle {
         unsafe { self.0.as_ref() }
     }
 
-    /// Takes a free slot.
     #[inline]
     pub(in crate::memory_nic) fn take(&self) -> Option<NonNull<Slot>> {
         // SAFETY: the pool lives as long as its handle.
@@ -129,7 +128,7 @@ impl Pool {
         &self.links[index as usize]
     }
 
-    /// Takes a free slot, with an empty view behind the headroom.
+    /// Takes a free slot, with an empty view after the headroom.
     ///
     /// # Safety
     /// The pool is alive: the caller holds its handle or one of its slots.

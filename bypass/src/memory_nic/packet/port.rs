@@ -70,13 +70,11 @@ impl Port {
         self.0 >> REQUEST_SHIFT
     }
 
-    /// Returns whether there is a request.
     #[inline]
     pub(in crate::memory_nic) fn has_request(self) -> bool {
         self.0 & REQUESTS != 0
     }
 
-    /// Returns whether a checksum is requested.
     pub(in crate::memory_nic) fn requests_checksum(self) -> bool {
         self.0 & (IPV4_GOOD << REQUEST_SHIFT | REQUEST_L4_CHECKSUM) != 0
     }

@@ -211,7 +211,7 @@ fn truncated_frame_is_a_prefix() {
 }
 
 #[test]
-fn held_frame_arrives_behind_the_frames_that_overtake_it() {
+fn held_frame_arrives_after_the_frames_that_overtake_it() {
     let mut bed = bed(Impairments { delay: ms(1), ..Impairments::default() });
     let hold = Reordering { chance: 1.0, frames: 2, within: ms(50) };
     bed.link.impair(End::A, Impairments { reordering: hold, ..Impairments::default() });

@@ -24,7 +24,6 @@ pub(super) enum Fallback {
 
 /// Selection of the frames to redirect.
 pub(super) enum Selection<'a> {
-    /// All frames.
     All,
     /// A part of the frames. The others are counted in the array `passed`.
     Some {
@@ -44,7 +43,6 @@ pub(super) enum Frames<'a> {
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,
-        /// Ports of the keys.
         ports: BTreeSet<u16>,
         /// TCP ports that the map contains as [`ANY_PORT`].
         outgoing: Option<RangeInclusive<u16>>,
@@ -95,7 +93,7 @@ struct Exits {
 }
 
 /// Assembles the program, which redirects selected frames through the map `sockets`. All others, those with VLAN tags
-/// included, pass to the kernel. The function `vlan_tag` of the kernel shows tags that are beside the frames.
+/// included, pass to the kernel. The function `vlan_tag` of the kernel shows tags that are not in the frames.
 pub(super) fn assemble(
     selection: &Selection,
     sockets: &OwnedFd,

@@ -16,11 +16,11 @@ fn addresses() -> Vec<IpAddr> {
 
 /// Loads the program for port 7 of both protocols and addresses, port 80 of IPv4, and outgoing ports from 61000 on.
 fn load() -> Option<(EndpointSet, OwnedFd, OwnedFd)> {
-    load_beside(0)
+    load_next_to(0)
 }
 
 /// Loads the program with that many further ports, which are too many to be compared one by one.
-fn load_beside(further: u16) -> Option<(EndpointSet, OwnedFd, OwnedFd)> {
+fn load_next_to(further: u16) -> Option<(EndpointSet, OwnedFd, OwnedFd)> {
     let parse = |all: &[&str]| all.iter().map(|address| address.parse().unwrap()).collect();
     let mut endpoints = Endpoints {
         tcp: parse(&["0.0.0.0:7", "[::]:7", "203.0.113.7:80", "203.0.113.8:81"]),
@@ -128,7 +128,7 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, u32)> {
 #[test]
 fn frames_of_endpoints_are_redirected_and_others_pass() {
     for further in [0, 100] {
-        let Some((_set, program, _)) = load_beside(further) else { return };
+        let Some((_set, program, _)) = load_next_to(further) else { return };
         for (name, frame, expected) in corpus() {
             // The key of all outgoing ports has port 0, from which no host sends.
             let expected = if name == "port 0" && further > 0 { REDIRECTED } else { expected };

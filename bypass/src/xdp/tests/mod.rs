@@ -15,12 +15,12 @@ fn addresses() -> Vec<IpAddr> {
     ["10.0.0.5", "203.0.113.7", "fd00::5", "2001:db8::1:ff00:7"].map(|ip| ip.parse().unwrap()).into()
 }
 
-/// Loads the program for addresses, or prints why it cannot be loaded here.
+/// Loads the program for addresses, or prints the error.
 fn load(addresses: &[IpAddr]) -> Option<OwnedFd> {
     load_with_counter(Frames::Addresses(addresses)).map(|(program, _)| program)
 }
 
-/// Loads a program with its counter, or prints why it cannot be loaded here.
+/// Loads a program with its counter, or prints the error.
 fn load_with_counter(frames: Frames) -> Option<(OwnedFd, OwnedFd)> {
     let sockets = match sys::create_xsk_map(4) {
         Ok(map) => map,

@@ -100,7 +100,6 @@ where
     joined.expect("the client does not panic")
 }
 
-/// Runs on an ideal link.
 pub fn run_ideal<S, C, F>(server: impl FnOnce() -> S + 'static, client: impl FnOnce() -> C + 'static) -> F
 where
     S: Future<Output = ()> + 'static,

@@ -36,7 +36,7 @@ fn panic_resets_the_connections_of_its_task_only() {
 }
 
 #[test]
-fn stream_beside_a_panicking_future_is_reset() {
+fn stream_of_a_panicking_task_is_reset() {
     // The stream is not held by the future that panics, but dropped with the task.
     async fn serve_one(stream: TcpStream) {
         let holder = async {

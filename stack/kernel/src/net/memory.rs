@@ -21,7 +21,6 @@ pub(super) struct Memory {
     pool: BufferPool,
     rx: Option<Buffer>,
     tx: Option<Buffer>,
-    /// Connections that wait for a block.
     waiting: Vec<ConnId>,
     compacted: Option<Instant>,
 }

@@ -25,7 +25,7 @@ fn peer_reset_ends_only_its_connection() {
         vanish(stream);
     }
     turn_until(&mut worker, "resets seen", |worker| worker.service().closed.len() == 50);
-    assert!(worker.service().closed.iter().all(|&why| why == CloseReason::Reset));
+    assert!(worker.service().closed.iter().all(|&reason| reason == CloseReason::Reset));
     staying.write_all(b"still here").unwrap();
     turn_until(&mut worker, "reply sent", |worker| worker.summary().tx_bytes >= 10);
     let mut reply = [0; 10];
@@ -81,8 +81,8 @@ impl Service for Executioner {
         self.events_after_the_end += 1;
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), why: CloseReason) {
-        assert_eq!(why, CloseReason::Aborted);
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), reason: CloseReason) {
+        assert_eq!(reason, CloseReason::Aborted);
         Self::check_nothing_happens(net, conn);
         self.opened.retain(|&other| other != conn);
     }
@@ -137,9 +137,9 @@ impl Service for ClosesFirst {
         self.peer_closed = true;
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (), why: CloseReason) {
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (), reason: CloseReason) {
         assert!(self.peer_closed);
-        self.closed = Some(why);
+        self.closed = Some(reason);
     }
 }
 

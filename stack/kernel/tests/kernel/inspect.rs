@@ -43,10 +43,10 @@ fn check_inspection(config: &Config) {
         assert_eq!((info.state, info.unread, info.unsent), (ConnState::Established, 0, 0));
     }
     let mut remotes: Vec<_> = all.iter().map(|info| info.remote).collect();
-    let mut ours: Vec<_> = streams.iter().map(|stream| stream.local_addr().unwrap()).collect();
+    let mut expected: Vec<_> = streams.iter().map(|stream| stream.local_addr().unwrap()).collect();
     remotes.sort();
-    ours.sort();
-    assert_eq!(remotes, ours);
+    expected.sort();
+    assert_eq!(remotes, expected);
     drop(server.finish());
 }
 

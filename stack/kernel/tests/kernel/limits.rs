@@ -91,8 +91,8 @@ impl Service for Hoarder {
         net.forward(conn, conn);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: usize, why: CloseReason) {
-        self.echo.closed.push(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: usize, reason: CloseReason) {
+        self.echo.closed.push(reason);
     }
 }
 
@@ -239,8 +239,8 @@ fn error(config: &Config, workers: usize) -> Error {
 fn taken_port_is_refused_even_if_its_owner_shares_it() {
     let taken = TcpListener::bind(local()).unwrap();
     let config = Config { listen: vec![taken.local_addr().unwrap()], ..Config::default() };
-    let (_, ours) = bind::<()>(&listening(), 2).unwrap();
-    let shared = Config { listen: ours[0].tcp_addrs(), ..Config::default() };
+    let (_, bound) = bind::<()>(&listening(), 2).unwrap();
+    let shared = Config { listen: bound[0].tcp_addrs(), ..Config::default() };
     for (config, workers) in [(&config, 1), (&config, 2), (&shared, 1), (&shared, 2)] {
         let error = error(config, workers);
         assert!(matches!(error, Error::Taken { address, .. } if address == config.listen[0]), "{error}");
@@ -249,8 +249,8 @@ fn taken_port_is_refused_even_if_its_owner_shares_it() {
     let taken = UdpSocket::bind(local()).unwrap();
     let config = Config { listen_udp: vec![taken.local_addr().unwrap()], ..Config::default() };
     assert!(matches!(error(&config, 1), Error::Taken { .. }));
-    let twice = Config { listen: vec![ours[0].tcp_addrs()[0]; 2], ..Config::default() };
-    drop(ours);
+    let twice = Config { listen: vec![bound[0].tcp_addrs()[0]; 2], ..Config::default() };
+    drop(bound);
     assert!(matches!(error(&twice, 2), Error::Taken { .. }));
 }
 

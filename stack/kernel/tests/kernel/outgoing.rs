@@ -62,8 +62,8 @@ impl Service for Client {
         }
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (u64, u32), why: CloseReason) {
-        self.closed.push(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (u64, u32), reason: CloseReason) {
+        self.closed.push(reason);
     }
 }
 

@@ -5,21 +5,21 @@ use linerate_service::{Bytes, CloseReason, ConnId, Origin, Service, Transport, W
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-/// Service that sends, when data arrive, the same text in pieces on each connection in turn, and alternates between the
+/// Service that sends, when data arrive, the same text in chunks on each connection in turn, and alternates between the
 /// ways to send. It closes all connections at the first `peer_closed`.
 #[derive(Default)]
 struct Mixer {
     conns: Vec<ConnId>,
 }
 
-const PIECES: usize = 300;
+const CHUNKS: usize = 300;
 
 fn text() -> Vec<u8> {
-    (0..PIECES).flat_map(piece).collect()
+    (0..CHUNKS).flat_map(chunk).collect()
 }
 
-fn piece(n: usize) -> Vec<u8> {
-    format!("piece {n} of some length {};", "x".repeat(n % 50)).into_bytes()
+fn chunk(n: usize) -> Vec<u8> {
+    format!("chunk {n} of some length {};", "x".repeat(n % 50)).into_bytes()
 }
 
 impl Service for Mixer {
@@ -32,20 +32,20 @@ impl Service for Mixer {
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, _: &mut ()) {
         net.consume(conn, usize::MAX);
-        for n in 0..PIECES {
-            let piece = piece(n);
+        for n in 0..CHUNKS {
+            let chunk = chunk(n);
             for &conn in &self.conns {
                 match n % 3 {
-                    0 => assert_eq!(net.write(conn, &piece), piece.len()),
-                    1 => net.send(conn, Bytes::from(piece.clone())).unwrap(),
+                    0 => assert_eq!(net.write(conn, &chunk), chunk.len()),
+                    1 => net.send(conn, Bytes::from(chunk.clone())).unwrap(),
                     _ => {
                         // Reserve more than is sent, and then exactly the rest.
-                        let half = piece.len() / 2;
-                        net.reserve(conn, 1000).unwrap()[..half].copy_from_slice(&piece[..half]);
+                        let half = chunk.len() / 2;
+                        net.reserve(conn, 1000).unwrap()[..half].copy_from_slice(&chunk[..half]);
                         net.commit(conn, half);
-                        let rest = net.reserve(conn, piece.len() - half).unwrap();
-                        rest.copy_from_slice(&piece[half..]);
-                        net.commit(conn, piece.len() - half);
+                        let rest = net.reserve(conn, chunk.len() - half).unwrap();
+                        rest.copy_from_slice(&chunk[half..]);
+                        net.commit(conn, chunk.len() - half);
                     }
                 }
             }
@@ -72,7 +72,7 @@ fn mixed_sends_on_many_connections_keep_their_order() {
     }
     let (_, summary) = server.finish();
     assert_eq!(summary.tx_bytes as usize, 5 * text().len());
-    assert!(summary.tx_frames < 5 * PIECES as u64 / 10, "pieces are combined: {} writes", summary.tx_frames);
+    assert!(summary.tx_frames < 5 * CHUNKS as u64 / 10, "chunks are combined: {} writes", summary.tx_frames);
 }
 
 /// Service that commits more than it reserved.
@@ -140,8 +140,8 @@ impl Service for Rude {
         self.peer_closed = true;
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }
 

@@ -63,7 +63,7 @@ impl Service for Chargen {
         self.fill(net, conn, sent);
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: u64, why: CloseReason) {
-        self.closed.push(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: u64, reason: CloseReason) {
+        self.closed.push(reason);
     }
 }

@@ -21,7 +21,6 @@ pub enum Action {
     Close,
     /// Replies, and closes with a lingering close.
     Linger,
-    /// Aborts.
     Abort,
     /// Aborts this connection and the last readable connection of the same burst.
     AbortTwo,
@@ -49,7 +48,6 @@ pub struct Conn {
     sent: usize,
 }
 
-/// Event counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub opened: usize,
@@ -67,7 +65,6 @@ pub struct Contract {
     remote: Option<SocketAddr>,
     /// Connections to open.
     connections: usize,
-    /// True if it is a client.
     is_client: bool,
     records: HashMap<ConnId, Record>,
     /// Connections of the last burst whose `readable` is still due.
@@ -76,7 +73,6 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// Creates a server.
     pub fn server() -> Self {
         Self::default()
     }
@@ -287,12 +283,15 @@ impl Service for Contract {
         assert!(requested.is_some_and(|at| at <= now), "timer of {conn:?} at {now:?}, requested for {requested:?}");
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Conn, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: Conn, reason: CloseReason) {
         assert!(!self.pending.contains(&conn), "closed of {conn:?} before readable");
         let record = self.records.remove(&conn).unwrap_or_else(|| panic!("closed of {conn:?}, which is not open"));
         assert_eq!((net.received(conn), net.peer_addr(conn)), (0, None));
-        assert!(why != CloseReason::Finished || record.has_peer_closed || record.is_silenced, "{conn:?} has finished");
-        assert_ne!(why, CloseReason::TimedOut, "{conn:?}: {state:?}");
+        assert!(
+            reason != CloseReason::Finished || record.has_peer_closed || record.is_silenced,
+            "{conn:?} has finished"
+        );
+        assert_ne!(reason, CloseReason::TimedOut, "{conn:?}: {state:?}");
         self.counts.closed += 1;
     }
 }

@@ -42,8 +42,8 @@ impl Service for Echo {
         net.close(conn);
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: (), reason: CloseReason) {
         assert_eq!((net.received(conn), net.send_space(conn), net.peer_addr(conn)), (0, 0, None));
-        self.closed.push(why);
+        self.closed.push(reason);
     }
 }

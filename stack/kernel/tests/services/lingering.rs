@@ -38,8 +38,8 @@ impl Service for Refuser {
         panic!("timer that the service has not set");
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: bool, why: CloseReason) {
-        self.closed.push(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, _: bool, reason: CloseReason) {
+        self.closed.push(reason);
     }
 }
 
@@ -110,7 +110,7 @@ impl Service for Refused {
         }
     }
 
-    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.closed = Some(why);
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.closed = Some(reason);
     }
 }

@@ -76,10 +76,10 @@ impl Service for Proxy {
         }
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: bool, why: CloseReason) {
-        self.closed.push(why);
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, _: bool, reason: CloseReason) {
+        self.closed.push(reason);
         if let Some(other) = self.pairs.remove(&conn)
-            && why != CloseReason::Finished
+            && reason != CloseReason::Finished
         {
             net.abort(other);
         }

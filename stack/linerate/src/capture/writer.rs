@@ -24,16 +24,14 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// Reason why a capture cannot start.
+/// Reason that a capture cannot start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Error {
-    /// The file cannot be created.
     #[error("`capture` {}: {source}: give a file that can be written", path.display())]
     Create { path: PathBuf, source: io::Error },
-    /// The filter is invalid.
     #[error("`capture.filter` '{words}': {message}: see the manual page pcap-filter(7)")]
     Filter { words: String, message: String },
-    /// The thread cannot be started.
     #[error("`capture`: cannot start a thread: {0}: raise the limit of threads")]
     Spawn(io::Error),
 }

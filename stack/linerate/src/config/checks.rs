@@ -62,7 +62,7 @@ pub(super) fn bits(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
-/// Returns the reason why `own` is not the address of a host on a link, if it is not.
+/// Returns the reason that `own` is not the address of a host on a link, if it is not.
 pub(super) fn host_fault(own: &IpCidr) -> Option<&'static str> {
     match own.address() {
         ip if ip.is_loopback() => Some("a loopback address, which only kernel sockets reach"),

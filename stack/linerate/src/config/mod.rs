@@ -84,7 +84,7 @@ pub struct NetConfig {
     #[cfg_attr(feature = "clap", arg(long, value_name = "LIST", help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub cores: Option<CoreList>,
-    /// Threading of services: inline, on the threads of their workers; or split, on a separate thread beside each
+    /// Threading of services: inline, on the threads of their workers; or split, on a separate thread next to each
     /// worker, so that a computing service does not delay connections
     #[cfg_attr(
         feature = "clap",

@@ -30,12 +30,10 @@ pub type Close = Box<dyn FnOnce() -> Summary>;
 
 /// An open network.
 pub enum Port {
-    /// Kernel sockets.
     Kernel(kernel::Port),
     /// The stack on a DPDK port, and its listening addresses.
     #[cfg(feature = "dpdk")]
     Stack(Box<stack::Port>, Vec<SocketAddr>),
-    /// An RDMA device.
     #[cfg(feature = "rdma")]
     Rdma(Box<rdma::Port>),
 }

@@ -3,9 +3,9 @@
 use super::Job;
 use crate::config::Listen;
 use crate::config::NetConfig;
+use crate::cores::Topology;
 use crate::error::Error;
 use crate::run_context::Device;
-use crate::topology::Topology;
 use linerate_bypass::arena::{Arena, ArenaError};
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma::provider::Provider;
@@ -87,7 +87,6 @@ impl Port {
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers, near })
     }
 
-    /// Returns the device.
     pub fn device(&self) -> Device {
         self.device.clone()
     }

@@ -99,11 +99,11 @@ fn wait_for_bytes_that_do_not_arrive_ends() {
 }
 
 #[test]
-fn line_may_arrive_in_any_pieces() {
+fn line_may_arrive_in_any_chunks() {
     let mut sim = Simulation::new(&[PORT], |_| Sum);
     let conn = sim.connect(PORT);
-    for piece in ["1", "2\r", "\n3", "\n-4\n5\n", "6"] {
-        sim.send(conn, piece.as_bytes());
+    for chunk in ["1", "2\r", "\n3", "\n-4\n5\n", "6"] {
+        sim.send(conn, chunk.as_bytes());
         sim.run_for(Duration::from_millis(10));
     }
     assert_eq!(sim.received(conn), b"12\n15\n11\n16\n");

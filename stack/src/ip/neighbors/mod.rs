@@ -55,10 +55,8 @@ const TRIES: u8 = 3;
 /// Time for which a confirmed neighbour is reachable, unless routers advertise another (RFC 4861 §10: REACHABLE_TIME).
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// The address is known.
     Known(MacAddr),
     /// The address is known but needs confirmation: send the solicitation.
     Confirm(MacAddr, Solicitation),
@@ -145,7 +143,6 @@ impl Hash for Key {
 
 /// Limits and times of one address family.
 struct Family {
-    /// Number of entries.
     entries: usize,
     /// Number of entries with `used: None`.
     unused: usize,
@@ -233,7 +230,6 @@ impl<P> Neighbors<P> {
         self.gateways = gateways;
     }
 
-    /// Returns the address of `ip`, if it is known.
     pub fn known(&self, ip: IpAddr) -> Option<MacAddr> {
         self.entries.get(&Key(ip)).and_then(|entry| entry.mac)
     }

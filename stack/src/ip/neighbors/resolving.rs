@@ -9,7 +9,6 @@ use hashbrown::HashMap;
 use linerate_service::time::{Duration, Instant};
 use std::net::IpAddr;
 
-/// Maximum neighbours.
 const MAX: usize = 4096;
 /// Burst of other messages that are forwarded after a quiet period: a fraction of the mailbox of a busy worker.
 const BURST: u32 = 256;

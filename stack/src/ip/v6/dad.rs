@@ -36,7 +36,6 @@ pub(crate) struct DadProbes {
 pub(crate) enum Step {
     /// No message is due.
     Wait,
-    /// A probe is due.
     Probe,
     /// No conflict was found.
     Done,

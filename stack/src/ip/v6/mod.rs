@@ -60,7 +60,6 @@ impl Ipv6Control {
         Some(Ipv6Control { dad, slaac, listener: MldListener::new(seed("listener")), link_up: false, due: Some(now) })
     }
 
-    /// Sets the link state.
     pub fn set_link(&mut self, up: bool, now: Instant) {
         if self.link_up == up {
             return;

@@ -45,7 +45,7 @@ pub(crate) struct Advertisement<'a> {
 /// Prefix information option (RFC 4861 §4.6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefix {
-    /// Prefix with zero bits behind it.
+    /// Prefix with zero bits after it.
     pub bits: u128,
     pub len: u8,
     /// On-link flag.
@@ -219,7 +219,6 @@ pub(crate) mod tests {
         option
     }
 
-    /// Returns an MTU option.
     pub fn mtu(mtu: u32) -> Vec<u8> {
         let mut option = vec![5, 1, 0, 0];
         option.extend_from_slice(&mtu.to_be_bytes());

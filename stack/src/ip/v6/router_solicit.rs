@@ -19,7 +19,6 @@ pub(super) struct Solicitation {
     at: Option<Instant>,
     /// Solicitations since the start.
     sent: u8,
-    /// Current interval.
     interval: Duration,
     /// Time of the last solicitation, of this or an earlier start.
     last: Option<Instant>,
@@ -67,7 +66,6 @@ impl Solicitation {
         self.sent == FIRST + 1 && !self.answered
     }
 
-    /// Returns the time of the next solicitation.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.at
     }

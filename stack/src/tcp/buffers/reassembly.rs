@@ -5,16 +5,16 @@ use crate::wire::tcp::seq::Seq;
 use linerate_bypass::Packet;
 use std::collections::VecDeque;
 
-/// Maximum payload that is copied to the preceding piece, so that it pins no packet of its own.
+/// Maximum payload that is copied to the preceding chunk, so that it pins no packet of its own.
 const SHORT: usize = 256;
 
-/// Number of held pieces at which short ones are copied.
+/// Number of held chunks at which short ones are copied.
 const COPY_FROM: usize = 16;
 
-/// Number of pieces for which an empty queue keeps memory.
+/// Number of chunks for which an empty queue keeps memory.
 const RETAINED_CAPACITY: usize = 64;
 
-/// Piece of the stream in the single-mbuf packet that carried it. The packet contains payload only.
+/// Chunk of the stream in the single-mbuf packet that carried it. The packet contains payload only.
 struct Held<P> {
     seq: Seq,
     packet: P,
@@ -30,7 +30,7 @@ struct Run {
 /// Data beyond the first gap, in order and without overlap.
 pub(crate) struct Reassembly<P> {
     held: VecDeque<Held<P>>,
-    /// Contiguous ranges that the pieces form, in order.
+    /// Contiguous ranges that the chunks form, in order.
     runs: Vec<Run>,
     /// Bytes held.
     bytes: usize,
@@ -46,16 +46,14 @@ pub(crate) struct Reassembly<P> {
     has_more: bool,
 }
 
-/// Result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The piece, or part of it, is held.
+    /// The chunk, or part of it, is held.
     Held,
-    /// The piece was short, and was copied to the preceding piece.
+    /// The chunk was short, and was copied to the preceding chunk.
     Copied,
-    /// All of the piece was held already.
+    /// All of the chunk was held already.
     Duplicate,
-    /// The queue is full.
     Full,
 }
 
@@ -179,7 +177,7 @@ impl<P: Packet> Reassembly<P> {
         if self.held.len() >= limit && !covers {
             return Inserted::Full;
         }
-        // Pieces that the packet covers completely are removed; at a piece covered in part the packet is trimmed.
+        // Chunks that the packet covers completely are removed; at a chunk covered in part the packet is trimmed.
         while let Some(next) = self.held.get(at) {
             let next_end = next.seq + next.packet.len() as u32;
             if !end.after(next.seq) {
@@ -277,7 +275,7 @@ impl<P: Packet> Reassembly<P> {
         n
     }
 
-    /// Takes the piece that continues the stream at `next`, trimmed to new data, and its length. Pieces before `next`
+    /// Takes the chunk that continues the stream at `next`, trimmed to new data, and its length. Chunks before `next`
     /// are dropped.
     pub fn take(&mut self, next: Seq) -> Option<(P, u32)> {
         loop {
@@ -310,7 +308,7 @@ impl<P: Packet> Reassembly<P> {
         }
     }
 
-    /// Panics unless the pieces are in order, without overlap, between `next` and `edge`, and form the runs.
+    /// Panics unless the chunks are in order, without overlap, between `next` and `edge`, and form the runs.
     pub fn assert_in_order(&self, next: Seq, edge: Seq) {
         let mut at = next;
         let mut runs = Vec::new();
@@ -361,12 +359,12 @@ mod tests {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         for seq in [5500, 6500, 7500, 8500] {
-            let piece = packet(&mut nic, seq, 500);
-            assert_eq!(reassembly.insert(Seq(seq), piece, 100), Inserted::Held);
+            let chunk = packet(&mut nic, seq, 500);
+            assert_eq!(reassembly.insert(Seq(seq), chunk, 100), Inserted::Held);
         }
         assert_eq!(blocks(&reassembly), [(8500, 9000), (7500, 8000), (6500, 7000), (5500, 6000)]);
-        let piece = packet(&mut nic, 6000, 500);
-        reassembly.insert(Seq(6000), piece, 100);
+        let chunk = packet(&mut nic, 6000, 500);
+        reassembly.insert(Seq(6000), chunk, 100);
         assert_eq!(blocks(&reassembly), [(5500, 7000), (8500, 9000), (7500, 8000)]);
     }
 
@@ -376,15 +374,15 @@ mod tests {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         for seq in [10, 30, 50] {
-            let piece = packet(&mut nic, seq, 5);
-            assert_eq!(reassembly.insert(Seq(seq), piece, 3), Inserted::Held);
+            let chunk = packet(&mut nic, seq, 5);
+            assert_eq!(reassembly.insert(Seq(seq), chunk, 3), Inserted::Held);
         }
         // The limit may decrease, because more data waits in order.
-        let piece = packet(&mut nic, 8, 10);
-        assert_eq!(reassembly.insert(Seq(8), piece, 1), Inserted::Held);
+        let chunk = packet(&mut nic, 8, 10);
+        assert_eq!(reassembly.insert(Seq(8), chunk, 1), Inserted::Held);
         assert_eq!(reassembly.packets(), 3);
-        let piece = packet(&mut nic, 28, 2);
-        assert_eq!(reassembly.insert(Seq(28), piece, 1), Inserted::Full);
+        let chunk = packet(&mut nic, 28, 2);
+        assert_eq!(reassembly.insert(Seq(28), chunk, 1), Inserted::Full);
         assert_eq!(blocks(&reassembly), [(8, 18), (50, 55), (30, 35)]);
         for (from, len) in [(8, 10), (30, 5), (50, 5)] {
             assert_eq!(reassembly.take(Seq(from)).map(|(_, len)| len), Some(len));
@@ -396,9 +394,9 @@ mod tests {
         let (mut nic, _) = Link::pair(LinkConfig::default());
         let mut reassembly = Reassembly::new();
         for i in 0..10 {
-            let piece = packet(&mut nic, 2 * i, 1);
+            let chunk = packet(&mut nic, 2 * i, 1);
             let expected = if i < 4 { Inserted::Held } else { Inserted::Full };
-            assert_eq!(reassembly.insert(Seq(2 * i), piece, 4), expected);
+            assert_eq!(reassembly.insert(Seq(2 * i), chunk, 4), expected);
         }
         assert_eq!(reassembly.packets(), 4);
         reassembly.clear();
@@ -419,12 +417,12 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_are_delivered_once_and_in_order(
-            pieces in prop::collection::vec((0..400u32, 1..60u32), 1..80), base: u32
+            chunks in prop::collection::vec((0..400u32, 1..60u32), 1..80), base: u32
         ) {
             let (mut nic, _) = Link::pair(LinkConfig::default());
             let mut reassembly = Reassembly::new();
             let mut there = [false; 500];
-            for (at, len) in pieces {
+            for (at, len) in chunks {
                 let new = (at..at + len).any(|i| !there[i as usize]);
                 let inserted = reassembly.insert(Seq(base) + at, packet(&mut nic, at, len), usize::MAX);
                 prop_assert_eq!(matches!(inserted, Inserted::Held | Inserted::Copied), new);
@@ -445,9 +443,9 @@ mod tests {
             let mut next = 0;
             while next < 500 {
                 match reassembly.take(Seq(base) + next) {
-                    Some((piece, len)) => {
-                        prop_assert_eq!(piece.len() as u32, len);
-                        for (i, byte) in piece.data().iter().enumerate() {
+                    Some((chunk, len)) => {
+                        prop_assert_eq!(chunk.len() as u32, len);
+                        for (i, byte) in chunk.data().iter().enumerate() {
                             let at = next + i as u32;
                             prop_assert!(there[at as usize]);
                             prop_assert_eq!(u32::from(*byte), at % 251);

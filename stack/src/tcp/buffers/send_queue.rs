@@ -7,14 +7,14 @@ use crate::wire::tcp::seq::Seq;
 use linerate_bypass::{Nic, Packet};
 use linerate_service::{Bytes, Memory};
 
-/// Maximum pieces in one frame: enough for 64 KB in segments of an ordinary link.
-const MAX_PIECES: usize = 48;
+/// Maximum chunks in one frame: enough for 64 KB in segments of an ordinary link.
+const MAX_CHUNKS: usize = 48;
 
-/// Bytes of a piece on the heap: few allocations, and each is freed soon after the peer reads again.
-const HEAP_PIECE: usize = 16 << 10;
+/// Bytes of a chunk on the heap: few allocations, and each is freed soon after the peer reads again.
+const HEAP_CHUNK: usize = 16 << 10;
 
 /// Contiguous part of the stream in one of two places.
-struct Piece<P> {
+struct Chunk<P> {
     seq: Seq,
     len: u32,
     /// Packet that was never sent. Headers can be prepended in place.
@@ -22,23 +22,23 @@ struct Piece<P> {
     /// Memory that is kept until it is acknowledged, and that a port may be reading: the memory of a packet that was
     /// sent or is shared, or memory outside of packets.
     retained: Option<Bytes>,
-    /// True if the piece holds a packet of the port: in `packet`, or as the memory of `retained`.
+    /// True if the chunk holds a packet of the port: in `packet`, or as the memory of `retained`.
     holds_mbuf: bool,
 }
 
-impl<P: Packet> Piece<P> {
+impl<P: Packet> Chunk<P> {
     #[inline]
     fn end(&self) -> Seq {
         self.seq + self.len
     }
 
-    /// Returns the packets that the piece holds: one, or none if the memory is not a port's.
+    /// Returns the packets that the chunk holds: one, or none if the memory is not a port's.
     #[inline]
     fn packets(&self) -> usize {
         usize::from(self.holds_mbuf)
     }
 
-    /// Returns the bytes of the piece on the heap. Memory that devices can access is not counted: it belongs to a store
+    /// Returns the bytes of the chunk on the heap. Memory that devices can access is not counted: it belongs to a store
     /// of the service.
     fn heap_bytes(&self) -> usize {
         match &self.retained {
@@ -47,7 +47,7 @@ impl<P: Packet> Piece<P> {
         }
     }
 
-    /// Returns the memory that the piece holds.
+    /// Returns the memory that the chunk holds.
     #[inline]
     fn held(&self) -> MbufsHeld {
         let packets = self.packets();
@@ -62,118 +62,117 @@ impl<P: Packet> Piece<P> {
     }
 }
 
-/// Stream from SND.UNA to the last byte queued, in pieces.
+/// Stream from SND.UNA to the last byte queued, in chunks.
 pub(crate) struct SendQueue<P> {
-    pieces: Queue<Piece<P>>,
-    /// Index of the first piece that was not sent completely.
+    chunks: Queue<Chunk<P>>,
+    /// Index of the first chunk that was not sent completely.
     unsent: usize,
 }
 
 impl<P: Packet> SendQueue<P> {
     pub fn new() -> Self {
-        SendQueue { pieces: Queue::new(), unsent: 0 }
+        SendQueue { chunks: Queue::new(), unsent: 0 }
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.chunks.is_empty()
     }
 
-    /// Returns the number of pieces. Each takes a descriptor, however short it is.
+    /// Returns the number of chunks. Each takes a descriptor, however short it is.
     #[inline]
-    pub fn pieces(&self) -> usize {
-        self.pieces.len()
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
     }
 
     /// Returns the packets held. Each pins an mbuf of the port, however little of it is to be sent.
     pub fn packets(&self) -> usize {
-        self.pieces.iter().map(Piece::packets).sum()
+        self.chunks.iter().map(Chunk::packets).sum()
     }
 
     /// Returns the bytes in the packets held.
     pub fn packet_bytes(&self) -> usize {
-        self.pieces.iter().filter(|piece| piece.holds_mbuf).map(|piece| piece.len as usize).sum()
+        self.chunks.iter().filter(|chunk| chunk.holds_mbuf).map(|chunk| chunk.len as usize).sum()
     }
 
-    /// Returns the bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.pieces.iter().map(Piece::heap_bytes).sum()
+        self.chunks.iter().map(Chunk::heap_bytes).sum()
     }
 
     pub fn clear(&mut self) {
-        self.pieces.clear();
+        self.chunks.clear();
         self.unsent = 0;
     }
 
-    /// Returns the number of pieces for which memory is allocated.
+    /// Returns the number of chunks for which memory is allocated.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.pieces.capacity()
+        self.chunks.capacity()
     }
 
-    /// Frees memory for more than `most` pieces.
+    /// Frees memory for more than `most` chunks.
     pub fn shrink_to(&mut self, most: usize) {
-        self.pieces.shrink_to(most);
+        self.chunks.shrink_to(most);
     }
 
-    /// Appends `bytes` to the last piece if it is in a packet that was never sent, has room, and stays within `most`
+    /// Appends `bytes` to the last chunk if it is in a packet that was never sent, has room, and stays within `most`
     /// bytes. Returns whether it did.
     pub fn append_copy(&mut self, bytes: &[u8], most: usize) -> bool {
-        let Some(piece) = self.pieces.back_mut() else { return false };
-        let Some(packet) = &mut piece.packet else { return false };
-        if piece.len as usize + bytes.len() > most {
+        let Some(chunk) = self.chunks.back_mut() else { return false };
+        let Some(packet) = &mut chunk.packet else { return false };
+        if chunk.len as usize + bytes.len() > most {
             return false;
         }
         let Some(space) = packet.append(bytes.len()) else { return false };
         space.copy_from_slice(bytes);
-        piece.len += bytes.len() as u32;
+        chunk.len += bytes.len() as u32;
         true
     }
 
-    /// Copies data in packets of the port to the heap, in pieces of up to [`HEAP_PIECE`] bytes. Other data stays in
+    /// Copies data in packets of the port to the heap, in chunks of up to [`HEAP_CHUNK`] bytes. Other data stays in
     /// place, because a queue that grows while its peer does not read is moved repeatedly. `nxt` is SND.NXT. Returns
-    /// the bytes copied, including bytes on the heap that became part of longer pieces.
+    /// the bytes copied, including bytes on the heap that became part of longer chunks.
     pub fn move_to_heap(&mut self, nxt: Seq) -> usize {
         if self.packets() == 0 {
             return 0;
         }
         let mut copied = 0;
-        let mut pieces = std::mem::replace(&mut self.pieces, Queue::new());
+        let mut chunks = std::mem::replace(&mut self.chunks, Queue::new());
         let (mut copy, mut begin) = (Vec::new(), None);
-        while let Some(piece) = pieces.pop_front() {
-            if piece.packets() == 0 {
+        while let Some(chunk) = chunks.pop_front() {
+            if chunk.packets() == 0 {
                 copied += self.push_copy(begin.take(), &mut copy);
-                self.pieces.push_back(piece);
+                self.chunks.push_back(chunk);
                 continue;
             }
-            let mut seq = piece.seq;
-            let mut bytes = piece.bytes().unwrap_or_default();
+            let mut seq = chunk.seq;
+            let mut bytes = chunk.bytes().unwrap_or_default();
             while !bytes.is_empty() {
                 begin.get_or_insert(seq);
-                let (part, rest) = bytes.split_at(bytes.len().min(HEAP_PIECE - copy.len()));
+                let (part, rest) = bytes.split_at(bytes.len().min(HEAP_CHUNK - copy.len()));
                 copy.extend_from_slice(part);
                 seq += part.len() as u32;
                 bytes = rest;
-                if copy.len() == HEAP_PIECE {
+                if copy.len() == HEAP_CHUNK {
                     copied += self.push_copy(begin.take(), &mut copy);
                 }
             }
         }
         copied += self.push_copy(begin, &mut copy);
-        self.unsent = self.pieces.partition_point(|piece| !piece.end().after(nxt));
+        self.unsent = self.chunks.partition_point(|chunk| !chunk.end().after(nxt));
         copied
     }
 
-    /// Moves `copy`, the data at `begin`, to the end of the queue. Shorter heap pieces in front of it are merged, which
-    /// bounds the number of pieces and the copies of a byte. Returns the bytes copied.
+    /// Moves `copy`, the data at `begin`, to the end of the queue. Shorter heap chunks in front of it are merged, which
+    /// bounds the number of chunks and the copies of a byte. Returns the bytes copied.
     fn push_copy(&mut self, begin: Option<Seq>, copy: &mut Vec<u8>) -> usize {
         let Some(mut seq) = begin else { return 0 };
         let mut copied = copy.len();
-        while let Some(last) = self.pieces.back()
+        while let Some(last) = self.chunks.back()
             && last.packets() == 0
             && (last.len as usize) < copy.len()
-            && last.len as usize + copy.len() <= HEAP_PIECE
-            && let Some(last) = self.pieces.pop_back()
+            && last.len as usize + copy.len() <= HEAP_CHUNK
+            && let Some(last) = self.chunks.pop_back()
         {
             seq = last.seq;
             copied += last.len as usize;
@@ -182,7 +181,7 @@ impl<P: Packet> SendQueue<P> {
         copy.shrink_to_fit();
         let bytes = Bytes::from(std::mem::take(copy));
         let len = bytes.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: None, retained: Some(bytes), holds_mbuf: false });
+        self.chunks.push_back(Chunk { seq, len, packet: None, retained: Some(bytes), holds_mbuf: false });
         copied
     }
 
@@ -190,51 +189,51 @@ impl<P: Packet> SendQueue<P> {
     #[inline(always)]
     pub fn push_packet(&mut self, seq: Seq, packet: P) {
         let len = packet.len() as u32;
-        self.pieces.push_back(Piece { seq, len, packet: Some(packet), retained: None, holds_mbuf: true });
+        self.chunks.push_back(Chunk { seq, len, packet: Some(packet), retained: None, holds_mbuf: true });
     }
 
     /// Queues `bytes` at `seq`, the end of the queue. Returns the memory added.
     #[inline]
     pub fn push_bytes(&mut self, seq: Seq, bytes: Bytes) -> MbufsHeld {
         let holds_mbuf = bytes.is_pooled();
-        let piece = Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf };
-        let held = piece.held();
-        self.pieces.push_back(piece);
+        let chunk = Chunk { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf };
+        let held = chunk.held();
+        self.chunks.push_back(chunk);
         held
     }
 
-    /// Extends the last piece by up to `max` bytes if none of it was sent, it has room, and it stays within `most`
+    /// Extends the last chunk by up to `max` bytes if none of it was sent, it has room, and it stays within `most`
     /// bytes. Returns the number of bytes. [`trim`](Self::trim) returns unused bytes.
     pub fn extend(&mut self, max: usize, most: usize) -> usize {
-        let Some(piece) = self.pieces.back_mut() else { return 0 };
-        let Some(packet) = &mut piece.packet else { return 0 };
-        let n = max.min(most.saturating_sub(piece.len as usize));
+        let Some(chunk) = self.chunks.back_mut() else { return 0 };
+        let Some(packet) = &mut chunk.packet else { return 0 };
+        let n = max.min(most.saturating_sub(chunk.len as usize));
         if n == 0 || packet.append(n).is_none() {
             return 0;
         }
-        piece.len += n as u32;
+        chunk.len += n as u32;
         n
     }
 
     /// Returns the last `n` bytes, added by [`extend`](Self::extend).
     pub fn end_mut(&mut self, n: usize) -> Option<&mut [u8]> {
-        let data = self.pieces.back_mut()?.packet.as_mut()?.data_mut()?;
+        let data = self.chunks.back_mut()?.packet.as_mut()?.data_mut()?;
         let at = data.len().checked_sub(n).filter(|_| n > 0)?;
         data.get_mut(at..)
     }
 
-    /// Removes `n` bytes from the end of the last piece, which was never sent. Returns the packets released.
+    /// Removes `n` bytes from the end of the last chunk, which was never sent. Returns the packets released.
     pub fn trim(&mut self, n: u32) -> usize {
-        let Some(piece) = self.pieces.back_mut() else { return 0 };
-        if let Some(packet) = &mut piece.packet
+        let Some(chunk) = self.chunks.back_mut() else { return 0 };
+        if let Some(packet) = &mut chunk.packet
             && packet.trim(n as usize)
         {
-            piece.len -= n;
+            chunk.len -= n;
         }
-        if piece.len == 0 {
-            let packets = piece.packets();
-            self.pieces.pop_back();
-            self.unsent = self.unsent.min(self.pieces.len());
+        if chunk.len == 0 {
+            let packets = chunk.packets();
+            self.chunks.pop_back();
+            self.unsent = self.unsent.min(self.chunks.len());
             return packets;
         }
         0
@@ -244,7 +243,7 @@ impl<P: Packet> SendQueue<P> {
     #[inline]
     pub fn acknowledge(&mut self, una: Seq) -> MbufsHeld {
         let (mut packets, mut heap_bytes) = (0, 0);
-        while let Some(first) = self.pieces.front()
+        while let Some(first) = self.chunks.front()
             && !first.end().after(una)
         {
             if first.holds_mbuf {
@@ -252,84 +251,84 @@ impl<P: Packet> SendQueue<P> {
             } else {
                 heap_bytes += first.heap_bytes();
             }
-            self.pieces.pop_front();
+            self.chunks.pop_front();
             self.unsent = self.unsent.saturating_sub(1);
         }
         MbufsHeld { all: packets, queued: packets, heap_bytes }
     }
 
-    /// Returns the begin and end of the queue, or `None` if it is empty. Panics unless the pieces are contiguous.
+    /// Returns the begin and end of the queue, or `None` if it is empty. Panics unless the chunks are contiguous.
     pub fn assert_contiguous(&self) -> Option<(Seq, Seq)> {
-        for (piece, next) in self.pieces.iter().zip(self.pieces.iter().skip(1)) {
-            assert_eq!(piece.end(), next.seq, "a gap in the send queue");
+        for (chunk, next) in self.chunks.iter().zip(self.chunks.iter().skip(1)) {
+            assert_eq!(chunk.end(), next.seq, "a gap in the send queue");
         }
-        for piece in self.pieces.iter() {
-            let lens = (piece.packet.as_ref().map(Packet::len), piece.retained.as_ref().map(|bytes| bytes.len()));
-            let is_stored_once = matches!(lens, (Some(len), None) | (None, Some(len)) if len == piece.len as usize);
-            assert!(is_stored_once, "a piece of {} bytes of the send queue has {lens:?}", piece.len);
+        for chunk in self.chunks.iter() {
+            let lens = (chunk.packet.as_ref().map(Packet::len), chunk.retained.as_ref().map(|bytes| bytes.len()));
+            let is_stored_once = matches!(lens, (Some(len), None) | (None, Some(len)) if len == chunk.len as usize);
+            assert!(is_stored_once, "a chunk of {} bytes of the send queue has {lens:?}", chunk.len);
         }
-        Some((self.pieces.front()?.seq, self.pieces.back()?.end()))
+        Some((self.chunks.front()?.seq, self.chunks.back()?.end()))
     }
 
     /// Returns the part of the `max` bytes at `seq` that fits into one frame: ports limit the number of mbufs in a
     /// chain.
     #[inline]
     pub fn span(&self, seq: Seq, max: u32) -> u32 {
-        if self.pieces.len() <= MAX_PIECES {
+        if self.chunks.len() <= MAX_CHUNKS {
             return max;
         }
         let first = self.find(seq);
-        match self.pieces.get(first + MAX_PIECES) {
+        match self.chunks.get(first + MAX_CHUNKS) {
             Some(beyond) => max.min(beyond.seq - seq),
             None => max,
         }
     }
 
-    /// Returns the bytes from `seq` to the end of its piece.
-    pub fn piece_left(&self, seq: Seq) -> u32 {
-        self.pieces.get(self.find(seq)).map_or(0, |piece| piece.end() - seq)
+    /// Returns the bytes from `seq` to the end of its chunk.
+    pub fn chunk_left(&self, seq: Seq) -> u32 {
+        self.chunks.get(self.find(seq)).map_or(0, |chunk| chunk.end() - seq)
     }
 
-    /// Returns the index of the piece that contains `seq`.
+    /// Returns the index of the chunk that contains `seq`.
     #[inline]
     fn find(&self, seq: Seq) -> usize {
-        match self.pieces.get(self.unsent) {
-            Some(piece) if !piece.seq.after(seq) && piece.end().after(seq) => self.unsent,
-            _ => self.pieces.partition_point(|piece| !piece.end().after(seq)),
+        match self.chunks.get(self.unsent) {
+            Some(chunk) if !chunk.seq.after(seq) && chunk.end().after(seq) => self.unsent,
+            _ => self.chunks.partition_point(|chunk| !chunk.end().after(seq)),
         }
     }
 
     /// Returns the bytes of `seq..seq + len`, for a checksum.
     pub fn slices(&self, seq: Seq, len: u32) -> impl Iterator<Item = &[u8]> {
         let end = seq + len;
-        self.pieces.iter_from(self.find(seq)).map_while(move |piece| {
-            let from = seq.max(piece.seq);
-            let to = end.min(piece.end());
+        self.chunks.iter_from(self.find(seq)).map_while(move |chunk| {
+            let from = seq.max(chunk.seq);
+            let to = end.min(chunk.end());
             if !to.after(from) {
                 return None;
             }
-            let bytes = piece.bytes()?;
-            bytes.get((from - piece.seq) as usize..(to - piece.seq) as usize)
+            let bytes = chunk.bytes()?;
+            bytes.get((from - chunk.seq) as usize..(to - chunk.seq) as usize)
         })
     }
 
     /// Returns the packet that starts at `seq` (SND.NXT) and its length, if it was never sent.
     #[inline(always)]
     pub fn next_packet(&mut self, seq: Seq) -> Option<(u32, &mut P)> {
-        let piece = self.pieces.get_mut(self.unsent)?;
-        if piece.seq != seq {
+        let chunk = self.chunks.get_mut(self.unsent)?;
+        if chunk.seq != seq {
             return None;
         }
-        Some((piece.len, piece.packet.as_mut()?))
+        Some((chunk.len, chunk.packet.as_mut()?))
     }
 
     /// Takes the [next packet](Self::next_packet) out of the queue for transmission. `retained` is its data, which
     /// stays in the queue.
     #[inline(always)]
     pub fn packet_sent(&mut self, retained: Bytes) -> Option<P> {
-        let piece = self.pieces.get_mut(self.unsent)?;
-        let packet = piece.packet.take();
-        piece.retained = Some(retained);
+        let chunk = self.chunks.get_mut(self.unsent)?;
+        let packet = chunk.packet.take();
+        chunk.retained = Some(retained);
         self.unsent += 1;
         packet
     }
@@ -337,33 +336,33 @@ impl<P: Packet> SendQueue<P> {
     /// Queues `bytes` of a packet at `seq` in an empty queue, as sent.
     #[inline(always)]
     pub fn push_lone(&mut self, seq: Seq, bytes: Bytes) {
-        self.pieces.put(Piece { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf: true });
+        self.chunks.put(Chunk { seq, len: bytes.len() as u32, packet: None, retained: Some(bytes), holds_mbuf: true });
         self.unsent = 1;
     }
 
-    /// Removes the only piece, which is acknowledged. Returns the memory released.
+    /// Removes the only chunk, which is acknowledged. Returns the memory released.
     #[inline(always)]
     pub fn acknowledge_lone(&mut self) -> MbufsHeld {
-        let held = self.pieces.only().map_or(MbufsHeld::default(), Piece::held);
+        let held = self.chunks.only().map_or(MbufsHeld::default(), Chunk::held);
         self.unsent = 0;
-        self.pieces.drop_only();
+        self.chunks.drop_only();
         held
     }
 
-    /// Takes the data of the only piece, if it was sent and is in a packet of the port.
+    /// Takes the data of the only chunk, if it was sent and is in a packet of the port.
     pub fn take_lone(&mut self) -> Option<Bytes> {
-        let piece = self.pieces.only()?;
-        if piece.retained.is_none() || !piece.holds_mbuf {
+        let chunk = self.chunks.only()?;
+        if chunk.retained.is_none() || !chunk.holds_mbuf {
             return None;
         }
         self.unsent = 0;
-        self.pieces.take_only()?.retained
+        self.chunks.take_only()?.retained
     }
 
-    /// Returns whether there is exactly one piece.
+    /// Returns whether there is exactly one chunk.
     #[inline(always)]
     pub fn is_lone(&self) -> bool {
-        self.pieces.only().is_some()
+        self.chunks.only().is_some()
     }
 
     /// Builds a frame of `header` bytes, filled by `write`, and the `len` queued bytes at `seq`. The header is
@@ -384,26 +383,26 @@ impl<P: Packet> SendQueue<P> {
         let first = self.find(seq);
         if in_place
             && egress.capabilities().multi_segment_tx
-            && let Some(piece) = self.pieces.get_mut(first)
-            && piece.seq == seq
-            && piece.len <= len
-            && let Some(mut packet) = piece.packet.take()
+            && let Some(chunk) = self.chunks.get_mut(first)
+            && chunk.seq == seq
+            && chunk.len <= len
+            && let Some(mut packet) = chunk.packet.take()
         {
             // The packet is sent, and its data stays in the queue.
             let Some(space) = packet.prepend(header) else {
-                piece.packet = Some(packet);
+                chunk.packet = Some(packet);
                 return self.build_frame_separate(first, seq, len, header, egress, write);
             };
             write(space);
             let Some(bytes) = packet.retain(header) else {
                 // The reference count is exhausted. The data stays and is sent from where it is.
-                piece.retained = Some(packet.into_bytes(header..header + piece.len as usize));
+                chunk.retained = Some(packet.into_bytes(header..header + chunk.len as usize));
                 return None;
             };
-            piece.retained = Some(bytes);
-            let rest = len - piece.len;
+            chunk.retained = Some(bytes);
+            let rest = len - chunk.len;
             if rest > 0 {
-                let next = piece.end();
+                let next = chunk.end();
                 self.append(&mut packet, first + 1, next, rest, egress)?;
             }
             self.sent_up_to(seq + len);
@@ -436,7 +435,7 @@ impl<P: Packet> SendQueue<P> {
         Some(packet)
     }
 
-    /// Chains the `len` bytes at `seq`, which start in piece number `at`, to `packet`.
+    /// Chains the `len` bytes at `seq`, which start in chunk number `at`, to `packet`.
     fn append<N: Nic<Packet = P>>(
         &mut self,
         packet: &mut P,
@@ -446,22 +445,22 @@ impl<P: Packet> SendQueue<P> {
         egress: &mut Egress<N>,
     ) -> Option<()> {
         while len > 0 {
-            let piece = self.pieces.get_mut(at)?;
-            let from = seq - piece.seq;
-            let n = len.min(piece.len - from);
-            if let Some(mut own) = piece.packet.take() {
-                if n == piece.len
+            let chunk = self.chunks.get_mut(at)?;
+            let from = seq - chunk.seq;
+            let n = len.min(chunk.len - from);
+            if let Some(mut own) = chunk.packet.take() {
+                if n == chunk.len
                     && let Some(bytes) = own.retain(0)
                 {
-                    piece.retained = Some(bytes);
+                    chunk.retained = Some(bytes);
                     packet.chain(own).ok()?;
                     (at, seq, len) = (at + 1, seq + n, len - n);
                     continue;
                 }
                 let end = own.data().len();
-                piece.retained = Some(own.into_bytes(0..end));
+                chunk.retained = Some(own.into_bytes(0..end));
             }
-            let bytes = piece.retained.as_ref()?.slice(from as usize..(from + n) as usize);
+            let bytes = chunk.retained.as_ref()?.slice(from as usize..(from + n) as usize);
             match egress.attach(bytes) {
                 Ok(part) => packet.chain(part).ok()?,
                 // Either no packet is left, or the port cannot access the memory.
@@ -475,8 +474,8 @@ impl<P: Packet> SendQueue<P> {
     /// Marks everything before `end` as sent.
     #[inline]
     fn sent_up_to(&mut self, end: Seq) {
-        while let Some(piece) = self.pieces.get(self.unsent)
-            && !piece.end().after(end)
+        while let Some(chunk) = self.chunks.get(self.unsent)
+            && !chunk.end().after(end)
         {
             self.unsent += 1;
         }

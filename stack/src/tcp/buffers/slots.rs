@@ -50,7 +50,6 @@ impl<T> Slots<T> {
         self.values.get_mut(index as usize)
     }
 
-    /// Returns the number of values in use.
     pub fn in_use(&self) -> usize {
         self.values.len() - self.spare.len()
     }

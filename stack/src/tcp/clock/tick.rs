@@ -9,9 +9,7 @@ use linerate_service::time::{Duration, Instant};
 pub(crate) struct Tick(u32);
 
 impl Tick {
-    /// No time.
     pub const NONE: Tick = Tick(0);
-    /// Length of a tick.
     pub const LENGTH: Duration = Duration::from_nanos(1 << TICK_SHIFT);
     /// Maximum distance of a deadline.
     pub const REACH: Duration = Duration::from_secs(38 * 3600);

@@ -15,7 +15,6 @@ pub(super) struct Sender<C> {
     pub marked: u32,
     pub paced: bool,
     pub window_limited: bool,
-    /// Segments per acknowledgement.
     pub segments_per_ack: u32,
     /// SND.UNA, which starts close to wrapping.
     acknowledged: u32,

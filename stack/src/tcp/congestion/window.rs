@@ -106,7 +106,6 @@ impl Window {
         if delivery.window_limited { delivery.bytes.saturating_sub(delivery.marked) } else { 0 }
     }
 
-    /// Grows the window to `bytes`.
     pub fn grow_to(&mut self, bytes: u32) {
         self.bytes = bytes.min(MAX_WINDOW).max(self.bytes);
     }
@@ -260,7 +259,6 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// No round.
     pub const NONE: Round = Round { end: None };
 
     /// Starts a round that lasts until all sent data are acknowledged.

@@ -14,10 +14,10 @@ use crate::tcp::SEGMENTS_PER_TURN;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::CongestionControl;
+use crate::tcp::connection::settings::Settings;
 use crate::tcp::connection::{Cold, Connection};
 use crate::tcp::recovery::{AckReport, Flight};
 use crate::tcp::send::output::deadline;
-use crate::tcp::settings::Settings;
 use crate::tcp::tcb::conn_buffers::{CROWDED, ConnBuffers};
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::ethernet::ETHERNET_HEADER;
@@ -319,7 +319,7 @@ pub(crate) fn update_snd_window<C: CongestionControl>(tcb: &mut Tcb, cold: &mut 
     }
 }
 
-/// Processes an acknowledgement of the only segment in flight, with nothing queued behind it. Returns the measurement
+/// Processes an acknowledgement of the only segment in flight, with nothing queued after it. Returns the measurement
 /// if it has to be [reported](Connection::report_ack).
 #[inline(always)]
 pub(crate) fn ack_lone_segment<P: Packet>(

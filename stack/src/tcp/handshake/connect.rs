@@ -20,7 +20,6 @@ use linerate_service::time::Instant;
 use std::net::SocketAddr;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Opens a connection.
     pub(crate) fn active_open<N: Nic<Packet = P>>(
         &mut self,
         remote: SocketAddr,

@@ -1,7 +1,7 @@
 //! SYN cookies (RFC 4987 §3.6), used while the half-open table is full. The SYN-ACK carries the connection parameters
 //! in its sequence number and timestamp; no state is kept.
 
-use crate::tcp::secrets::Secrets;
+use crate::tcp::connection::secrets::Secrets;
 use crate::wire::tcp::options::MAX_WINDOW_SCALE;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
@@ -154,8 +154,8 @@ mod tests {
         /// RFC 7323 §5.3: PAWS would discard later segments with a smaller timestamp.
         #[test]
         fn timestamp_with_options_is_not_ahead_of_the_clock(value: u32, options in options()) {
-            let behind = value.wrapping_sub(encode_timestamp(value, options));
-            prop_assert!(behind < 64, "{}", behind);
+            let age = value.wrapping_sub(encode_timestamp(value, options));
+            prop_assert!(age < 64, "{}", age);
         }
 
         #[test]

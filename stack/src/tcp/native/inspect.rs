@@ -3,7 +3,7 @@
 use crate::tcp::NativeEngine;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::CongestionControl;
-use crate::tcp::secrets::Secrets;
+use crate::tcp::connection::secrets::Secrets;
 use crate::tcp::tables::flow_table;
 use crate::tcp::tcb::conn_buffers::ConnBuffers;
 use crate::tcp::tcb::{Flags, State, Tcb};
@@ -79,7 +79,6 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         self.shared.listener.half_open
     }
 
-    /// Returns the number of connections in TIME-WAIT.
     #[doc(hidden)]
     pub fn time_wait(&self) -> usize {
         self.shared.time_wait.len()

@@ -3,8 +3,8 @@
 use crate::ip::egress::Egress;
 use crate::tcp::NativeEngine;
 use crate::tcp::congestion::CongestionControl;
+use crate::tcp::connection::fair_share::MIN_SHARE;
 use crate::tcp::connection::{Connection, Shared};
-use crate::tcp::fair_share::MIN_SHARE;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::conn_buffers::CROWDED;
 use crate::tcp::tcb::{Flags, State, Tcb};
@@ -12,7 +12,7 @@ use linerate_bypass::{Nic, Packet};
 use linerate_service::time::Instant;
 use linerate_service::{Bytes, ConnId, Unsent, WriteError};
 
-/// Maximum payload that is copied to the last piece of a crowded send queue.
+/// Maximum payload that is copied to the last chunk of a crowded send queue.
 const SHORT: usize = 256;
 
 /// Returns the bytes of payload that are put into one outgoing packet: one segment, which is then sent in place, or as
@@ -41,8 +41,8 @@ impl<P: Packet> Shared<P> {
             return 0;
         }
         let queued = (tcb.outstanding() + tcb.unsent) as usize;
-        let pieces = self.buffers.of(tcb).map_or(0, |buffers| buffers.queue.pieces());
-        if pieces >= self.settings.tx_pieces { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
+        let chunks = self.buffers.of(tcb).map_or(0, |buffers| buffers.queue.chunks());
+        if chunks >= self.settings.tx_chunks { 0 } else { self.settings.tx_buffer.saturating_sub(queued) }
     }
 
     /// Returns whether the service should be notified of free send buffer space: at a quarter of the buffer, so that a
@@ -137,11 +137,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Returns whether queued data has to be sent before more is accepted, because packets run low. One piece is always
+    /// Returns whether queued data has to be sent before more is accepted, because packets run low. One chunk is always
     /// accepted, so that no two connections wait for each other.
     fn must_send_first(&self) -> bool {
-        let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
-        pieces > 0 && !self.shared.may_queue_packet(pieces)
+        let chunks = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.chunks());
+        chunks > 0 && !self.shared.may_queue_packet(chunks)
     }
 
     /// Returns the reason why nothing can be sent, if that is the case.
@@ -193,7 +193,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let is_low = self.shared.is_low();
         let tcb = &mut *self.tcb;
         let buffers = self.shared.buffers.of_mut(tcb)?;
-        if is_low || buffers.queue.pieces() + buffers.received.len() > CROWDED {
+        if is_low || buffers.queue.chunks() + buffers.received.len() > CROWDED {
             // The caller moves packets one by one, which enforces the share and merges short ones.
             return None;
         }
@@ -210,7 +210,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(n as usize)
     }
 
-    /// Returns the length of the first received packet.
     #[inline]
     fn first_len(&self) -> Option<usize> {
         Some(self.shared.buffers.of(self.tcb)?.received.front()?.len())
@@ -234,7 +233,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Some(part)
     }
 
-    /// Queues a received packet, which remains counted. A short packet is copied to the last piece of a crowded queue.
+    /// Queues a received packet, which remains counted. A short packet is copied to the last chunk of a crowded queue.
     #[inline]
     fn queue_packet(&mut self, packet: P) {
         self.discard_reserved();
@@ -245,8 +244,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let queue = &mut self.shared.buffers.attach(tcb).queue;
         let crowded = if is_low { MIN_SHARE } else { CROWDED };
         // A short packet among full segments, such as the end of a message, is not worth a copy.
-        let is_sparse = end - tcb.una <= (queue.pieces() * SHORT) as u32;
-        if queue.pieces() >= crowded
+        let is_sparse = end - tcb.una <= (queue.chunks() * SHORT) as u32;
+        if queue.chunks() >= crowded
             && is_sparse
             && packet.len() <= SHORT
             && queue.append_copy(packet.data(), usize::from(tcb.mss))
@@ -262,8 +261,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Returns whether the connection holds its share of packets, so that more may be queued only after an
     /// acknowledgement.
     fn holds_its_share(&self) -> bool {
-        let pieces = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.pieces());
-        pieces > 0 && self.shared.may_not_forward(pieces)
+        let chunks = self.shared.buffers.of(self.tcb).map_or(0, |buffers| buffers.queue.chunks());
+        chunks > 0 && self.shared.may_not_forward(chunks)
     }
 
     fn queue_bytes(&mut self, bytes: Bytes) {
@@ -325,8 +324,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Ends the connection and sends a RST.
-    pub(crate) fn end_with_reset(&mut self, why: EndReason) {
-        self.end(why);
+    pub(crate) fn end_with_reset(&mut self, reason: EndReason) {
+        self.end(reason);
         self.tcb.flags |= Flags::RESET;
         self.schedule_tx();
     }
@@ -357,8 +356,8 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
         let queue = &mut shared.buffers.attach(tcb).queue;
         let mut n = queue.extend(max, most);
         if n == 0 {
-            let pieces = queue.pieces();
-            let packet = if shared.may_queue_packet(pieces) { egress.allocate_for_payload() } else { None };
+            let chunks = queue.chunks();
+            let packet = if shared.may_queue_packet(chunks) { egress.allocate_for_payload() } else { None };
             let Some(packet) = packet else {
                 // The flush also detaches the buffers if they stay empty.
                 if !tcb.flags.has_any(Flags::NOTIFY | Flags::TX_PENDING) {
@@ -366,7 +365,7 @@ impl<'a, P: Packet, C: CongestionControl> Connection<'a, P, C> {
                 }
                 tcb.flags |= Flags::WANTS_ROOM | Flags::TX_PENDING;
                 // With data in the queue, an acknowledgement frees space.
-                if pieces == 0 {
+                if chunks == 0 {
                     shared.alloc_blocked.push_back(slot);
                 }
                 return Err(WriteError::Full);
@@ -428,7 +427,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         sink.demote();
         let sink = sink.slot;
         let mut moved = 0;
-        while let Some(n) = self.forward_piece(source, sink) {
+        while let Some(n) = self.forward_chunk(source, sink) {
             moved += n;
         }
         if moved > 0 {
@@ -444,7 +443,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
 
     /// Moves a received packet, or the part of it that fits, from the connection in `source` to the connection in
     /// `sink`. Returns the number of bytes, or `None` if nothing can be moved.
-    fn forward_piece(&mut self, source: u32, sink: u32) -> Option<usize> {
+    fn forward_chunk(&mut self, source: u32, sink: u32) -> Option<usize> {
         let len = self.connection(source)?.first_len()?;
         let mut to = self.connection(sink)?;
         let room = to.send_space();

@@ -14,7 +14,6 @@ use linerate_service::time::Instant;
 const FLAGS: usize = 13;
 
 impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
-    /// Processes the segments of a burst.
     pub(crate) fn process_burst<N: Nic<Packet = P>>(
         &mut self,
         segments: &mut Segments<P>,

@@ -3,7 +3,7 @@
 use crate::tcp::buffers::reassembly::Inserted;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::connection::Connection;
-use crate::tcp::fair_share::MIN_SHARE;
+use crate::tcp::connection::fair_share::MIN_SHARE;
 use crate::tcp::tcb::conn_buffers::{CROWDED, ConnBuffers};
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tcp::received::TcpHeader;
@@ -86,7 +86,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 rest = packet.unchain();
             }
             let len = packet.len() as u32;
-            self.receive_piece(seq, packet);
+            self.receive_chunk(seq, packet);
             seq += len;
             next = rest.take();
         }
@@ -133,7 +133,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         while let Some(packet) = next {
             let seq = self.tcb.rcv_nxt;
             let len = packet.len() as u32;
-            self.receive_piece(seq, packet);
+            self.receive_chunk(seq, packet);
             if self.tcb.rcv_nxt != seq + len {
                 // The queue is full: the following data would be beyond a gap.
                 self.tcb.flags |= Flags::ACK_NOW;
@@ -169,7 +169,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Queues the payload `packet`, a single mbuf, at `seq`.
-    fn receive_piece(&mut self, mut seq: Seq, mut packet: P) {
+    fn receive_chunk(&mut self, mut seq: Seq, mut packet: P) {
         let room = self.receive_room();
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
@@ -197,7 +197,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         let before = buffers.received_packets();
         if seq == tcb.rcv_nxt {
-            // A segment that fills a gap lengthens the queue by the data behind the gap.
+            // A segment that fills a gap lengthens the queue by the data after the gap.
             let fits = buffers.received.len() < self.shared.settings.rx_packets;
             let crowded = if room.is_low { MIN_SHARE } else { CROWDED };
             if buffers.received.len() >= crowded

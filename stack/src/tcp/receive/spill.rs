@@ -1,10 +1,10 @@
 //! Unread data on the heap.
 //!
 //! A service that waits for room in the send queue does not read, so a peer that does not read pins packets in both
-//! directions. The sweep ([`fair_share`](crate::tcp::fair_share)) moves unread data of connections without progress
-//! to the heap, and back into packets when the peer acknowledges again or the service tries to read. Meanwhile the
-//! service has nothing to read, further in-order data follows on the heap, and the receive buffer is smaller by the
-//! bytes on the heap, so that the offered window does not grow.
+//! directions. The sweep (`fair_share`) moves unread data of connections without progress to the heap, and back into
+//! packets when the peer acknowledges again or the service tries to read. Meanwhile the service has nothing to read,
+//! further in-order data follows on the heap, and the receive buffer is smaller by the bytes on the heap, so that the
+//! offered window does not grow.
 
 use crate::ip::egress::Egress;
 use crate::tcp::congestion::CongestionControl;
@@ -50,7 +50,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Appends a piece of payload at `seq`, within the window, to the unread data on the heap. Discards the piece if it
+    /// Appends a chunk of payload at `seq`, within the window, to the unread data on the heap. Discards the chunk if it
     /// is out of order or the heap has no room.
     pub(crate) fn spill_segment(&mut self, seq: Seq, packet: P) {
         let bytes = packet.len();
@@ -75,12 +75,12 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let mut restored = 0;
         buffers.reassembly.restore(|mut data| {
             while !data.is_empty() && received.len() < most {
-                let (piece, rest) = data.split_at(data.len().min(room));
+                let (chunk, rest) = data.split_at(data.len().min(room));
                 let Some(mut packet) = egress.allocate_for_payload() else { break };
-                let Some(tail) = packet.append(piece.len()) else { break };
-                tail.copy_from_slice(piece);
+                let Some(tail) = packet.append(chunk.len()) else { break };
+                tail.copy_from_slice(chunk);
                 received.push_back(packet);
-                restored += piece.len();
+                restored += chunk.len();
                 data = rest;
             }
             restored

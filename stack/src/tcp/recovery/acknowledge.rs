@@ -13,7 +13,6 @@ use super::{Acknowledgement, CongestionControl, Delivery, Limits, Outcome, Seq};
 /// Segments delivered by an acknowledgement.
 #[derive(Debug, Default)]
 pub(crate) struct AckSummary {
-    /// Bytes delivered.
     pub(crate) delivered: u32,
     /// Bytes delivered that were never retransmitted.
     pub(crate) original: u32,

@@ -9,7 +9,6 @@ use super::rack::Rack;
 use super::scoreboard::Scoreboard;
 use super::undo::{ForwardRto, Undo};
 
-/// Phase of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// No indication of loss.

@@ -75,7 +75,6 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Creates the limits from the configuration.
     pub(crate) fn of(config: &Config) -> Self {
         let defaults = Limits::default();
         let learnt = config.rto_floor.min(Duration::from_nanos(defaults.learnt_floor));

@@ -89,7 +89,6 @@ pub(crate) struct Path {
     /// Maximum delay among the current and among the previous samples, in ticks.
     delay: u16,
     previous_delay: u16,
-    /// Number of current samples.
     delay_samples: u16,
 }
 
@@ -152,7 +151,6 @@ impl Path {
         self.flags & REORDERING_SEEN != 0
     }
 
-    /// Records that the path reorders.
     pub(crate) fn saw_reordering(&mut self) {
         self.flags |= REORDERING_SEEN;
     }

@@ -25,7 +25,6 @@ pub(crate) struct Probe {
     since: Instant,
 }
 
-/// Result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeVerdict {
     /// Not yet known, or irrelevant.

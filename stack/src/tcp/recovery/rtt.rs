@@ -33,7 +33,6 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Returns whether there is an RTT sample.
     #[inline]
     pub(crate) fn has_sample(&self) -> bool {
         self.smoothed != 0

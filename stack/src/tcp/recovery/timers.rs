@@ -9,7 +9,6 @@ use super::rtt::RttEstimator;
 use super::undo::{ForwardRto, Undo};
 use super::{CongestionControl, Expired, Limits, Seq};
 
-/// Purpose of the timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Timer {
     Reordering,

@@ -82,7 +82,7 @@ impl Undo {
     }
 
     /// Returns whether all retransmissions are below `una`.
-    pub(crate) fn is_behind(&self, una: Seq) -> bool {
+    pub(crate) fn is_before(&self, una: Seq) -> bool {
         una.at_or_after(self.end)
     }
 
@@ -152,7 +152,7 @@ impl Flight {
             }
             // After a fast retransmission, further retransmissions may have been necessary. Therefore all of them have
             // to be acknowledged.
-            if self.phase == Phase::Loss || self.undo.is_behind(self.una()) {
+            if self.phase == Phase::Loss || self.undo.is_before(self.una()) {
                 evidence = Some(Evidence::Timestamp);
             }
         }

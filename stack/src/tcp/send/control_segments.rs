@@ -3,7 +3,7 @@
 use crate::ip::egress::Egress;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::tcp::connection::Shared;
-use crate::tcp::settings::Settings;
+use crate::tcp::connection::settings::Settings;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ethernet::ETHERNET_HEADER;
@@ -18,7 +18,6 @@ use linerate_service::time::Instant;
 /// Fields of a SYN or SYN-ACK to send.
 pub(crate) struct Syn {
     pub seq: Seq,
-    /// Acknowledgement number of a SYN-ACK.
     pub ack: Option<Seq>,
     pub window_scale: Option<u8>,
     pub sack: bool,

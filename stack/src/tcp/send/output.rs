@@ -75,7 +75,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 return false;
             }
             let Some(range) = self.next_range(most, now) else { return false };
-            if !self.send_range(&range, egress, now) && !self.send_first_piece(&range, egress, now) {
+            if !self.send_range(&range, egress, now) && !self.send_first_chunk(&range, egress, now) {
                 return true;
             }
             if pacing {
@@ -85,13 +85,13 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Sends the part of `range` in its first piece. Used when the port has no packets for the whole range, which takes
+    /// Sends the part of `range` in its first chunk. Used when the port has no packets for the whole range, which takes
     /// two.
     #[cold]
     #[inline(never)]
-    fn send_first_piece<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
+    fn send_first_chunk<N: Nic<Packet = P>>(&mut self, range: &TxRange, egress: &mut Egress<N>, now: Instant) -> bool {
         let Some(buffers) = self.shared.buffers.of(self.tcb) else { return false };
-        let len = buffers.queue.piece_left(range.seq);
+        let len = buffers.queue.chunk_left(range.seq);
         (1..range.len).contains(&len) && self.send_range(&TxRange { len, fin: false, ..*range }, egress, now)
     }
 

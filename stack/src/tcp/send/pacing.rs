@@ -12,7 +12,6 @@ use crate::tcp::tcb::conn_buffers::Pace;
 use linerate_bypass::Packet;
 use linerate_service::time::{Duration, Instant};
 
-/// Minimum segments in a burst.
 const MIN_BURST_SEGMENTS: u32 = 4;
 /// Duration of a burst at the pacing rate, in nanoseconds: four ticks, so that a delay of one tick is small in
 /// relation.

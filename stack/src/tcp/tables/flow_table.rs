@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
-    /// Asserts the invariants: the count is right, the table is at most half full, and no entry is behind a gap.
+    /// Asserts the invariants: the count is right, the table is at most half full, and no entry follows a gap.
     fn check(table: &FlowTable) {
         let held = table.slots.iter().filter(|slot| **slot != 0).count();
         assert_eq!(held, table.len());
@@ -171,7 +171,7 @@ mod tests {
         for (at, &entry) in table.slots.iter().enumerate().filter(|(_, entry)| **entry != 0) {
             let home = table.home(entry as u32);
             let reached = (0..table.distance(home, at)).all(|step| table.slots[(home + step) % table.slots.len()] != 0);
-            assert!(reached, "the entry at {at} is behind a gap");
+            assert!(reached, "the entry at {at} follows a gap");
         }
     }
 

@@ -61,13 +61,10 @@ impl Hash for SourceKey {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
-    /// Half-open connections.
     half_open: u32,
-    /// All connections.
     all: u32,
 }
 
-/// Connection counts of all sources.
 pub(crate) struct PerSourceLimits {
     limits: Limits,
     counts: HashMap<SourceKey, Counts, foldhash::fast::FixedState>,

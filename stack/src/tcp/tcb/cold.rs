@@ -32,7 +32,6 @@ pub(crate) struct TcbCold<C> {
     pub end_reason: EndReason,
 }
 
-/// Reason for the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndReason {
     /// Both ends closed the connection.
@@ -41,7 +40,6 @@ pub(crate) enum EndReason {
     Reset,
     /// The local end aborted the connection.
     Aborted,
-    /// The idle timeout expired.
     IdleTimeout,
     /// The peer stopped responding.
     TimedOut,

@@ -184,19 +184,16 @@ impl<P: Packet> ConnBufferPool<P> {
         buffers.needs_restart = tcb.cwnd > initial_window(tcb.mss.into());
     }
 
-    /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of(&self, tcb: &Tcb) -> Option<&ConnBuffers<P>> {
         self.buffers.get(tcb.buffers)
     }
 
-    /// Returns the buffers of `tcb`, if it has buffers.
     #[inline]
     pub fn of_mut(&mut self, tcb: &Tcb) -> Option<&mut ConnBuffers<P>> {
         self.buffers.get_mut(tcb.buffers)
     }
 
-    /// Returns the number of connections that have buffers.
     pub fn attached(&self) -> usize {
         self.buffers.in_use()
     }

@@ -18,9 +18,7 @@ use std::ops::{BitAnd, BitOr, BitOrAssign};
 /// and a control block exists only until the service has received all events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// No connection.
     Closed,
-    /// SYN sent.
     SynSent,
     /// SYN received; the local SYN is not acknowledged.
     SynReceived,
@@ -66,7 +64,6 @@ impl State {
     }
 }
 
-/// Set of connection flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Flags(u32);
 
@@ -211,7 +208,6 @@ pub(crate) struct Tcb {
 
     /// Offset of the local timestamps from the timestamp clock.
     pub ts_offset: u32,
-    /// SND.WND in bytes.
     pub snd_wnd: u32,
     /// SND.WL1: sequence number of the segment used for the last window update.
     pub wl1: Seq,

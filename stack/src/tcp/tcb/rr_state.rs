@@ -12,7 +12,6 @@ use std::num::NonZeroUsize;
 /// Bit of [`Tcb::buffers`] that marks the index of an [`RrState`].
 const RR_BIT: u32 = 1 << 31;
 
-/// The end whose turn it is.
 pub(crate) enum Turn<P> {
     /// A request awaits the response. Everything sent was acknowledged.
     Local(LocalTurn<P>),
@@ -20,7 +19,6 @@ pub(crate) enum Turn<P> {
     Peer(Bytes),
 }
 
-/// State of the local turn.
 pub(crate) struct LocalTurn<P> {
     /// Unread part of the request; `None` once it is consumed.
     pub request: Option<P>,
@@ -48,7 +46,6 @@ pub(crate) struct RrState<P> {
 /// Request-response state of all connections of a worker.
 pub(crate) struct RrPool<P> {
     pub states: Slots<RrState<P>>,
-    /// Number of connections in the local turn.
     pub local_turns: usize,
     /// Connections with a request since the last flush, and whether they were reported to their services.
     pub readable: Vec<ConnId>,

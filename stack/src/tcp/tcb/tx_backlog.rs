@@ -1,7 +1,7 @@
 //! Backlog of connections whose data the port did not accept.
 //!
 //! The backlog is served in order of arrival while the transmit queue has room, so that the cost of a turn does not
-//! depend on its length. While the queue is full, data of other connections waits behind the backlog: otherwise
+//! depend on its length. While the queue is full, data of other connections follows the backlog: otherwise
 //! connections that receive replies would send again before connections in the backlog.
 
 use crate::ip::egress::Egress;

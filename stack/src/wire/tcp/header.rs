@@ -107,7 +107,6 @@ pub(crate) struct TxHeader<'a> {
     /// Options that follow the timestamp.
     pub options: &'a [u8],
     pub ecn: Ecn,
-    /// Bytes of payload.
     pub payload: usize,
     /// Segment size if the port has to segment the payload (TSO).
     pub tso: Option<u16>,

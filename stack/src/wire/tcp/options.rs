@@ -17,7 +17,6 @@ pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
 /// Maximum number of SACK blocks in a segment (RFC 2018 §3).
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// Maximum number of SACK blocks in a segment with a timestamp.
 pub(crate) const MAX_SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 
 const END: u8 = 0;
@@ -99,7 +98,6 @@ pub(crate) struct Options {
     pub window_scale: Option<u8>,
     /// True if the sender accepts SACK blocks (RFC 2018 §2).
     pub sack_permitted: bool,
-    /// Timestamps.
     pub timestamp: Option<Timestamp>,
     /// SACK blocks (RFC 2018, RFC 2883).
     pub sack: SackBlocks,
@@ -356,7 +354,6 @@ mod tests {
         prop::collection::vec(any::<(u32, u32)>().prop_map(|(left, right)| block(left, right)), 0..=most)
     }
 
-    /// Parses options by smoltcp.
     fn parse_by_smoltcp(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
         while !bytes.is_empty() {
@@ -420,7 +417,7 @@ mod tests {
             prop_assert_eq!(parse_by_smoltcp(&bytes[..len]), expected);
         }
 
-        /// RFC 2018 §3: three blocks fit beside a timestamp, four without.
+        /// RFC 2018 §3: three blocks fit with a timestamp, four without.
         #[test]
         fn sack_blocks_round_trip_in_order(
             timestamp in prop::option::of(timestamps()), blocks in sack_blocks(MAX_SACK_BLOCKS)

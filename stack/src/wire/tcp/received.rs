@@ -14,7 +14,6 @@ pub(crate) struct TcpHeader {
     pub window: u16,
     /// Offset of the payload in the frame.
     pub header: usize,
-    /// Bytes of payload.
     pub len: u32,
     /// True if the packet carries the CE mark (RFC 3168 §5).
     pub ce: bool,

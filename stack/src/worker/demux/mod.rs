@@ -20,12 +20,10 @@ use smoltcp::wire::{
 };
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Kind of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// TCP segment with valid headers and checksum.
     Tcp(Tcp),
-    /// ARP.
     Arp,
     /// NDP and other link-local ICMPv6.
     Ndp,
@@ -71,7 +69,6 @@ pub(crate) struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Returns the kind of `frame`, or the cause for dropping it.
     pub fn classify(&self, frame: &impl Packet) -> Result<FrameKind, DropCause> {
         let data = frame.data();
         let ethernet = EthernetFrame::new_checked(data).map_err(|_| DropCause::Truncated)?;
@@ -163,7 +160,7 @@ impl Host<'_> {
         let l4 = &data[HEADER..len.min(data.len())];
         let l4_len = len - HEADER;
         let next = u8::from(ip.next_header());
-        // A host without an address sends DAD probes (RFC 4862 §5.4.2), and MLD reports behind a hop-by-hop header (RFC
+        // A host without an address sends DAD probes (RFC 4862 §5.4.2), and MLD reports after a hop-by-hop header (RFC
         // 2710 §3).
         if source.is_unspecified() && !matches!(ip.next_header(), IpProtocol::Icmpv6 | IpProtocol::HopByHop) {
             return Err(DropCause::BadSource);
@@ -348,12 +345,12 @@ fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpEr
 fn is_mld_query(next: u8, l4: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;
     let [after, units, ..] = *l4 else { return false };
-    let behind = l4.get(8 * (usize::from(units) + 1));
-    next == HOP_BY_HOP && after == u8::from(IpProtocol::Icmpv6) && behind == Some(&mld::QUERY)
+    let message = l4.get(8 * (usize::from(units) + 1));
+    next == HOP_BY_HOP && after == u8::from(IpProtocol::Icmpv6) && message == Some(&mld::QUERY)
 }
 
 /// Returns the cause for dropping a packet whose extension headers (RFC 8200 §4) begin at `rest` with the type `next`:
-/// a fragment header, TCP behind extension headers, or a malformed chain.
+/// a fragment header, TCP after extension headers, or a malformed chain.
 fn extension_header_drop(mut next: u8, mut rest: &[u8]) -> Option<DropCause> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

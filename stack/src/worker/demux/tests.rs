@@ -159,7 +159,7 @@ fn fragments(frame: &[u8]) -> [Vec<u8>; 3] {
 }
 
 /// Returns the IPv6 `frame` with eight-byte extension headers of these types.
-fn behind(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
+fn with_extensions(frame: &[u8], kinds: &[u8]) -> Vec<u8> {
     let mut extended = frame[..54].to_vec();
     let mut next = frame[20];
     let mut headers = Vec::new();
@@ -190,7 +190,11 @@ fn fragments_of_any_protocol_are_dropped() {
 
     for plain in [tcp(SIX.0, SIX.1, 0), udp(SIX.0, SIX.1, b"hello")] {
         for kinds in [&[44][..], &[0, 44], &[60, 43, 44], &[44, 60]] {
-            assert_eq!(classify(&behind(&plain, kinds)), Err(DropCause::Fragment), "extension headers {kinds:?}");
+            assert_eq!(
+                classify(&with_extensions(&plain, kinds)),
+                Err(DropCause::Fragment),
+                "extension headers {kinds:?}"
+            );
         }
     }
 }
@@ -205,7 +209,7 @@ fn udp_fragments_are_accepted_when_enabled() {
     for fragment in fragments(&tcp(FOUR.0, FOUR.1, 0)) {
         assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
     }
-    assert_eq!(host.classify(&packet(&behind(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(DropCause::Fragment));
+    assert_eq!(host.classify(&packet(&with_extensions(&udp(SIX.0, SIX.1, b"hello"), &[44]))), Err(DropCause::Fragment));
 }
 
 /// RFC 6980: fragmented NDP messages must be ignored.
@@ -213,7 +217,7 @@ fn udp_fragments_are_accepted_when_enabled() {
 fn fragmented_ndp_is_dropped() {
     let mut plain = udp(SIX.0, SIX.1, b"hello");
     plain[20] = 58;
-    assert_eq!(classify(&behind(&plain, &[44])), Err(DropCause::Fragment));
+    assert_eq!(classify(&with_extensions(&plain, &[44])), Err(DropCause::Fragment));
 }
 
 #[test]
@@ -228,18 +232,18 @@ fn fragmented_dhcp_is_dropped() {
 }
 
 #[test]
-fn tcp_behind_extension_headers_is_dropped() {
+fn tcp_after_extension_headers_is_dropped() {
     let plain = tcp(SIX.0, SIX.1, 0);
     for kinds in [&[0][..], &[60], &[43], &[51], &[0, 60, 43]] {
-        let frame = behind(&plain, kinds);
+        let frame = with_extensions(&plain, kinds);
         assert_eq!(classify(&frame), Err(DropCause::ExtensionHeader), "extension headers {kinds:?}");
     }
     // A malformed chain may hide TCP.
-    let mut endless = behind(&plain, &[60, 60]);
+    let mut endless = with_extensions(&plain, &[60, 60]);
     endless[54 + 1] = 200;
     assert_eq!(classify(&endless), Err(DropCause::ExtensionHeader));
-    // smoltcp handles UDP behind extension headers.
-    assert_eq!(classify(&behind(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(FrameKind::Ip));
+    // smoltcp handles UDP after extension headers.
+    assert_eq!(classify(&with_extensions(&udp(SIX.0, SIX.1, b"hello"), &[60])), Ok(FrameKind::Ip));
 }
 
 /// Returns a frame with a UDP datagram.

@@ -3,7 +3,6 @@
 use super::RTT;
 use crate::harness::*;
 
-/// Returns a connection with ECN.
 fn with_ecn() -> Script {
     Script::accepted_with(peer().ecn(), settings::ecn)
 }

@@ -178,10 +178,10 @@ fn lost_retransmission_recovers_without_timeout() {
     }
     assert_eq!(transmissions(&sent, 1), 1);
     let again = sent.iter().position(|got| got.seq == 1).unwrap_or(0);
-    let behind = sent[again + 1..].iter().map(Got::end).max().expect("new segments after the retransmission");
+    let end = sent[again + 1..].iter().map(Got::end).max().expect("new segments after the retransmission");
     s.expect_nothing_for(RTT - ms(10));
     s.pass(ms(10));
-    s.inject(ack(1, 1).sack(&[(1001, behind)]));
+    s.inject(ack(1, 1).sack(&[(1001, end)]));
     let sent = s.drain_for(ms(30));
     assert_eq!(transmissions(&sent, 1), 1, "the lost retransmission is repeated once");
 }

@@ -58,7 +58,6 @@ fn in_state(state: State) -> (Script, Rel, Rel) {
     (s, local, remote)
 }
 
-/// Expects the end of the connection.
 #[track_caller]
 fn expect_end(s: &mut Script, state: State) {
     match state {

@@ -241,7 +241,7 @@ fn nagle_does_not_delay_fin() {
 }
 
 #[test]
-fn chained_packet_is_delivered_whole_behind_crowded_queue() {
+fn chained_packet_is_delivered_whole_after_crowded_queue() {
     for queued in 60..66 {
         let mut s = Script::accepted(peer());
         s.stop_reading();
@@ -249,7 +249,7 @@ fn chained_packet_is_delivered_whole_behind_crowded_queue() {
             s.inject(data(1 + 10 * n, 10));
         }
         let next = 1 + 10 * queued;
-        s.inject_pieces(data(next, 40), &[10, 20, 30]);
+        s.inject_chunks(data(next, 40), &[10, 20, 30]);
         s.pass(DELAYED_ACK + ms(5));
         assert_eq!(s.drain().last().map(|got| got.ack), Some(next + 40), "{queued}");
         s.start_reading();

@@ -55,7 +55,6 @@ pub enum Command {
     Room,
     /// Take at most this many bytes of the first received slice and keep them.
     Take(usize),
-    /// Set the timer of the connection.
     Timer(Option<Duration>),
     /// Run these commands at the next `readable` in place of the default action.
     OnReadable(Vec<Command>),
@@ -63,7 +62,6 @@ pub enum Command {
     Abort,
 }
 
-/// Event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppEvent {
     Opened(Origin),

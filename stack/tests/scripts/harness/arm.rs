@@ -150,7 +150,6 @@ impl Arm {
         }
     }
 
-    /// Transmits a packet to the worker.
     pub fn transmit(&mut self, packet: MemoryPacket) {
         assert_eq!(self.nic.tx_burst(&mut vec![packet]), 1, "the link accepts a frame");
     }

@@ -192,7 +192,6 @@ impl Script {
         self.expect_event("opened", |event| matches!(event, AppEvent::Opened(_)));
     }
 
-    /// Expects the connection attempt to fail.
     #[track_caller]
     pub fn expect_failed(&mut self, error: ConnectError) {
         self.expect_event(&format!("{error:?}"), |event| event == AppEvent::Failed(error));
@@ -216,13 +215,11 @@ impl Script {
         self.expect_event("peer closed", |event| event == AppEvent::PeerClosed);
     }
 
-    /// Expects the connection to close with this reason.
     #[track_caller]
     pub fn expect_closed(&mut self, reason: CloseReason) {
         self.expect_event(&format!("closed: {reason:?}"), |event| event == AppEvent::Closed(reason));
     }
 
-    /// Expects the connection to close for any reason.
     #[track_caller]
     pub fn expect_closed_for_any_reason(&mut self) {
         self.expect_event("closed", |event| matches!(event, AppEvent::Closed(_)));

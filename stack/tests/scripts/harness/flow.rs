@@ -47,7 +47,6 @@ impl Got {
         self.seq + self.len + Rel::from(self.flags & SYN != 0) + Rel::from(self.flags & FIN != 0)
     }
 
-    /// Returns true if all of `flags` are set.
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
@@ -60,7 +59,6 @@ struct SynInfo {
     options: Options,
 }
 
-/// One connection.
 pub struct Flow {
     pub peer: Peer,
     pub remote: SocketAddr,

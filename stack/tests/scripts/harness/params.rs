@@ -159,7 +159,6 @@ pub mod settings {
         config.rx_buffer = Some(bytes);
     }
 
-    /// Sets the send buffer size.
     pub fn send_buffer(config: &mut Config, bytes: usize) {
         config.tx_buffer = Some(bytes);
     }

@@ -32,7 +32,6 @@ pub struct Script {
     pub(super) flows: BTreeMap<u16, Flow>,
     /// Port of the peer for commands and segments without a port.
     pub(super) port: u16,
-    /// Peer of new connections.
     peer: Peer,
     /// Segments of the worker that the script has not expected yet.
     pub(super) pending: VecDeque<Got>,
@@ -40,7 +39,6 @@ pub struct Script {
     pub sent: Vec<Got>,
     /// True if the configuration permits request-response mode.
     pub rr_allowed: bool,
-    /// Neighbour requests of the worker.
     pub neighbor_requests: usize,
     /// Ethernet address of the peer.
     mac: [u8; 6],
@@ -99,12 +97,10 @@ impl Setup {
     }
 }
 
-/// Returns the address of the peer.
 fn peer_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::1".parse().unwrap() } else { IpAddr::from([10, 0, 0, 1]) }
 }
 
-/// Returns the address of the worker.
 fn worker_ip(ipv6: bool) -> IpAddr {
     if ipv6 { "fd00::2".parse().unwrap() } else { IpAddr::from([10, 0, 0, 2]) }
 }
@@ -361,17 +357,17 @@ impl Script {
     /// payload.
     #[track_caller]
     pub fn inject_chain(&mut self, seg: Seg, first: usize) {
-        self.inject_pieces(seg, &[first]);
+        self.inject_chunks(seg, &[first]);
     }
 
     /// Injects a segment as a chain of packets that is divided at the payload offsets `cuts`.
     #[track_caller]
-    pub fn inject_pieces(&mut self, seg: Seg, cuts: &[usize]) {
+    pub fn inject_chunks(&mut self, seg: Seg, cuts: &[usize]) {
         let now = self.now();
         let flow = self.flow_of(self.port);
         let raw = flow.emit(&seg, now);
         let frame = wire::tcp_frame(flow.remote, flow.local, &raw);
-        self.note(format_args!("inject in {} pieces {}", cuts.len() + 1, describe(&seg)));
+        self.note(format_args!("inject in {} chunks {}", cuts.len() + 1, describe(&seg)));
         let payload = frame.len() - raw.payload.len();
         let cuts: Vec<usize> = cuts.iter().map(|at| payload + at).collect();
         for arm in &mut self.arms {
@@ -510,8 +506,8 @@ impl Script {
     }
 
     #[track_caller]
-    pub fn fail(&self, why: &str) -> ! {
-        panic!("{why}\n\ntrace:\n{}", self.trace);
+    pub fn fail(&self, reason: &str) -> ! {
+        panic!("{reason}\n\ntrace:\n{}", self.trace);
     }
 
     /// Returns the worker's drop count for `cause`.
@@ -554,10 +550,10 @@ impl Script {
             let reserve = if has_connections { CONTROL_RESERVE } else { 0 };
             let is_back = available == capacity || available + reserve == capacity;
             if peers != of_peers || !is_back {
-                let why = format!(
+                let reason = format!(
                     "free packets: {peers} of {of_peers} at the peer, {available} of {capacity} at the worker, with {name}"
                 );
-                self.fail(&why);
+                self.fail(&reason);
             }
         }
     }

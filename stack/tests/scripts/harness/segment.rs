@@ -18,7 +18,6 @@ pub enum Want<T> {
     /// Unspecified: absent from an injected segment, not compared in an expected one.
     #[default]
     Any,
-    /// Absent.
     Absent,
     /// Present with this value.
     Is(T),
@@ -34,7 +33,6 @@ impl<T> Want<T> {
     }
 }
 
-/// Payload of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// This many bytes of the sender's stream, at the segment's sequence number.

@@ -46,7 +46,6 @@ pub struct RawSegment {
     pub bad_checksum: bool,
 }
 
-/// Options of a segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     pub mss: Option<u16>,
@@ -190,7 +189,6 @@ pub struct Captured {
     pub dont_fragment: bool,
     /// True if the port segments the payload (TSO).
     pub tso: bool,
-    /// Length of the IP packet in bytes.
     pub ip_len: usize,
     /// IP packet, for ICMP errors to quote.
     pub packet: Vec<u8>,

@@ -110,7 +110,7 @@ fn queued_heap_data_is_not_copied_again() {
         s.drain();
     }
     let copied = s.copied() - before;
-    // Each byte is copied when written and when moved, and some when pieces are merged.
+    // Each byte is copied when written and when moved, and some when chunks are merged.
     assert!(copied <= 6 * 60_000, "{copied} bytes copied for 60000");
 }
 
@@ -140,7 +140,7 @@ fn unread_data_of_stalled_peer_moves_out_of_packets() {
 }
 
 #[test]
-fn data_behind_unread_data_on_heap_is_read_in_order() {
+fn data_after_unread_data_on_heap_is_read_in_order() {
     let mut s = unread_data_on_heap();
     for n in 200..300 {
         s.inject(data(1 + 50 * n, 50));
@@ -156,7 +156,7 @@ fn data_behind_unread_data_on_heap_is_read_in_order() {
 }
 
 #[test]
-fn data_beyond_gap_behind_unread_data_on_heap_is_retransmitted() {
+fn data_beyond_gap_after_unread_data_on_heap_is_retransmitted() {
     let mut s = unread_data_on_heap();
     s.inject(data(10_101, 50));
     s.inject(data(10_001, 100));

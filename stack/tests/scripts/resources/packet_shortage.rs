@@ -23,15 +23,15 @@ fn sending_external_memory_leaves_packets_for_reception() {
 }
 
 #[test]
-fn segment_of_more_pieces_than_packets_is_sent_in_parts() {
-    sends_pieces_of(10, link(40));
+fn segment_of_more_chunks_than_packets_is_sent_in_parts() {
+    sends_chunks_of(10, link(40));
 }
 
 #[test]
 fn data_queued_for_port_without_chains_needs_no_packets() {
     // The pool may have no packets for copies.
     for pool in 40..45 {
-        sends_pieces_of(100, LinkConfig { multi_segment: false, ..link(pool) });
+        sends_chunks_of(100, LinkConfig { multi_segment: false, ..link(pool) });
     }
 }
 
@@ -47,8 +47,8 @@ fn port_without_chains_copies_nothing() {
     s.expect_no_packets_held();
 }
 
-/// Sends sixty pieces of `len` bytes after all have been queued.
-fn sends_pieces_of(len: Rel, link: LinkConfig) {
+/// Sends sixty chunks of `len` bytes after all have been queued.
+fn sends_chunks_of(len: Rel, link: LinkConfig) {
     let mut s = Script::accepted_over(peer(), link);
     s.inject(ack(1, 1).window(0));
     for _ in 0..60 {

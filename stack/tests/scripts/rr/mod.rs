@@ -30,7 +30,6 @@ fn peers() -> Vec<Peer> {
     vec![plain.clone(), full.clone(), plain.sack().ipv6(), full.ipv6()]
 }
 
-/// Returns the peers with timestamps.
 fn peers_with_timestamps() -> Vec<Peer> {
     peers().into_iter().filter(|peer| peer.timestamps).collect()
 }

@@ -7,7 +7,7 @@ use linerate_service::time::{Duration, Instant};
 use linerate_service::{Bytes, ConnId, Transport};
 
 /// Time for which a relay connection waits for a partner before it echoes.
-const PARTNER_PATIENCE: Duration = Duration::from_millis(700);
+const PARTNER_TIMEOUT: Duration = Duration::from_millis(700);
 
 impl Actor {
     pub(super) fn echo(&mut self, net: &mut impl Transport, id: ConnId, conn: &mut Conn, how: Echo, now: Instant) {
@@ -110,7 +110,7 @@ impl Actor {
     pub(super) fn find_partner(&mut self, id: ConnId, conn: &mut Conn, now: Instant) {
         let Some((other, m)) = self.alone.take() else {
             self.alone = Some((id, conn.n));
-            conn.partner_by = Some(now + PARTNER_PATIENCE);
+            conn.partner_by = Some(now + PARTNER_TIMEOUT);
             return;
         };
         self.partners.push((id, other, m));

@@ -252,14 +252,14 @@ impl Actor {
                     (most, how)
                 }
             };
-            let least = if matches!(how, Writing::Static(_) | Writing::Heap(_)) { conn.plan.piece } else { 1 };
-            let piece = record.outgoing.piece(record.sent, left.min(most.max(least)));
+            let least = if matches!(how, Writing::Static(_) | Writing::Heap(_)) { conn.plan.chunk } else { 1 };
+            let chunk = record.outgoing.chunk(record.sent, left.min(most.max(least)));
             let sent = match how {
                 Writing::Reserve(_) | Writing::Mixed(_) => {
-                    let Ok(space) = net.reserve(id, piece.len()) else { return };
+                    let Ok(space) = net.reserve(id, chunk.len()) else { return };
                     let mut len = space.len();
-                    assert!((1..=piece.len()).contains(&len));
-                    space.copy_from_slice(&piece[..len]);
+                    assert!((1..=chunk.len()).contains(&len));
+                    space.copy_from_slice(&chunk[..len]);
                     if conn.dice.chance(0.1) {
                         len = conn.dice.0.usize(0..=len);
                     }
@@ -268,24 +268,24 @@ impl Actor {
                     }
                     len
                 }
-                Writing::Write(_) => net.write(id, piece),
+                Writing::Write(_) => net.write(id, chunk),
                 Writing::Static(_) | Writing::Heap(_) => {
                     let bytes = if matches!(how, Writing::Static(_)) {
-                        Bytes::from_static(piece)
+                        Bytes::from_static(chunk)
                     } else {
-                        let whole = Bytes::from([&[0; 3], piece, &[1; 5]].concat());
-                        whole.slice(3..3 + piece.len())
+                        let whole = Bytes::from([&[0; 3], chunk, &[1; 5]].concat());
+                        whole.slice(3..3 + chunk.len())
                     };
                     if let Err(unsent) = net.send(id, bytes) {
-                        assert_eq!(&unsent.bytes[..], piece, "refused bytes are returned completely");
+                        assert_eq!(&unsent.bytes[..], chunk, "refused bytes are returned completely");
                         return;
                     }
-                    piece.len()
+                    chunk.len()
                 }
             };
             self.sent(conn.n, sent);
             conn.writing.passed(sent as u64, now);
-            if sent < piece.len() && matches!(how, Writing::Write(_)) {
+            if sent < chunk.len() && matches!(how, Writing::Write(_)) {
                 return;
             }
             idle = if sent == 0 { idle + 1 } else { 0 };

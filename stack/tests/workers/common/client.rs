@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 pub struct Outcome {
     pub sent: usize,
     pub received: usize,
-    /// True if the peer has closed its stream.
     pub peer_closed: bool,
     /// True if the echo differs from the sent data.
     pub mismatch: bool,
@@ -25,7 +24,6 @@ pub enum Close {
     WhenSent,
     /// All echoes are received.
     WhenBack,
-    /// Never.
     Never,
 }
 

@@ -104,7 +104,6 @@ impl<S: Service> Host<S> {
 }
 
 impl<S: Service, E: Engine<MemoryNic>> Host<S, E> {
-    /// Creates a host with any engine.
     pub fn start(config: &Config, nics: Vec<MemoryNic>, mut service: impl FnMut() -> S) -> Self {
         let mailboxes = Mailboxes::for_workers(nics.len());
         let worker = |(nic, mailboxes)| Worker::new(config, mailboxes, nic, |_| service(), Instant::ZERO);

@@ -35,7 +35,6 @@ pub struct Observer {
     pub closed: usize,
 }
 
-/// State of one connection.
 pub struct Conn {
     mode: EchoMode,
     index: usize,

@@ -55,14 +55,13 @@ pub struct Notes {
     pub sent: HashMap<(u16, u16), Stream>,
 }
 
-/// Payload of a frame.
 struct Payload {
     source: u16,
     destination: u16,
     syn: bool,
     sequence: u32,
-    /// Address and length of each piece.
-    pieces: Vec<(usize, usize)>,
+    /// Address and length of each chunk.
+    chunks: Vec<(usize, usize)>,
 }
 
 impl Payload {
@@ -85,7 +84,7 @@ impl Payload {
         let tcp = TcpPacket::new_unchecked(&data[14 + ip_header..]);
         let header = 14 + ip_header + usize::from(tcp.header_len());
         let mut left = ip_payload - usize::from(tcp.header_len());
-        let mut pieces = Vec::new();
+        let mut chunks = Vec::new();
         let mut skip = header;
         for segment in frame.segments() {
             let payload = &segment[skip.min(segment.len())..];
@@ -94,11 +93,11 @@ impl Payload {
             let payload = &payload[..payload.len().min(left)];
             left -= payload.len();
             if !payload.is_empty() {
-                pieces.push((payload.as_ptr() as usize, payload.len()));
+                chunks.push((payload.as_ptr() as usize, payload.len()));
             }
         }
         let sequence = tcp.seq_number().0 as u32;
-        Some(Payload { source: tcp.src_port(), destination: tcp.dst_port(), syn: tcp.syn(), sequence, pieces })
+        Some(Payload { source: tcp.src_port(), destination: tcp.dst_port(), syn: tcp.syn(), sequence, chunks })
     }
 
     fn note(self, stream: &mut Stream) {
@@ -106,7 +105,7 @@ impl Payload {
             stream.first = Some(self.sequence.wrapping_add(1));
         }
         let mut sequence = self.sequence;
-        for (address, len) in self.pieces {
+        for (address, len) in self.chunks {
             stream.note(sequence, address, len);
             sequence = sequence.wrapping_add(len as u32);
         }

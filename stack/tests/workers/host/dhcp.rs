@@ -51,7 +51,6 @@ impl<E: Engine<MemoryNic>> Bench<E> {
         Bench { nic, host, now, assigns: Some(HOST_ADDRESS), routers: &[ONE_ROUTER], messages, since: now, others }
     }
 
-    /// Runs for `time`.
     fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
@@ -164,7 +163,6 @@ fn arp_frame(operation: ArpOperation, target: Ipv4Addr) -> Vec<u8> {
     bytes
 }
 
-/// Router option with one router.
 const ONE_ROUTER: DhcpOption<'static> = DhcpOption { kind: 3, data: &[10, 0, 0, 9] };
 
 fn reply(request: &DhcpRepr, message: ClientMessage, address: Ipv4Addr, options: &[DhcpOption]) -> Vec<u8> {

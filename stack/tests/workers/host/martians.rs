@@ -153,7 +153,7 @@ fn solicitations_from_martians_are_dropped<E: Engine<MemoryNic>>() {
     }
 }
 
-fn peers_are_served_beside_martians<E: Engine<MemoryNic>>() {
+fn peers_are_served_next_to_martians<E: Engine<MemoryNic>>() {
     for mut bench in benches::<E>() {
         for ip in ["10.0.0.1", "126.0.0.1", "128.0.0.1", "1.0.0.1", "223.255.255.1", "fd00::1", "2001:db8::1"] {
             let ip: IpAddr = ip.parse().unwrap();
@@ -194,6 +194,6 @@ with_one_engine!(
     datagrams_and_pings_from_martians_are_dropped,
     arp_from_martians_is_dropped,
     solicitations_from_martians_are_dropped,
-    peers_are_served_beside_martians,
+    peers_are_served_next_to_martians,
     connecting_to_own_and_martian_addresses_is_refused,
 );

@@ -25,7 +25,6 @@ pub struct Bench<E: Engine<MemoryNic>> {
     nics: Vec<MemoryNic>,
     pub host: Host<Echo, E>,
     now: Instant,
-    /// Addresses of real hosts.
     real: Vec<(IpAddr, [u8; 6])>,
     /// Frames that the host has sent.
     pub sent: usize,
@@ -256,7 +255,6 @@ impl Peer {
         parsed.collect()
     }
 
-    /// Opens the connection.
     fn open<E: Engine<MemoryNic>>(&mut self, bench: &mut Bench<E>) {
         let answers = self.send(bench, TcpRepr { control: TcpControl::Syn, ..frames::segment() });
         let [(TcpControl::Syn, isn, _)] = answers[..] else { panic!("{}: {answers:?} in reply to a SYN", self.end) };

@@ -48,7 +48,6 @@ impl Requests {
 }
 
 impl Service for Requests {
-    /// Index of the connection.
     type Conn = usize;
     type Message = Infallible;
 

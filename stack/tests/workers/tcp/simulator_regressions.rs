@@ -194,14 +194,14 @@ fn answered_keepalive_probes_keep_connection_at_any_interval() {
     assert_eq!(net.a.service().outcomes[0].closed, Some(CloseReason::TimedOut));
 }
 
-/// Client that sends many pieces of a few bytes at once.
+/// Client that sends many chunks of a few bytes at once.
 #[derive(Default)]
-struct SmallPieceSender;
+struct SmallChunkSender;
 
-/// Number of pieces, and bytes per piece.
-const PIECES: (usize, usize) = (1000, 3);
+/// Number of chunks, and bytes per chunk.
+const CHUNKS: (usize, usize) = (1000, 3);
 
-impl Service for SmallPieceSender {
+impl Service for SmallChunkSender {
     type Conn = ();
     type Message = ();
 
@@ -210,8 +210,8 @@ impl Service for SmallPieceSender {
     }
 
     fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
-        for _ in 0..PIECES.0 {
-            net.send(conn, Bytes::from_static(&[7; PIECES.1])).unwrap();
+        for _ in 0..CHUNKS.0 {
+            net.send(conn, Bytes::from_static(&[7; CHUNKS.1])).unwrap();
         }
     }
 }
@@ -219,12 +219,12 @@ impl Service for SmallPieceSender {
 /// Ports accept chains of some tens of segments, the length of a short virtio queue.
 #[test]
 fn chain_length_of_frame_is_bounded() {
-    let mut net = Net::new(LinkConfig::default(), SmallPieceSender::default, Echo::default);
+    let mut net = Net::new(LinkConfig::default(), SmallChunkSender::default, Echo::default);
     net.link.capture();
     net.run_until(SECOND, |_| false);
     let frames = net.link.captured();
     let from_a = frames.iter().filter(|frame| frame.from == End::A);
-    // Headers and 48 pieces.
-    assert!(from_a.clone().all(|frame| frame.bytes.len() <= 66 + 48 * PIECES.1));
-    assert!(from_a.map(|frame| frame.bytes.len()).sum::<usize>() > PIECES.0 * PIECES.1);
+    // Headers and 48 chunks.
+    assert!(from_a.clone().all(|frame| frame.bytes.len() <= 66 + 48 * CHUNKS.1));
+    assert!(from_a.map(|frame| frame.bytes.len()).sum::<usize>() > CHUNKS.0 * CHUNKS.1);
 }

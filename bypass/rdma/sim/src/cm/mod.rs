@@ -42,7 +42,6 @@ pub(super) enum CmState {
     Connected,
     /// Connection ended.
     Over,
-    /// Connection failed.
     Failed,
 }
 
@@ -82,8 +81,8 @@ pub(super) struct CmId {
     listener: Option<Handle>,
     peer: Option<Handle>,
     is_active: bool,
-    ours: Option<CmConnParam>,
-    theirs: Option<CmConnParam>,
+    own_params: Option<CmConnParam>,
+    peer_params: Option<CmConnParam>,
     psn: u32,
     their_first_packet: u32,
     actions: VecDeque<(u64, Action)>,
@@ -147,8 +146,8 @@ impl World {
             listener: None,
             peer: None,
             is_active: false,
-            ours: None,
-            theirs: None,
+            own_params: None,
+            peer_params: None,
             psn: self.random.u32(0..1 << 24),
             their_first_packet: 0,
             actions: VecDeque::new(),
@@ -290,7 +289,7 @@ impl World {
         self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::RouteResolved, CmState::Requesting)?;
         let object = &mut self.cm_ids[id];
-        object.ours = Some(*parameters);
+        object.own_params = Some(*parameters);
         object.is_active = true;
         self.act(id, Action::Request);
         Ok(())
@@ -309,10 +308,10 @@ impl World {
         self.enter_id(device, Call::CmAccept, id)?;
         self.check_iwarp_pair(device, parameters.qp)?;
         self.change(id, CmState::Requested, CmState::Accepted)?;
-        self.cm_ids[id].ours = Some(*parameters);
+        self.cm_ids[id].own_params = Some(*parameters);
         let Some(peer) = self.cm_ids[id].peer else { return Ok(()) };
         if let Some(other) = self.cm_ids.get_mut(peer) {
-            other.theirs = Some(*parameters);
+            other.peer_params = Some(*parameters);
             self.act(peer, Action::Response);
         }
         if self.devices[device].is_iwarp() {
@@ -404,12 +403,12 @@ impl World {
                 return require(self.qps[qp].state == QpState::Rts, libc::EINVAL);
             }
             QpState::Rtr if !is_iwarp && object.is_answerable() => {
-                let theirs = object.theirs.ok_or_else(|| errno(libc::EINVAL))?;
+                let peer_params = object.peer_params.ok_or_else(|| errno(libc::EINVAL))?;
                 let remote = object.remote.ok_or_else(|| errno(libc::EINVAL))?;
                 let source = self.source_of(device, port);
                 Transition::Rtr {
                     mtu: self.path_mtu(device, remote),
-                    qp: theirs.qp,
+                    qp: peer_params.qp,
                     psn: object.their_first_packet,
                     responder_resources,
                     min_rnr_timer: retry.min_rnr_timer,
@@ -433,7 +432,6 @@ impl World {
         self.modify_qp(device, qp, &transition)
     }
 
-    /// Returns the port of an identifier.
     pub fn port_of(&self, id: Handle) -> u8 {
         let device = &self.devices[self.cm_ids.device(id)];
         self.cm_ids[id].local.and_then(|local| device.port_of(local.ip())).unwrap_or(1)
@@ -447,7 +445,6 @@ impl World {
         Ok((port, self.devices[device].gid(port)))
     }
 
-    /// Returns the GID of a port by its address.
     fn gid_at(&self, remote: SocketAddr) -> [u8; 16] {
         let there = self.device_at(remote).map(|there| &self.devices[there]);
         let gid = there.and_then(|there| there.port_of(remote.ip()).map(|port| there.gid(port)));
@@ -456,18 +453,20 @@ impl World {
 
     /// Returns the smaller MTU of both ends.
     fn path_mtu(&self, device: usize, remote: SocketAddr) -> linerate_rdma_provider::Mtu {
-        let ours = self.devices[device].config.mtu;
-        self.device_at(remote).map_or(ours, |there| ours.min(self.devices[there].config.mtu))
+        let own_params = self.devices[device].config.mtu;
+        self.device_at(remote).map_or(own_params, |there| own_params.min(self.devices[there].config.mtu))
     }
 }
 
 impl CmId {
     /// Returns initiator depth and responder resources, as agreed by both ends.
     fn reads(&self) -> (u8, u8) {
-        match (self.ours, self.theirs) {
-            (Some(ours), None) => (ours.initiator_depth, ours.responder_resources),
-            (Some(ours), Some(_)) if !self.is_active => (ours.initiator_depth, ours.responder_resources),
-            (_, Some(theirs)) => (theirs.responder_resources, theirs.initiator_depth),
+        match (self.own_params, self.peer_params) {
+            (Some(own_params), None) => (own_params.initiator_depth, own_params.responder_resources),
+            (Some(own_params), Some(_)) if !self.is_active => {
+                (own_params.initiator_depth, own_params.responder_resources)
+            }
+            (_, Some(peer_params)) => (peer_params.responder_resources, peer_params.initiator_depth),
             (None, None) => (0, 0),
         }
     }

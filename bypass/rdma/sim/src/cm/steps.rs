@@ -19,14 +19,14 @@ impl World {
 
     fn deliver_event(&mut self, id: Handle, kind: CmEventKind, status: i32, private_data: PrivateData) {
         let object = &self.cm_ids[id];
-        let (channel, theirs) = (object.channel, object.theirs);
+        let (channel, peer_params) = (object.channel, object.peer_params);
         let event = CmEvent {
             id,
             kind,
             status,
-            initiator_depth: theirs.map_or(0, |theirs| theirs.initiator_depth),
-            responder_resources: theirs.map_or(0, |theirs| theirs.responder_resources),
-            qp: theirs.map_or(0, |theirs| theirs.qp),
+            initiator_depth: peer_params.map_or(0, |peer_params| peer_params.initiator_depth),
+            responder_resources: peer_params.map_or(0, |peer_params| peer_params.responder_resources),
+            qp: peer_params.map_or(0, |peer_params| peer_params.qp),
             private_data,
         };
         self.cm_channels[channel].events.push(event);
@@ -58,7 +58,7 @@ impl World {
             }
             Action::Request => self.deliver_request(id),
             Action::Response if state == CmState::Requesting => {
-                let private_data = self.cm_ids[id].theirs.map_or(none, |theirs| theirs.private_data);
+                let private_data = self.cm_ids[id].peer_params.map_or(none, |peer_params| peer_params.private_data);
                 let private_data = self.padded(id, private_data);
                 if self.devices[self.cm_ids.device(id)].is_iwarp() {
                     self.connect_iwarp(id);
@@ -156,13 +156,13 @@ impl World {
         let channel = self.cm_ids[listener].channel;
         let child = self.new_id(there, channel);
         let requester = &self.cm_ids[id];
-        let (ours, local, psn) = (requester.ours, requester.local, requester.psn);
+        let (own_params, local, psn) = (requester.own_params, requester.local, requester.psn);
         let is_elsewhere = self.devices[there].is_elsewhere;
         let object = &mut self.cm_ids[child];
         object.state = CmState::Requested;
         object.listener = Some(listener);
         object.peer = Some(id);
-        object.theirs = ours;
+        object.peer_params = own_params;
         object.their_first_packet = psn;
         (object.local, object.remote) = (Some(remote), local);
         object.is_on_device = !is_elsewhere;
@@ -170,7 +170,7 @@ impl World {
         let requester = &mut self.cm_ids[id];
         requester.peer = Some(child);
         requester.their_first_packet = their_first_packet;
-        let private_data = self.padded(child, ours.map_or(none, |ours| ours.private_data));
+        let private_data = self.padded(child, own_params.map_or(none, |own_params| own_params.private_data));
         self.deliver_event(child, CmEventKind::Request { listener }, 0, private_data);
     }
 
@@ -184,17 +184,21 @@ impl World {
     /// Moves the queue pair of an iWARP identifier to RTS, as the kernel does when the connection is established.
     pub(super) fn connect_iwarp(&mut self, id: Handle) {
         let object = &self.cm_ids[id];
-        let (Some(ours), Some(theirs), Some(remote)) = (object.ours, object.theirs, object.remote) else { return };
+        let (Some(own_params), Some(peer_params), Some(remote)) =
+            (object.own_params, object.peer_params, object.remote)
+        else {
+            return;
+        };
         let (initiator_depth, responder_resources) = object.reads();
         let (psn, their_first_packet) = (object.psn, object.their_first_packet);
         let (is_active, mtu) = (object.is_active, self.path_mtu(self.cm_ids.device(id), remote));
         let (gid, port) = (self.gid_at(remote), self.port_of(id));
-        let Some(&qp) = self.numbers.get(&ours.qp) else { return };
+        let Some(&qp) = self.numbers.get(&own_params.qp) else { return };
         let qp = &mut self.qps[qp];
         if qp.state != QpState::Init {
             return;
         }
-        qp.receiving = Some(Receiving { mtu, qp: theirs.qp, psn: their_first_packet, responder_resources, gid });
+        qp.receiving = Some(Receiving { mtu, qp: peer_params.qp, psn: their_first_packet, responder_resources, gid });
         // TCP, too, retries for a limited time only.
         qp.sending = Some(Sending { psn, timeout: 18, retries: 7, rnr_retries: 7, initiator_depth });
         (qp.state, qp.port) = (QpState::Rts, port);
@@ -207,7 +211,7 @@ impl World {
         if !self.devices[self.cm_ids.device(id)].is_iwarp() {
             return;
         }
-        let qp = object.ours.and_then(|ours| self.numbers.get(&ours.qp).copied());
+        let qp = object.own_params.and_then(|own_params| self.numbers.get(&own_params.qp).copied());
         if let Some(qp) = qp {
             self.break_pair(qp, None);
         }
@@ -220,7 +224,7 @@ impl World {
             return;
         }
         let number = self.qps[qp].number;
-        let is_its = |id: &&CmId| id.ours.is_some_and(|ours| ours.qp == number);
+        let is_its = |id: &&CmId| id.own_params.is_some_and(|own_params| own_params.qp == number);
         let ids = self.cm_ids.of(device).into_iter();
         let open: Vec<_> = ids
             .filter(|&id| matches!(self.cm_ids[id].state, CmState::Accepted | CmState::Connected))

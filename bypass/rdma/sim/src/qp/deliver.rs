@@ -15,7 +15,6 @@ enum Outcome {
     Answered(Answer),
     /// The peer has no buffer.
     NotReady,
-    /// The connection is broken.
     Broken,
 }
 
@@ -139,10 +138,10 @@ impl World {
         }
         let Some(peer) = self.reachable(handle) else { return Outcome::Broken };
         self.note_first_message(peer);
-        let (ours, theirs) = (self.qps[handle].receiving, self.qps[peer].receiving);
-        let is_too_long = ours
-            .zip(theirs)
-            .is_some_and(|(ours, theirs)| ours.mtu > theirs.mtu && request.len() > u64::from(theirs.mtu.bytes()));
+        let (own, other) = (self.qps[handle].receiving, self.qps[peer].receiving);
+        let is_too_long = own
+            .zip(other)
+            .is_some_and(|(own, other)| own.mtu > other.mtu && request.len() > u64::from(other.mtu.bytes()));
         if is_too_long {
             return Outcome::done(self.refuse(peer, WcStatus::RemoteInvalidRequest));
         }
@@ -233,7 +232,7 @@ impl World {
             sge.len = u64::from(sge.len).min(left) as u32;
             left -= u64::from(sge.len);
         }
-        let (ours, theirs) = match self.local_spans(pd, &sges, Need::Write) {
+        let (own, other) = match self.local_spans(pd, &sges, Need::Write) {
             _ if !is_write && bytes.len() as u64 > room => (WcStatus::LocalLength, WcStatus::RemoteInvalidRequest),
             Err(Denied) => (WcStatus::LocalProtection, WcStatus::RemoteOperation),
             Ok(spans) => {
@@ -244,16 +243,16 @@ impl World {
             }
         };
         let opcode = if is_write { WcOpcode::ReceiveWrite } else { WcOpcode::Receive };
-        let mut completion = WorkCompletion::new(buffer.id, ours, opcode, bytes.len() as u32, self.qps[peer].number);
+        let mut completion = WorkCompletion::new(buffer.id, own, opcode, bytes.len() as u32, self.qps[peer].number);
         completion.immediate = written;
         self.complete(self.qps[peer].config.recv_cq, completion, slot);
-        if ours != WcStatus::Success {
+        if own != WcStatus::Success {
             self.break_responder(peer, None);
         } else if !self.qps[peer].receives() {
             // The completion queue was full.
             return Outcome::done(WcStatus::RemoteOperation);
         }
-        Outcome::done(theirs)
+        Outcome::done(other)
     }
 
     fn no_buffer(&mut self, peer: Handle) -> Outcome {

@@ -189,13 +189,13 @@ impl World {
     /// ends.
     pub fn reachable(&self, handle: Handle) -> Option<Handle> {
         let peer = self.peer_of(handle)?;
-        let (ours, theirs) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
+        let (own_device, peer_device) = (&self.devices[self.qps.device(handle)], &self.devices[self.qps.device(peer)]);
         let (qp, other) = (&self.qps[handle], &self.qps[peer]);
         let (sending, receiving) = (qp.sending?, other.receiving?);
         let is_connected_to_us =
-            qp.partition == other.partition && receiving.qp == qp.number && ours.has_gid(qp.port, receiving.gid);
+            qp.partition == other.partition && receiving.qp == qp.number && own_device.has_gid(qp.port, receiving.gid);
         let takes = other.receives() && is_connected_to_us && receiving.psn == sending.psn;
-        (ours.carries(qp.port) && theirs.carries(other.port) && takes).then_some(peer)
+        (own_device.carries(qp.port) && peer_device.carries(other.port) && takes).then_some(peer)
     }
 
     /// Returns the time from which on the peer's device sees its next receive buffer, if there is one.

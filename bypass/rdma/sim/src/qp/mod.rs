@@ -34,7 +34,6 @@ pub(super) struct Request {
     /// Sequence number among the requests of the queue pair.
     pub sequence: u64,
     pub sges: Vec<Sge>,
-    /// Inline data.
     pub inline: Option<Vec<u8>>,
     pub operation: Operation,
     pub flags: SendFlags,
@@ -50,7 +49,7 @@ pub(super) enum Answer {
     /// Executed.
     Done(WcStatus),
     /// Accepted READ. The memory is read when the response is sent, possibly after later requests were executed:
-    /// without a fence, requests are not ordered behind a READ (IBA 10.8.3.3).
+    /// without a fence, requests are not ordered after a READ (IBA 10.8.3.3).
     ReadDue,
     /// Old value of an atomic operation.
     Was(u64),

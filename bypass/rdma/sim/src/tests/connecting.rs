@@ -97,21 +97,21 @@ fn requested(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
 
 /// Connects both and moves their queue pairs to RTS.
 pub fn both_connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
-    let (ours, theirs) = requested(fabric, a, b);
+    let (own, peer) = requested(fabric, a, b);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        b.modify_qp_by_cm(theirs, state).unwrap();
+        b.modify_qp_by_cm(peer, state).unwrap();
     }
-    call!(b.end.sim.cm_accept(theirs, &b.parameters(b"welcome"))).unwrap();
+    call!(b.end.sim.cm_accept(peer, &b.parameters(b"welcome"))).unwrap();
     fabric.run();
     assert_eq!(a.only().kind, CmEventKind::Response);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        a.modify_qp_by_cm(ours, state).unwrap();
+        a.modify_qp_by_cm(own, state).unwrap();
     }
-    call!(a.end.sim.cm_establish(ours)).unwrap();
+    call!(a.end.sim.cm_establish(own)).unwrap();
     fabric.run();
     assert_eq!(b.only().kind, CmEventKind::Established);
     assert_eq!(a.event(), None);
-    (ours, theirs)
+    (own, peer)
 }
 
 #[test]
@@ -177,13 +177,13 @@ fn qp_before_request_grants_nothing() {
     b.listen(7471);
     call!(a.end.sim.cm_connect(early, &a.parameters(b""))).unwrap();
     fabric.run();
-    let theirs = b.only().id;
-    call!(b.end.sim.cm_accept(theirs, &b.parameters(b""))).unwrap();
+    let peer = b.only().id;
+    call!(b.end.sim.cm_accept(peer, &b.parameters(b""))).unwrap();
     fabric.run();
     a.modify_qp_by_cm(early, QpState::Rtr).unwrap();
     a.modify_qp_by_cm(early, QpState::Rts).unwrap();
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        b.modify_qp_by_cm(theirs, state).unwrap();
+        b.modify_qp_by_cm(peer, state).unwrap();
     }
     let operation = Operation::Write { address: a.end.address(64), rkey: a.end.keys.remote };
     b.end.request(1, operation, &[b.end.sge(0, 4)], SIGNALLED);
@@ -198,14 +198,14 @@ fn retries_follow_the_transition() {
     let id = a.resolved(&fabric, server());
     call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
     fabric.run();
-    let theirs = b.only().id;
+    let peer = b.only().id;
     // The values in the messages of the connection manager have no effect.
     let parameters = CmConnParam { rnr_retries: 1, ..b.parameters(b"") };
-    call!(b.end.sim.cm_accept(theirs, &parameters)).unwrap();
+    call!(b.end.sim.cm_accept(peer, &parameters)).unwrap();
     fabric.run();
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         a.modify_qp_by_cm(id, state).unwrap();
-        b.modify_qp_with(theirs, state, Retry { rnr_retries: 7, ..RETRY }).unwrap();
+        b.modify_qp_with(peer, state, Retry { rnr_retries: 7, ..RETRY }).unwrap();
     }
     b.end.send(2, b"x");
     fabric.run();
@@ -244,13 +244,13 @@ fn request_to_missing_host_is_unreachable() {
 #[test]
 fn rejection_carries_private_data() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, theirs) = requested(&fabric, &a, &b);
-    call!(b.end.sim.cm_reject(theirs, b"no")).unwrap();
+    let (own, peer) = requested(&fabric, &a, &b);
+    call!(b.end.sim.cm_reject(peer, b"no")).unwrap();
     fabric.run();
     let event = a.only();
-    assert_eq!((event.kind, event.id, event.status), (CmEventKind::Rejected, ours, 28));
+    assert_eq!((event.kind, event.id, event.status), (CmEventKind::Rejected, own, 28));
     assert_eq!(&event.private_data.bytes()[..3], b"no\0");
-    call!(b.end.sim.cm_destroy_id(theirs)).unwrap();
+    call!(b.end.sim.cm_destroy_id(peer)).unwrap();
     fabric.run();
     assert_eq!((a.event(), b.event()), (None, None));
 }
@@ -259,14 +259,14 @@ fn rejection_carries_private_data() {
 fn disconnect_is_reported_at_both_ends_and_keeps_qps() {
     for by_server in [false, true] {
         let (fabric, a, b) = parties(&Setup::default());
-        let (ours, theirs) = both_connected(&fabric, &a, &b);
-        let by = if by_server { (&b, theirs) } else { (&a, ours) };
+        let (own, peer) = both_connected(&fabric, &a, &b);
+        let by = if by_server { (&b, peer) } else { (&a, own) };
         call!(by.0.end.sim.cm_disconnect(by.1)).unwrap();
         fabric.run();
         assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
         assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
         assert_eq!(a.end.state(), QpState::Rts);
-        call!(a.end.sim.cm_disconnect(ours)).unwrap();
+        call!(a.end.sim.cm_disconnect(own)).unwrap();
         fabric.run();
         assert_eq!((a.event(), b.event()), (None, None), "already disconnected");
     }
@@ -275,9 +275,9 @@ fn disconnect_is_reported_at_both_ends_and_keeps_qps() {
 #[test]
 fn both_ends_may_disconnect_at_once() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, theirs) = both_connected(&fabric, &a, &b);
-    call!(a.end.sim.cm_disconnect(ours)).unwrap();
-    call!(b.end.sim.cm_disconnect(theirs)).unwrap();
+    let (own, peer) = both_connected(&fabric, &a, &b);
+    call!(a.end.sim.cm_disconnect(own)).unwrap();
+    call!(b.end.sim.cm_disconnect(peer)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
@@ -286,20 +286,20 @@ fn both_ends_may_disconnect_at_once() {
 #[test]
 fn destroyed_identifier_is_reported_to_peer() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = both_connected(&fabric, &a, &b);
-    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
+    let (own, _) = both_connected(&fabric, &a, &b);
+    call!(a.end.sim.cm_destroy_id(own)).unwrap();
     fabric.run();
     assert_eq!(b.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);
 
     let (fabric, a, b) = parties(&Setup::default());
-    let (_, theirs) = requested(&fabric, &a, &b);
-    call!(b.end.sim.cm_destroy_id(theirs)).unwrap();
+    let (_, peer) = requested(&fabric, &a, &b);
+    call!(b.end.sim.cm_destroy_id(peer)).unwrap();
     fabric.run();
     assert_eq!(a.kinds(), [CmEventKind::Rejected]);
 
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = requested(&fabric, &a, &b);
-    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
+    let (own, _) = requested(&fabric, &a, &b);
+    call!(a.end.sim.cm_destroy_id(own)).unwrap();
     fabric.run();
     assert_eq!(b.kinds(), [CmEventKind::Rejected]);
 }

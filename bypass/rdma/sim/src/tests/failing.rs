@@ -86,7 +86,7 @@ fn events_of_destroyed_objects_are_discarded() {
 #[test]
 fn failed_device_flushes_and_can_be_closed() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = both_connected(&fabric, &a, &b);
+    let (own, _) = both_connected(&fabric, &a, &b);
     a.end.receive(1, 0, 1);
     fabric.fatal(&a.end.sim);
     fabric.run();
@@ -97,7 +97,7 @@ fn failed_device_flushes_and_can_be_closed() {
     assert_eq!(number(call!(a.end.sim.cm_create_id(a.channel))), libc::EIO);
     let request = SendWr { id: 1, sges: &[], operation: Operation::Send, flags: SIGNALLED };
     assert_eq!(refused(a.end.post(&[request])), (0, libc::EIO));
-    call!(a.end.sim.cm_destroy_id(ours)).unwrap();
+    call!(a.end.sim.cm_destroy_id(own)).unwrap();
     call!(a.end.sim.cm_destroy_event_channel(a.channel)).unwrap();
     call!(a.end.sim.destroy_qp(a.end.qp)).unwrap();
     call!(a.end.sim.destroy_cq(a.end.cq)).unwrap();
@@ -161,9 +161,9 @@ fn down_port_reaches_nothing() {
 #[test]
 fn disconnect_is_reported_when_port_is_up_again() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = both_connected(&fabric, &a, &b);
+    let (own, _) = both_connected(&fabric, &a, &b);
     fabric.port_down(&b.end.sim);
-    call!(a.end.sim.cm_disconnect(ours)).unwrap();
+    call!(a.end.sim.cm_disconnect(own)).unwrap();
     fabric.run();
     assert_eq!((a.kinds()[0], b.kinds()), (CmEventKind::Disconnected, vec![]));
     fabric.port_up(&b.end.sim);
@@ -174,8 +174,8 @@ fn disconnect_is_reported_when_port_is_up_again() {
 #[test]
 fn local_events_do_not_wait_for_later_or_remote_ones() {
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, _) = both_connected(&fabric, &a, &b);
-    call!(a.end.sim.cm_disconnect(ours)).unwrap();
+    let (own, _) = both_connected(&fabric, &a, &b);
+    call!(a.end.sim.cm_disconnect(own)).unwrap();
     fabric.world().settle();
     assert_eq!(a.kinds(), [CmEventKind::Disconnected]);
     fabric.fatal(&a.end.sim);
@@ -183,10 +183,10 @@ fn local_events_do_not_wait_for_later_or_remote_ones() {
     assert_eq!(a.kinds(), [CmEventKind::Removed], "before the end of time-wait");
 
     let (fabric, a, b) = parties(&Setup::default());
-    let (ours, theirs) = both_connected(&fabric, &a, &b);
+    let (own, peer) = both_connected(&fabric, &a, &b);
     fabric.port_down(&b.end.sim);
-    call!(a.end.sim.cm_disconnect(ours)).unwrap();
-    call!(b.end.sim.cm_disconnect(theirs)).unwrap();
+    call!(a.end.sim.cm_disconnect(own)).unwrap();
+    call!(b.end.sim.cm_disconnect(peer)).unwrap();
     fabric.world().settle();
     assert_eq!(b.kinds(), [CmEventKind::Disconnected], "although the peer's message cannot arrive");
 }

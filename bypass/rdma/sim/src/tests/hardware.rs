@@ -40,8 +40,8 @@ fn infiniband_ports_have_lids_and_gids_that_are_no_addresses() {
     assert!(port.link == LinkLayer::InfiniBand && port.lid > 0);
     let gids = a.end.sim.gids(1).unwrap();
     assert_eq!(gids.iter().map(|gid| gid.kind).collect::<Vec<_>>(), [GidKind::InfiniBand]);
-    let (ours, _) = both_connected(&fabric, &a, &b);
-    assert_eq!(call!(a.end.sim.cm_source(ours)).unwrap(), (1, gids[0].raw));
+    let (own, _) = both_connected(&fabric, &a, &b);
+    assert_eq!(call!(a.end.sim.cm_source(own)).unwrap(), (1, gids[0].raw));
     b.end.receive(1, 0, 1);
     a.end.send(1, b"x");
     fabric.run();

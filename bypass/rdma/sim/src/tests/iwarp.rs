@@ -15,9 +15,9 @@ fn setup() -> Setup {
 /// Connects two parties, whose queue pairs the connection moves to RTS.
 fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     b.listen(7471);
-    let ours = a.resolved(fabric, server());
-    a.modify_qp_by_cm(ours, QpState::Init).unwrap();
-    call!(a.end.sim.cm_connect(ours, &a.parameters(b"please"))).unwrap();
+    let own = a.resolved(fabric, server());
+    a.modify_qp_by_cm(own, QpState::Init).unwrap();
+    call!(a.end.sim.cm_connect(own, &a.parameters(b"please"))).unwrap();
     fabric.run();
     let request = b.only();
     assert_eq!(request.private_data.bytes(), b"please", "not padded");
@@ -27,11 +27,11 @@ fn connected(fabric: &Fabric, a: &Party, b: &Party) -> (Handle, Handle) {
     let established = a.only();
     assert_eq!((established.kind, established.private_data.bytes()), (CmEventKind::Established, &b"welcome"[..]));
     assert_eq!(b.only().kind, CmEventKind::Established);
-    for (party, id) in [(a, ours), (b, request.id)] {
+    for (party, id) in [(a, own), (b, request.id)] {
         assert_eq!(party.end.state(), QpState::Rts);
         party.modify_qp_by_cm(id, QpState::Rts).unwrap();
     }
-    (ours, request.id)
+    (own, request.id)
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn initiator_sends_first() {
 fn connection_and_qp_end_together() {
     for by_pair in [false, true] {
         let (fabric, a, b) = parties(&setup());
-        let (ours, _) = connected(&fabric, &a, &b);
+        let (own, _) = connected(&fabric, &a, &b);
         b.end.receive(1, 0, 8);
         match by_pair {
             true => a.end.modify_qp(Transition::Error).unwrap(),
-            false => call!(a.end.sim.cm_disconnect(ours)).unwrap(),
+            false => call!(a.end.sim.cm_disconnect(own)).unwrap(),
         }
         fabric.run();
         assert_eq!(a.kinds(), [CmEventKind::Disconnected, CmEventKind::TimeWaitExit]);

@@ -21,7 +21,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Calls a device.
 macro_rules! call {
     ($call:expr) => {{
         // SAFETY: memory given to a device lives as long as its end and is accessed through raw pointers only; the
@@ -111,7 +110,6 @@ impl Default for Setup {
     }
 }
 
-/// One end of a connection.
 pub struct End {
     pub fabric: Fabric,
     pub sim: Arc<SimDevice>,
@@ -232,9 +230,9 @@ impl End {
 /// Returns two unconnected ends.
 pub fn apart(setup: &Setup) -> (Fabric, End, End) {
     let fabric = Fabric::new(setup.fabric.clone());
-    let [ours, theirs] = setup.devices.clone();
-    let a = End::new(&fabric, "model0", ours, setup);
-    let b = End::new(&fabric, "model1", theirs, setup);
+    let [first, second] = setup.devices.clone();
+    let a = End::new(&fabric, "model0", first, setup);
+    let b = End::new(&fabric, "model1", second, setup);
     (fabric, a, b)
 }
 

@@ -52,34 +52,34 @@ impl<C: Provider> Connector<C> {
             Stage::Requested { half, own, record } => match handshake.next()? {
                 None => handshake.stage = Stage::Requested { half, own, record },
                 Some(bytes) => {
-                    let theirs = read(&bytes, handshake)?;
-                    let transport = self.join(handshake.worker, half, &own, &record, &theirs, now)?;
+                    let remote = read(&bytes, handshake)?;
+                    let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
                     handshake.send(&[READY])?;
-                    return Ok(Step::Ready(transport, theirs.greeting));
+                    return Ok(Step::Ready(transport, remote.greeting));
                 }
             },
             Stage::Listening => match handshake.next()? {
                 None => handshake.stage = Stage::Listening,
                 Some(bytes) => {
-                    let theirs = read(&bytes, handshake)?;
+                    let remote = read(&bytes, handshake)?;
                     handshake.worker = self.next_worker();
                     let (half, own, record) = self.new_half(handshake)?;
-                    if record.session.is_some() != theirs.session.is_some() {
+                    if record.session.is_some() != remote.session.is_some() {
                         // Sent first, so that the peer can report an error.
                         handshake.send(&record.write())?;
                         return Err(ExchangeError::OtherMode);
                     }
-                    let transport = self.join(handshake.worker, half, &own, &record, &theirs, now)?;
+                    let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
                     self.expect_of(handshake, record.number())?;
                     handshake.send(&record.write())?;
-                    handshake.stage = Stage::Answered(transport, theirs.greeting);
+                    handshake.stage = Stage::Answered(transport, remote.greeting);
                 }
             },
-            Stage::Answered(transport, theirs) => match handshake.next() {
-                Ok(Some([READY])) => return Ok(Step::Ready(transport, theirs)),
+            Stage::Answered(transport, remote) => match handshake.next() {
+                Ok(Some([READY])) => return Ok(Step::Ready(transport, remote)),
                 progress => {
                     // The handshake keeps the queue pair, so that `give_up` can drain it.
-                    handshake.stage = Stage::Answered(transport, theirs);
+                    handshake.stage = Stage::Answered(transport, remote);
                     if progress?.is_some() {
                         return Err(ExchangeError::Malformed);
                     }
@@ -138,23 +138,23 @@ impl<C: Provider> Connector<C> {
         worker: usize,
         half: Half<C>,
         own: &Gid,
-        ours: &QpInfo,
-        theirs: &QpInfo,
+        local: &QpInfo,
+        remote: &QpInfo,
         now: Instant,
     ) -> Result<ConnTransport<C>, ExchangeError> {
-        match (half, theirs.session) {
+        match (half, remote.session) {
             (Half::Pair(qp), None) => {
-                Ok(ConnTransport::Rc(join_pair(qp, own, ours, theirs, &self.config.qp_options())?))
+                Ok(ConnTransport::Rc(join_pair(qp, own, local, remote, &self.config.qp_options())?))
             }
             (Half::Session(session, handle), Some(their_session)) => {
-                let path = AhAttr::to(theirs.gid, 0, own).with(&self.config.path);
+                let path = AhAttr::to(remote.gid, 0, own).with(&self.config.path);
                 let ah = self.ah_cache.to(worker, self.mr.pd(), &path, now)?;
                 Ok(ConnTransport::Ud(Box::new(UdPeer {
-                    session: Session::new(their_session.number, ours.greeting.credits),
+                    session: Session::new(their_session.number, local.greeting.credits),
                     local_number: session.number,
                     ah,
                     path,
-                    qp: theirs.qp,
+                    qp: remote.qp,
                     q_key: their_session.q_key,
                     handle,
                     timer: Timer::default(),
@@ -170,7 +170,7 @@ impl<C: Provider> Connector<C> {
         &mut self,
         handshake: &Handshake<C>,
         transport: ConnTransport<C>,
-        theirs: &EndParams,
+        remote: &EndParams,
     ) -> Result<(ConnCore<C>, Source), ExchangeError> {
         let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
@@ -186,7 +186,7 @@ impl<C: Provider> Connector<C> {
             epoll::modify(&exchange.epoll, &handshake.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
         }
         let own = gid_of(&**self.mr.pd().provider(), addresses[0].ip(), &self.config)?;
-        Ok((ConnCore::new(transport, None, addresses, &self.greeting, theirs), (own.port, own.raw)))
+        Ok((ConnCore::new(transport, None, addresses, &self.greeting, remote), (own.port, own.raw)))
     }
 }
 
@@ -201,25 +201,25 @@ fn read<C: Provider>(bytes: &[u8; QpInfo::LEN], handshake: &Handshake<C>) -> Res
 fn join_pair<C: Provider>(
     qp: Qp<C, Init>,
     own: &Gid,
-    ours: &QpInfo,
-    theirs: &QpInfo,
+    local: &QpInfo,
+    remote: &QpInfo,
     options: &QpOptions,
 ) -> Result<Qp<C, Rts>, Error> {
     let QpOptions { retry, path } = options;
     let receive = Transition::Rtr {
-        mtu: ours.mtu.min(theirs.mtu),
-        qp: theirs.qp,
-        psn: theirs.psn,
-        responder_resources: ours.responder_resources.min(theirs.initiator_depth),
+        mtu: local.mtu.min(remote.mtu),
+        qp: remote.qp,
+        psn: remote.psn,
+        responder_resources: local.responder_resources.min(remote.initiator_depth),
         min_rnr_timer: retry.min_rnr_timer,
-        path: AhAttr::to(theirs.gid, 0, own).with(path),
+        path: AhAttr::to(remote.gid, 0, own).with(path),
     };
     let send = Transition::Rts {
-        psn: ours.psn,
+        psn: local.psn,
         timeout: retry.timeout,
         retries: retry.retries,
         rnr_retries: retry.rnr_retries,
-        initiator_depth: ours.initiator_depth.min(theirs.responder_resources),
+        initiator_depth: local.initiator_depth.min(remote.responder_resources),
     };
     qp.to_rtr(&receive)?.to_rts(&send)
 }

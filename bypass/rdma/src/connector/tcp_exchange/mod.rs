@@ -45,39 +45,28 @@ const MADE: u64 = 1 << 62;
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum ExchangeError {
-    /// iWARP runs over TCP connections that rdma_cm establishes.
     #[error("iWARP connections need rdma_cm: remove `rdma.connect`")]
     Iwarp,
-    /// RoCE needs an address of the device's port.
     #[error(
         "{0} is not an address of this device: use an address from linerate rdma info, or a route through the device"
     )]
     NotOfDevice(IpAddr),
-    /// The address is at another port, or has another GID.
     #[error("{0} is not at the chosen port and GID index: linerate rdma info shows both")]
     NotChosen(IpAddr),
-    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
-    /// Malformed attributes.
     #[error("the peer is not a compatible Linerate process")]
     Malformed,
-    /// Only one of the ends uses sessions.
     #[error("the peer uses another transport: `rdma.mode` ud must be set at both ends or neither")]
     OtherMode,
-    /// No random session number.
     #[error("no random number: {0}")]
     NoRandomness(getrandom::Error),
-    /// The peer announced an address other than its own.
     #[error("the GID of the peer's queue pair does not match the peer's IP address")]
     Elsewhere,
-    /// The worker has the maximum number of connections.
     #[error("the worker has no room for another connection")]
     Full,
-    /// The TCP connection failed.
     #[error("TCP: {0}")]
     Tcp(#[from] io::Error),
-    /// A verbs call failed.
     #[error(transparent)]
     Verbs(#[from] Error),
 }
@@ -89,7 +78,6 @@ impl From<Errno> for ExchangeError {
 }
 
 impl ExchangeError {
-    /// Returns the error for the service.
     fn outcome(&self) -> ConnectError {
         use ErrorKind::*;
         match self {
@@ -111,7 +99,6 @@ pub(super) struct Exchange<C: Provider> {
     epoll: OwnedFd,
     /// Time from which waiting clients can be accepted, if any may be waiting.
     accept_from: Option<Instant>,
-    /// Handshakes.
     handshakes: HashMap<u64, Handshake<C>>,
     next: u64,
     /// TCP connection of each established connection, by queue pair number or session number. Dropping it signals
@@ -350,8 +337,8 @@ impl<C: Provider> Connector<C> {
                 _ = self.exchange().map(|exchange| exchange.handshakes.insert(key, handshake));
                 return;
             }
-            Ok(Step::Refused(why)) => return self.give_up(handshake, why, now),
-            Ok(Step::Ready(transport, theirs)) => self.settle(&handshake, transport, &theirs),
+            Ok(Step::Refused(reason)) => return self.give_up(handshake, reason, now),
+            Ok(Step::Ready(transport, peer_params)) => self.settle(&handshake, transport, &peer_params),
             Err(error) => Err(error),
         };
         match result {
@@ -374,7 +361,6 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Gives up a handshake.
     pub(super) fn give_up(&mut self, handshake: Handshake<C>, error: ConnectError, now: Instant) {
         self.not_made(handshake.worker, handshake.number, handshake.origin, error);
         if let Stage::Answered(ConnTransport::Rc(qp), _) = handshake.stage

@@ -333,5 +333,5 @@ fn thousand_connections_leave_no_objects() {
         rig.run_until(|ends| ends[0].worker.service().ended.len() == count);
     }
     (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
-    assert!(rig.ends[0].worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+    assert!(rig.ends[0].worker.service().ended.iter().all(|reason| *reason == CloseReason::Finished));
 }

@@ -42,8 +42,9 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
         qp.into_iter().for_each(|qp| rig.fabric.pair_fatal(qp));
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
     }
-    let finished =
-        |rig: &Rig| rig.ends[0].worker.service().ended.iter().filter(|why| **why == CloseReason::Finished).count();
+    let finished = |rig: &Rig| {
+        rig.ends[0].worker.service().ended.iter().filter(|reason| **reason == CloseReason::Finished).count()
+    };
     while finished(rig) < through {
         let ended = rig.ends[0].worker.service().ended.len();
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);

@@ -58,10 +58,10 @@ impl Service for Side {
         }
     }
 
-    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: bool, why: CloseReason) {
+    fn closed(&mut self, net: &mut impl Transport, conn: ConnId, state: bool, reason: CloseReason) {
         match self {
-            Side::Client(client) => client.closed(net, conn, (), why),
-            Side::Server(server) => server.closed(net, conn, state, why),
+            Side::Client(client) => client.closed(net, conn, (), reason),
+            Side::Server(server) => server.closed(net, conn, state, reason),
         }
     }
 }
@@ -82,36 +82,36 @@ fn run(seed: u64, mode: Mode, offer_from: usize, manner: Manner) -> (CloseReason
     rig.tick = if manner == Manner::Waits { 1_000_000 } else { rig.tick };
     rig.run_until(|ends| ended(ends[1].worker.service()).is_some());
     let time = rig.now;
-    let why = ended(rig.ends[1].worker.service()).unwrap();
+    let reason = ended(rig.ends[1].worker.service()).unwrap();
     if manner == Manner::Closes {
         rig.run_until(|ends| ended(ends[0].worker.service()).is_some());
     }
     let Side::Client(client) = rig.ends[0].worker.service() else { panic!("a client") };
     assert_eq!(client.received, REFUSAL);
     let Refused { remote, manner, sent, closed, .. } = *client;
-    (why, Refused { remote, manner, sent, received: Vec::new(), closed }, time)
+    (reason, Refused { remote, manner, sent, received: Vec::new(), closed }, time)
 }
 
 fn in_each_mode(manner: Manner, check: impl Fn(CloseReason, Refused, u64)) {
     for seed in 0..10 {
         for (mode, offer_from) in [(Mode::Send, usize::MAX), (Mode::Ud, usize::MAX), (Mode::Send, 1000)] {
-            let (why, client, time) = run(seed, mode, offer_from, manner);
-            check(why, client, time);
+            let (reason, client, time) = run(seed, mode, offer_from, manner);
+            check(reason, client, time);
         }
     }
 }
 
 #[test]
 fn lingering_close_finishes_without_a_reset_when_the_peer_closes() {
-    in_each_mode(Manner::Closes, |why, client, _| {
-        assert_eq!((why, client.closed), (CloseReason::Finished, Some(CloseReason::Finished)));
+    in_each_mode(Manner::Closes, |reason, client, _| {
+        assert_eq!((reason, client.closed), (CloseReason::Finished, Some(CloseReason::Finished)));
     });
 }
 
 #[test]
 fn lingering_close_resets_a_peer_that_sends_without_end() {
-    in_each_mode(Manner::SendsOn, |why, client, time| {
-        assert_eq!(why, CloseReason::Aborted);
+    in_each_mode(Manner::SendsOn, |reason, client, time| {
+        assert_eq!(reason, CloseReason::Aborted);
         assert!((LINGER_BYTES..2 * LINGER_BYTES).contains(&client.sent), "{} sent", client.sent);
         assert!(u128::from(time) < LINGER_TIME.as_nanos());
     });
@@ -119,8 +119,8 @@ fn lingering_close_resets_a_peer_that_sends_without_end() {
 
 #[test]
 fn lingering_close_resets_a_peer_that_never_closes() {
-    in_each_mode(Manner::Waits, |why, _, time| {
-        assert_eq!(why, CloseReason::Aborted);
+    in_each_mode(Manner::Waits, |reason, _, time| {
+        assert_eq!(reason, CloseReason::Aborted);
         assert!(u128::from(time) >= LINGER_TIME.as_nanos());
     });
 }

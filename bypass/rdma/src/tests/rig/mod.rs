@@ -25,7 +25,6 @@ use linerate_service::{AppMsg, CloseReason, Origin, Service, Timer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Windows of an end.
 pub const WINDOWS: usize = 8;
 
 pub struct End<S: Service = Peer> {
@@ -273,8 +272,8 @@ impl<S: Hosted> End<S> {
     }
 
     /// Notifies the worker that the connection with this number is lost.
-    pub fn loses(&mut self, number: u64, why: CloseReason) {
-        assert!(self.events.send(ConnectorEvent::Lost(number, why)).is_ok());
+    pub fn loses(&mut self, number: u64, reason: CloseReason) {
+        assert!(self.events.send(ConnectorEvent::Lost(number, reason)).is_ok());
     }
 
     /// Drops connections that the worker has released.
@@ -302,22 +301,22 @@ impl<S: Hosted> Rig<S> {
         if setup.config.mode == Mode::Ud {
             return self.make_session(setup);
         }
-        let ours = ConnTransport::Rc(self.half(setup));
-        let ours = ConnCore::new(ours, None, ADDRESSES, &setup.greeting(), &setup.greeting());
-        assert!(self.ends[0].events.send(ConnectorEvent::Made(ours, Origin::Connected(1))).is_ok());
+        let local = ConnTransport::Rc(self.half(setup));
+        let local = ConnCore::new(local, None, ADDRESSES, &setup.greeting(), &setup.greeting());
+        assert!(self.ends[0].events.send(ConnectorEvent::Made(local, Origin::Connected(1))).is_ok());
     }
 
     /// Connects the first end's returned queue pair to the second end.
     pub fn half(&mut self, setup: &Setup) -> Qp<SimDevice, crate::verbs::Rts> {
         let [a, b] = &self.ends;
-        let [ours, theirs] = [a.qp(), b.qp()];
-        let names = [a.name(ours.number()), b.name(theirs.number())];
-        let [ours, theirs] = [(a, ours, names[1]), (b, theirs, names[0])].map(|(end, qp, name)| end.ready(qp, name));
+        let [local, remote] = [a.qp(), b.qp()];
+        let names = [a.name(local.number()), b.name(remote.number())];
+        let [local, remote] = [(a, local, names[1]), (b, remote, names[0])].map(|(end, qp, name)| end.ready(qp, name));
         let greeting = setup.greeting();
-        let theirs = ConnTransport::Rc(theirs);
-        let theirs = ConnCore::new(theirs, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
-        assert!(self.ends[1].events.send(ConnectorEvent::Made(theirs, Origin::Accepted)).is_ok());
-        ours
+        let remote = ConnTransport::Rc(remote);
+        let remote = ConnCore::new(remote, None, [ADDRESSES[1], ADDRESSES[0]], &greeting, &greeting);
+        assert!(self.ends[1].events.send(ConnectorEvent::Made(remote, Origin::Accepted)).is_ok());
+        local
     }
 
     /// Creates a session between both ends.
@@ -325,23 +324,23 @@ impl<S: Hosted> Rig<S> {
         for (at, origin) in [Origin::Connected(1), Origin::Accepted].into_iter().enumerate() {
             let peer = &self.ends[1 - at];
             let (datagram_handle, gid) = (peer.datagrams.unwrap(), peer.device.gids(1).unwrap()[0].raw);
-            let [ours, theirs] = [at as u64, 1 - at as u64].map(|number| FIRST_SESSION + number);
-            self.half_session(setup, (at, ours, origin), (gid, datagram_handle.qp, datagram_handle.q_key, theirs));
+            let [local, remote] = [at as u64, 1 - at as u64].map(|number| FIRST_SESSION + number);
+            self.half_session(setup, (at, local, origin), (gid, datagram_handle.qp, datagram_handle.q_key, remote));
         }
     }
 
-    /// Creates one end of a session, numbered `ours`, with a peer behind `gid` that numbers it `theirs`.
+    /// Creates one end of a session, numbered `local`, with a peer at `gid` that numbers it `remote`.
     pub fn half_session(
         &mut self,
         setup: &Setup,
-        (at, ours, origin): (usize, u64, Origin),
-        (gid, qp, q_key, theirs): ([u8; 16], u32, u32, u64),
+        (at, local, origin): (usize, u64, Origin),
+        (gid, qp, q_key, remote): ([u8; 16], u32, u32, u64),
     ) {
         let end = &self.ends[at];
         let to = AhAttr::to(gid, 0, &end.device.gids(1).unwrap()[0]);
         let transport = ConnTransport::Ud(Box::new(crate::connection::conn_transport::UdPeer {
-            session: Session::new(theirs, setup.config.buffers),
-            local_number: ours,
+            session: Session::new(remote, setup.config.buffers),
+            local_number: local,
             ah: Ah::new(end.mr.pd(), &to).unwrap(),
             path: to,
             qp,

@@ -88,8 +88,8 @@ impl Peer {
     fn start_next(&mut self, net: &mut impl Transport, conn: ConnId) {
         match self.ops.pop_front() {
             Some(op) => {
-                if let Err(why) = net.post_one_sided(conn, op, self.ops.len() as u64) {
-                    self.refused.push(why);
+                if let Err(reason) = net.post_one_sided(conn, op, self.ops.len() as u64) {
+                    self.refused.push(reason);
                     net.close(conn);
                 }
             }
@@ -211,8 +211,8 @@ impl Service for Peer {
         net.close(conn);
     }
 
-    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), why: CloseReason) {
-        self.ended.push(why);
-        self.begin_anew(net, why == CloseReason::Finished);
+    fn closed(&mut self, net: &mut impl Transport, _: ConnId, (): (), reason: CloseReason) {
+        self.ended.push(reason);
+        self.begin_anew(net, reason == CloseReason::Finished);
     }
 }

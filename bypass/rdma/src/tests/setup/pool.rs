@@ -32,7 +32,7 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
         rig.step();
     }
     for end in &rig.ends {
-        assert!(end.worker.service().ended.iter().all(|why| *why == CloseReason::Finished));
+        assert!(end.worker.service().ended.iter().all(|reason| *reason == CloseReason::Finished));
         assert!(end.worker.service().failed.is_empty());
     }
     (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
@@ -138,26 +138,26 @@ impl Three {
 fn previous_peer_cannot_reach_reused_qp() {
     for keeps_completions in [false, true] {
         let mut three = Three::new(keeps_completions);
-        let [ours, old, new] = [three.qp(0), three.qp(1), three.qp(1)];
-        let [ours, old, new] = [three.ready(0, ours), three.ready(1, old), three.ready(1, new)];
-        let number = ours.number();
-        let mut ours = three.join(0, ours, old.number(), 77);
+        let [own, old, new] = [three.qp(0), three.qp(1), three.qp(1)];
+        let [own, old, new] = [three.ready(0, own), three.ready(1, old), three.ready(1, new)];
+        let number = own.number();
+        let mut own = three.join(0, own, old.number(), 77);
         let mut old = three.join(1, old, number, 77);
-        three.send(0, &mut ours, b"without a completion", false);
+        three.send(0, &mut own, b"without a completion", false);
         three.send(1, &mut old, b"one", true);
         for completion in three.completions(0) {
-            assert_eq!(&*ours.received(completion).unwrap(), b"one");
+            assert_eq!(&*own.received(completion).unwrap(), b"one");
         }
         // Not drained before three buffers and the message have completed.
-        let ours = ours.fail().unwrap().drained();
-        let Err(mut ours) = ours else { panic!("buffers are posted") };
-        assert_eq!(three.drain(0, &mut ours), 4);
-        let Ok(ours) = ours.drained() else { panic!("not drained") };
-        let ours = ours.reset().unwrap();
-        assert_eq!((ours.number(), ours.outstanding(), ours.posted_buffers()), (number, 0, 0));
+        let own = own.fail().unwrap().drained();
+        let Err(mut own) = own else { panic!("buffers are posted") };
+        assert_eq!(three.drain(0, &mut own), 4);
+        let Ok(own) = own.drained() else { panic!("not drained") };
+        let own = own.reset().unwrap();
+        assert_eq!((own.number(), own.outstanding(), own.posted_buffers()), (number, 0, 0));
 
-        let ours = three.ready(0, ours);
-        let mut ours = three.join(0, ours, new.number(), 78);
+        let own = three.ready(0, own);
+        let mut own = three.join(0, own, new.number(), 78);
         let mut new = three.join(1, new, number, 78);
         drop(three.completions(1));
         three.send(1, &mut old, b"late", true);
@@ -168,10 +168,10 @@ fn previous_peer_cannot_reach_reused_qp() {
         let completions = three.completions(0);
         assert_eq!(completions.len(), 1);
         for completion in completions {
-            assert!(ours.owns(&completion));
-            assert_eq!(&*ours.received(completion).unwrap(), b"two");
+            assert!(own.owns(&completion));
+            assert_eq!(&*own.received(completion).unwrap(), b"two");
         }
-        three.send(0, &mut ours, b"three", true);
+        three.send(0, &mut own, b"three", true);
         assert_eq!(three.completions(0).len(), 1);
     }
 }
@@ -179,26 +179,26 @@ fn previous_peer_cannot_reach_reused_qp() {
 #[test]
 fn stale_completions_are_not_taken_for_new_ones() {
     let mut three = Three::new(true);
-    let [ours, peer] = [three.qp(0), three.qp(1)];
-    let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
-    let number = ours.number();
-    let mut ours = three.join(0, ours, peer.number(), 5).fail().unwrap();
+    let [own, peer] = [three.qp(0), three.qp(1)];
+    let [own, peer] = [three.ready(0, own), three.ready(1, peer)];
+    let number = own.number();
+    let mut own = three.join(0, own, peer.number(), 5).fail().unwrap();
     // Polled but not processed.
     three.fabric.run();
     let before = three.completions(0);
     assert_eq!(before.len(), 4);
     let mut late = Vec::new();
     for completion in before {
-        assert!(ours.owns(&completion));
-        assert!(ours.received(completion).is_err());
+        assert!(own.owns(&completion));
+        assert!(own.received(completion).is_err());
         late.push(number);
     }
-    assert_eq!((ours.drain().unwrap(), late.len()), (true, 4));
-    let Ok(ours) = ours.drained() else { panic!("not drained") };
-    let ours = three.ready(0, ours.reset().unwrap()).fail().unwrap();
+    assert_eq!((own.drain().unwrap(), late.len()), (true, 4));
+    let Ok(own) = own.drained() else { panic!("not drained") };
+    let own = three.ready(0, own.reset().unwrap()).fail().unwrap();
     three.fabric.run();
     let after = three.completions(0);
-    assert!(after.len() == 4 && after.iter().all(|completion| ours.owns(completion)));
+    assert!(after.len() == 4 && after.iter().all(|completion| own.owns(completion)));
 }
 
 #[test]
@@ -208,13 +208,13 @@ fn completion_queue_is_unused_only_after_a_poll_without_qps() {
         assert!(!three.cqs[1].is_unused());
         assert_eq!(three.completions(1), []);
         assert!(three.cqs[1].is_unused());
-        let [ours, peer] = [three.qp(0), three.qp(1)];
-        let [ours, peer] = [three.ready(0, ours), three.ready(1, peer)];
+        let [own, peer] = [three.qp(0), three.qp(1)];
+        let [own, peer] = [three.ready(0, own), three.ready(1, peer)];
         assert!(!three.cqs[1].is_unused());
-        let (number, theirs) = (ours.number(), peer.number());
-        let mut ours = three.join(0, ours, theirs, 5);
+        let (number, peer_number) = (own.number(), peer.number());
+        let mut own = three.join(0, own, peer_number, 5);
         let peer = three.join(1, peer, number, 5);
-        three.send(0, &mut ours, b"one", true);
+        three.send(0, &mut own, b"one", true);
         drop(peer);
         // The queue may still hold the completion of the destroyed queue pair.
         assert!(!three.cqs[1].is_unused());

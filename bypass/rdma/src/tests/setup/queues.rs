@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 /// Connections, of which two fit the first queue, two the second, and four the third.
 const CONNECTIONS: usize = 5;
-/// READs of all connections.
 const READS: usize = 200;
 
 fn setup(seed: u64, srq: Option<u32>) -> Setup {
@@ -45,7 +44,7 @@ fn few_connections_use_few_queues_and_all_queues_are_served() {
         );
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == CONNECTIONS));
         let ended = &rig.ends[0].worker.service().ended;
-        assert!(ended.iter().all(|why| *why == CloseReason::Finished), "{ended:?}");
+        assert!(ended.iter().all(|reason| *reason == CloseReason::Finished), "{ended:?}");
         assert_eq!(rig.ends[0].worker.service().done.len(), READS);
         rig.run_until(|ends| ends.iter().all(|end| end.qps().iter().sum::<usize>() == 0));
         // The first queue is used again.

@@ -111,13 +111,13 @@ fn qp_sends_to_several_peers_and_reports_senders() {
 }
 
 #[test]
-fn pieces_are_sent_in_place() {
+fn chunks_are_sent_in_place() {
     let (fabric, mut one, mut other) = ends();
     other.post(1);
     let ah = one.ah(&other);
     let mut message = one.message(&[1; 300]);
     message.push(one.bytes(&[2; 300])).unwrap();
-    let address = message.pieces().next().unwrap().as_ptr();
+    let address = message.chunks().next().unwrap().as_ptr();
     let (qp, key) = (other.datagrams.number(), other.datagrams.key());
     one.datagrams.send(&ah, qp, key, &mut message, true).unwrap();
     one.datagrams.flush().unwrap();

@@ -22,7 +22,6 @@ pub struct ControlThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// State of the thread.
 struct ControlPlane {
     monitor: InterfaceMonitor,
     listen: Listen,

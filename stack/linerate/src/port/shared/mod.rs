@@ -62,7 +62,6 @@ impl SharedHost {
         self.network.clone()
     }
 
-    /// Returns the endpoints of the port.
     pub fn endpoints(&self) -> Endpoints {
         let Listen { tcp, udp, .. } = self.listen.clone();
         Endpoints { tcp, udp, outgoing: self.outgoing.map(PortRange::into) }
@@ -117,7 +116,6 @@ fn network_of(network: &InterfaceNetwork, listen: &Listen) -> HostNetwork {
     }
 }
 
-/// Returns the addresses of a network.
 pub fn ips(network: &HostNetwork) -> Vec<IpAddr> {
     network.addresses.iter().map(IpCidr::address).collect()
 }

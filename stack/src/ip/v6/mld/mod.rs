@@ -94,7 +94,6 @@ impl MldListener {
         }
     }
 
-    /// Sets the groups to `groups`.
     pub fn set_groups(&mut self, groups: impl Iterator<Item = Ipv6Addr> + Clone, now: Instant) {
         for group in self.groups.iter_mut().flatten() {
             if !group.ends && !groups.clone().any(|ip| ip == group.ip) {

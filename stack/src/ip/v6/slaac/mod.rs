@@ -92,7 +92,6 @@ impl Address {
 /// Autoconfiguration state of the link.
 pub(super) struct Slaac {
     mac: MacAddr,
-    /// MTU of the port.
     port_mtu: usize,
     /// DAD probes per address.
     transmits: u8,
@@ -316,11 +315,11 @@ impl Slaac {
     /// Returns the current information.
     fn router_info(&self, now: Instant) -> RouterInfo {
         let own = |address: &Address| (address.cidr, is_over(address.preferred, now));
-        let ours = |address: &Address| (address.state == State::Assigned).then(|| own(address));
+        let assigned = |address: &Address| (address.state == State::Assigned).then(|| own(address));
         // RFC 4191 §3.2: prefer a reachable router, then the highest preference, then the first received.
         let rank = |router: &&Router| (router.silent, std::cmp::Reverse(router.preference));
         RouterInfo {
-            addresses: std::array::from_fn(|at| self.addresses[at].as_ref().and_then(ours)),
+            addresses: std::array::from_fn(|at| self.addresses[at].as_ref().and_then(assigned)),
             on_link: std::array::from_fn(|at| self.on_link[at].map(|link| link.cidr)),
             router: self.routers.iter().flatten().min_by_key(rank).map(|router| router.ip),
             mtu: self.mtu,

@@ -95,8 +95,8 @@ mod tests {
         for mss in [536, 1448, 8948] {
             for t in [-60.0, -4.2, -1.0, -0.05, 0.0, 0.01, 0.7, 3.3, 100.0, 1000.0] {
                 let exact = 0.4 * f64::from(mss) * f64::powi(t, 3);
-                let ours = height(seconds(t), mss) as f64;
-                assert!((ours - exact).abs() <= 1.0 + exact.abs() * 1e-5, "{mss} {t}: {ours} for {exact}");
+                let computed = height(seconds(t), mss) as f64;
+                assert!((computed - exact).abs() <= 1.0 + exact.abs() * 1e-5, "{mss} {t}: {computed} for {exact}");
             }
         }
     }

@@ -46,7 +46,6 @@ struct Stage {
     state: State,
 }
 
-/// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// In progress.

@@ -11,7 +11,6 @@ struct Rounds {
     hystart: HyStart,
     /// SND.UNA, which wraps soon.
     acknowledged: u32,
-    /// End of the round.
     end: u32,
 }
 
@@ -31,7 +30,6 @@ impl Rounds {
         self.hystart.delivered(&Delivery { bytes, rtt, next, acknowledged, smoothed_rtt, ..Delivery::default() })
     }
 
-    /// Takes a sample in the round.
     fn sample(&mut self, rtt: Duration) {
         assert!(!self.deliver(1, Some(rtt), self.end));
     }

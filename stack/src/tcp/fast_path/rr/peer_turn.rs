@@ -6,10 +6,10 @@ use crate::ip::egress::Egress;
 use crate::tcp::NativeEngine;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::CongestionControl;
+use crate::tcp::connection::settings::Settings;
 use crate::tcp::connection::{Connection, Shared};
 use crate::tcp::fast_path::established::update_snd_window;
 use crate::tcp::recovery::{Path, RttEstimator};
-use crate::tcp::settings::Settings;
 use crate::tcp::tcb::rr_state::{LocalTurn, RrState, Turn};
 use crate::tcp::tcb::{Flags, Tcb};
 use crate::wire::tcp::field;
@@ -19,12 +19,10 @@ use linerate_service::time::Instant;
 /// One RTT sample in this many is reported to the path estimator.
 const PATH_SAMPLE_INTERVAL: u32 = 16;
 
-/// Request segment.
 struct PeerSegment {
     /// Lengths of the headers and of the payload.
     header: usize,
     len: u32,
-    /// Window field.
     window: u16,
     /// TSval; TS.Recent without timestamps.
     timestamp: u32,
@@ -70,7 +68,6 @@ impl<P: Packet> RrState<P> {
     }
 }
 
-/// Reports an RTT sample to the path estimator.
 #[inline(never)]
 fn report_rtt(rtt: &mut RttEstimator, path: &mut Path, settings: &Settings, sample: u64, now: Instant) {
     path.measured_nanos(sample, now);
@@ -178,7 +175,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         true
     }
 
-    /// Returns whether it is the local turn.
     #[inline(always)]
     fn is_local_turn(&self) -> bool {
         self.shared.rr.of(self.tcb).is_some_and(|rr| matches!(rr.turn, Turn::Local(_)))

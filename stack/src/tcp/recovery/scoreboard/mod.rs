@@ -240,18 +240,18 @@ impl Scoreboard {
     /// part of one, that was not selectively acknowledged before.
     pub(crate) fn advance(&mut self, ack: Seq, mut delivered: impl FnMut(&TxRecord)) {
         while let Some(record) = self.records.front_mut() {
-            let mut piece = *record;
+            let mut chunk = *record;
             if ack.at_or_after(record.end()) {
                 self.records.pop_front();
             } else if ack.after(record.seq) {
-                piece.len = ack - record.seq;
+                chunk.len = ack - record.seq;
                 record.seq = ack;
-                record.len -= piece.len;
+                record.len -= chunk.len;
             } else {
                 break;
             }
-            if !piece.is_sacked() {
-                delivered(&piece);
+            if !chunk.is_sacked() {
+                delivered(&chunk);
             }
         }
         self.una = ack;

@@ -39,15 +39,15 @@ impl Scoreboard {
                 && !first.end().after(end)
             {
                 // The next record is marked: it grows downwards.
-                let mut piece = first;
-                piece.seq = start;
-                piece.len = first.end() - start;
+                let mut chunk = first;
+                chunk.seq = start;
+                chunk.len = first.end() - start;
                 follower.seq = start;
-                follower.len += piece.len;
+                follower.len += chunk.len;
                 if let Some(record) = self.records.get_mut(index) {
-                    record.len -= piece.len;
+                    record.len -= chunk.len;
                 }
-                self.deliver(&piece, delivered);
+                self.deliver(&chunk, delivered);
                 index += 2;
             } else {
                 self.split(index, start);
@@ -64,14 +64,14 @@ impl Scoreboard {
                     continue;
                 };
                 // The previous record is marked: it grows upwards.
-                let mut piece = record;
-                piece.len = end - record.seq;
-                before.len += piece.len;
+                let mut chunk = record;
+                chunk.len = end - record.seq;
+                before.len += chunk.len;
                 if let Some(record) = self.records.get_mut(index) {
                     record.seq = end;
-                    record.len -= piece.len;
+                    record.len -= chunk.len;
                 }
-                self.deliver(&piece, delivered);
+                self.deliver(&chunk, delivered);
             } else {
                 if let Some(record) = self.records.get_mut(index) {
                     record.flags = record.flags & !LOST | SACKED;
@@ -83,11 +83,11 @@ impl Scoreboard {
         self.sacked.insert(start, end);
     }
 
-    fn deliver(&mut self, piece: &TxRecord, delivered: &mut impl FnMut(&TxRecord)) {
-        if piece.is_lost() {
-            self.lost.remove(piece.seq, piece.end());
+    fn deliver(&mut self, chunk: &TxRecord, delivered: &mut impl FnMut(&TxRecord)) {
+        if chunk.is_lost() {
+            self.lost.remove(chunk.seq, chunk.end());
         }
-        delivered(piece);
+        delivered(chunk);
     }
 
     /// Returns whether at least `count` segments are selectively acknowledged. Visits at most `count` records.

@@ -24,7 +24,6 @@ pub(crate) fn ack_at(ack: Seq, sack: &[(Seq, Seq)], now: Instant) -> Acknowledge
     }
 }
 
-/// Reno that records its calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Reno {
     pub(crate) window: u32,

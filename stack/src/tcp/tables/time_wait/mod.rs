@@ -45,7 +45,6 @@ pub(crate) struct Segment {
     pub ack: Seq,
     /// Control bits, as in byte 13 of the header (RFC 9293 §3.1).
     pub flags: u8,
-    /// Bytes of payload.
     pub len: u32,
     /// Timestamps option, if present.
     pub timestamp: Option<Timestamp>,
@@ -56,7 +55,6 @@ pub(crate) struct Segment {
 pub(crate) struct Reply {
     pub seq: Seq,
     pub ack: Seq,
-    /// Window field.
     pub window: u16,
     /// Timestamp to echo, if timestamps were negotiated.
     pub ts_recent: Option<u32>,
@@ -67,13 +65,12 @@ pub(crate) struct Reply {
 pub(crate) enum Action {
     /// Drop the segment.
     Ignore,
-    /// Acknowledge.
     Acknowledge(Reply),
     /// Acknowledge, subject to the rate limit of challenge ACKs (RFC 5961 §7). An attacker may send such segments, and
     /// the peer may respond in kind: without a limit two inconsistent ends would exchange segments forever.
     Challenge(Reply),
     /// Permit a new connection, with an initial sequence number not before `isn_floor`
-    /// ([`Secrets::isn_after`](crate::tcp::secrets::Secrets::isn_after)).
+    /// ([`Secrets::isn_after`](crate::tcp::connection::secrets::Secrets::isn_after)).
     ///
     /// The record remains, so that TIME-WAIT continues if the SYN proves to be an old duplicate (RFC 9293 §3.6.1,
     /// MAY-2). The caller [removes](TimeWait::remove) it when the new connection is established, or at once if it keeps
@@ -265,7 +262,6 @@ impl TimeWait {
         self.records.get(self.first as usize).map(|record| self.deadline(record))
     }
 
-    /// Returns the deadline of `record`.
     fn deadline(&self, record: &Record) -> Instant {
         let before_latest = (self.latest as u32).wrapping_sub(record.until);
         Instant::from_nanos(self.latest.saturating_sub(before_latest.into()) << TICK_SHIFT)
@@ -324,7 +320,7 @@ impl TimeWait {
             None => self.first = later,
         }
         match self.records.get_mut(later as usize) {
-            Some(behind) => behind.earlier = earlier,
+            Some(next) => next.earlier = earlier,
             None => self.last = earlier,
         }
     }

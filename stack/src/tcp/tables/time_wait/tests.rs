@@ -260,7 +260,6 @@ fn segment_without_negotiated_timestamp_is_ignored() {
     assert!(!restarted(&table));
 }
 
-/// An option that was not negotiated is ignored.
 #[test]
 fn timestamp_that_was_not_negotiated_is_ignored() {
     let mut table = one(false);
@@ -273,19 +272,19 @@ fn timestamp_that_was_not_negotiated_is_ignored() {
 #[test]
 fn syn_reopens_unless_it_may_be_a_duplicate() {
     let (old, last, new) = (Some(TS_RECENT - 1), Some(TS_RECENT), Some(TS_RECENT + 1));
-    let (behind, beyond) = (PEER_NEXT - 1, PEER_NEXT);
+    let (before, beyond) = (PEER_NEXT - 1, PEER_NEXT);
     let cases = [
-        (true, new, behind, true),
+        (true, new, before, true),
         (true, new, beyond, true),
-        (true, last, behind, false),
+        (true, last, before, false),
         (true, last, beyond, true),
-        (true, old, behind, false),
+        (true, old, before, false),
         (true, old, beyond, false),
-        (true, None, behind, false),
+        (true, None, before, false),
         (true, None, beyond, true),
-        (false, old, behind, true),
+        (false, old, before, true),
         (false, new, beyond, true),
-        (false, None, behind, false),
+        (false, None, before, false),
         (false, None, beyond, true),
     ];
     for (timestamps, stamp, seq, opens) in cases {

@@ -62,9 +62,9 @@ impl SessionEnd {
 
     /// Adds a message, if there is [room](Self::room).
     pub fn push(&mut self, message: Bytes) {
-        let mut of_one_piece = Message::new();
-        of_one_piece.push(message).expect("a message has room for a piece");
-        self.session.push(of_one_piece);
+        let mut of_one_chunk = Message::new();
+        of_one_chunk.push(message).expect("a message has room for a chunk");
+        self.session.push(of_one_chunk);
     }
 
     /// Returns the time of the next transmission, unless a datagram is received before.
@@ -77,7 +77,7 @@ impl SessionEnd {
         self.session.send(now, |header, message| {
             let mut bytes = [0; HEADER];
             header.write(&mut bytes);
-            send(&bytes, message.and_then(|message| message.pieces().next()))
+            send(&bytes, message.and_then(|message| message.chunks().next()))
         });
     }
 

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 pub struct Topology(PathBuf);
 
 impl Topology {
-    /// Returns the topology of this machine.
     pub fn of_machine() -> Self {
         Topology("/sys".into())
     }

@@ -1,10 +1,12 @@
 //! Configuration of workers and connections.
 
+mod rendezvous;
+
 use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
-use crate::rendezvous::Rendezvous;
 use crate::session::DatagramHeader;
 use crate::verbs::{MAX_SGES, QpConfig};
 use crate::wire::LEAST_BUFFERS;
+pub use rendezvous::Rendezvous;
 use std::time::Duration;
 
 /// Reserved requests of a send queue: two for an offer, one for a credit message.
@@ -148,31 +150,23 @@ impl Default for Config {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "messages explain the fields")]
 pub enum Unsupported {
-    /// The device's limit is lower.
     #[error("{requested} {objects} exceed the device's limit: at most {most} are possible")]
     TooMany { objects: &'static str, requested: u32, most: u32 },
-    /// rdma_cm does not carry the attributes of sessions.
     #[error("datagram sessions need the exchange over TCP instead of rdma_cm")]
     SessionsByManager,
-    /// The device has fewer ports.
     #[error("there is no port {port}: the device has {ports}")]
     NoPort { port: u8, ports: u8 },
-    /// The transport has no reliable connections of the verbs specification.
     #[error(
         "its transport is {0}, and only InfiniBand, RoCE and iWARP are supported: use another network, such as kernel \
          sockets"
     )]
     Transport(&'static str),
-    /// iWARP has no UD queue pairs.
     #[error("iWARP has no datagrams: use another mode")]
     NoDatagrams,
-    /// The UD queue pair has its own buffers for all sessions.
     #[error("datagrams use one queue pair with its own buffers: remove shared buffers and the pool")]
     DatagramsAlone,
-    /// iWARP's connection manager changes the state of queue pairs.
     #[error("queue pairs cannot be prepared over iWARP, which readies them when connecting: remove the pool")]
     NoPool,
-    /// The device has no atomic operations.
     #[error("no atomic operations, which remote counters need: `linerate rdma info` shows which devices have them")]
     NoAtomics,
 }

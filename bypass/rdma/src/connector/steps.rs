@@ -19,7 +19,6 @@ pub struct Step {
     pub took: Vec<Duration>,
 }
 
-/// Recorder of steps.
 struct Watch<F> {
     clock: F,
     steps: Vec<Step>,
@@ -75,13 +74,13 @@ pub fn steps<C: Provider>(
     };
     for _ in 0..rounds {
         let peer = Qp::new(&mr, cq.handle(), None, &qp)?.init(PORT)?;
-        let ours = watch.time("create", true, || Qp::new(&mr, cq.handle(), None, &qp))?;
-        let mut ours = watch.time("INIT", true, || ours.init(PORT))?;
-        watch.time("post buffers", true, || post(&mut ours, config, arena))?;
+        let qp = watch.time("create", true, || Qp::new(&mr, cq.handle(), None, &qp))?;
+        let mut qp = watch.time("INIT", true, || qp.init(PORT))?;
+        watch.time("post buffers", true, || post(&mut qp, config, arena))?;
         let (receive, send) = transitions(peer.number());
-        let ours = watch.time("RTR", true, || ours.to_rtr(&receive))?;
-        let ours: Qp<C, Rts> = watch.time("RTS", true, || ours.to_rts(&send))?;
-        watch.time("destroy", true, || drop(ours));
+        let qp = watch.time("RTR", true, || qp.to_rtr(&receive))?;
+        let qp: Qp<C, Rts> = watch.time("RTS", true, || qp.to_rts(&send))?;
+        watch.time("destroy", true, || drop(qp));
     }
     Ok(watch.steps)
 }

@@ -1,14 +1,15 @@
 //! State shared by all connections, and a borrowed connection.
 
+pub(super) mod fair_share;
+pub(super) mod secrets;
+pub(super) mod settings;
+
 use crate::tcp::Counters;
 use crate::tcp::buffers::mbufs_held::MbufsHeld;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::tcp::clock::wheel::Wheel;
 use crate::tcp::congestion::CongestionControl;
-use crate::tcp::fair_share::Sweep;
-use crate::tcp::secrets::Secrets;
-use crate::tcp::settings::Settings;
 use crate::tcp::tables::ephemeral_ports::EphemeralPorts;
 use crate::tcp::tables::flow_table::FlowTable;
 use crate::tcp::tables::per_source_limits::PerSourceLimits;
@@ -19,23 +20,24 @@ use crate::tcp::tcb::rr_state::RrPool;
 use crate::tcp::tcb::tx_backlog::TxBacklog;
 use crate::tcp::tcb::{Flags, State, Tcb};
 use crate::wire::tuple::HashKey;
+use fair_share::Sweep;
 use hashbrown::HashMap;
 use linerate_bypass::Packet;
 use linerate_service::time::Instant;
 use linerate_service::{CloseReason, ConnId, ConnIdSpace, Event, EventBatch, Origin};
+use secrets::Secrets;
+use settings::Settings;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 /// Time of the worker's turn, and values derived from it.
 pub(crate) struct Clock {
     pub now: Instant,
-    /// Timestamp clock.
     pub timestamp_ms: u32,
     /// Earliest expiry of a retransmission timer started now, without and with a path-specific floor.
     pub earliest_rto: [Tick; 2],
 }
 
-/// Timers of the connections.
 pub(crate) struct Timers {
     /// Timer wheel with one timer per connection. The token is the slot.
     pub wheel: Wheel,
@@ -86,7 +88,6 @@ pub(crate) struct Shared<P> {
     pub active: Vec<u32>,
     /// Connections with data that the port did not accept.
     pub tx_backlog: TxBacklog,
-    /// Events for services.
     pub events: EventBatch,
     /// Connections whose service found no free packet, in order of arrival.
     pub alloc_blocked: VecDeque<u32>,
@@ -111,7 +112,6 @@ impl<P> Shared<P> {
         }
     }
 
-    /// Returns the identifier of the connection in `slot`.
     #[inline]
     pub fn id(&self, slot: u32, tcb: &Tcb) -> ConnId {
         self.conn_ids.conn_id(slot, tcb.generation)
@@ -144,7 +144,6 @@ impl<P: Packet> Shared<P> {
         self.events.others.push(Event::Closed(self.id(slot, tcb), CloseReason::Finished));
     }
 
-    /// Reports that the connection is open.
     #[inline(always)]
     fn report_opened(&mut self, slot: u32, tcb: &mut Tcb, conn: ConnId) {
         tcb.flags |= Flags::OPEN;
@@ -248,7 +247,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         Connection { slot: self.slot, tcb: self.tcb, cold, shared: self.shared }
     }
 
-    /// Reports the events of the connection to its service.
     #[inline(always)]
     pub fn report_events(&mut self) {
         let tcb = &mut *self.tcb;
@@ -291,7 +289,6 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
-    /// Reports the end of the connection.
     #[inline(never)]
     fn report_closed(self) {
         self.tcb.flags |= Flags::CLOSE_REPORTED;
@@ -365,11 +362,11 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     }
 
     /// Ends the connection at once.
-    pub fn end(&mut self, why: EndReason) {
+    pub fn end(&mut self, reason: EndReason) {
         self.remove_from_table();
         self.leave_half_open();
         self.detach();
-        self.cold.end_reason = why;
+        self.cold.end_reason = reason;
         let tcb = &mut *self.tcb;
         tcb.state = State::Closed;
         tcb.unsent = 0;

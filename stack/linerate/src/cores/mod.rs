@@ -1,10 +1,12 @@
 //! CPU cores of workers and services.
 
+mod topology;
+
 use crate::error::Error;
-use crate::topology::Topology;
 use linerate_bypass::Via;
 use linerate_service::ConnId;
 use std::str::FromStr;
+pub use topology::Topology;
 
 /// Cores that Linux's affinity masks can name.
 const CORES: usize = 1024;
@@ -96,7 +98,6 @@ fn near_first(mut usable: Vec<usize>, near: Option<&[usize]>, place: CorePlaceme
     usable
 }
 
-/// Returns the error for a `core` in `setting` that is not usable.
 fn no_such_core(setting: &'static str, core: usize, usable: &[usize]) -> Error {
     let mut usable = usable.to_vec();
     usable.sort_unstable();

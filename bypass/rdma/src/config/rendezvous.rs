@@ -29,7 +29,7 @@ impl Rendezvous {
     }
 
     /// Describes the method and its reason.
-    pub fn why(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Rendezvous::Windows => "offered through memory windows of type 2, and read by the peer",
             Rendezvous::RegisteredWindows => {

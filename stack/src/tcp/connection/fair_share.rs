@@ -168,17 +168,17 @@ impl<P: Packet> Shared<P> {
         }
     }
 
-    /// Returns whether received packets may not be added to a send queue of `pieces`, which takes no further packets
+    /// Returns whether received packets may not be added to a send queue of `chunks`, which takes no further packets
     /// from the pool.
     #[inline]
-    pub(crate) fn may_not_forward(&self, pieces: usize) -> bool {
-        self.is_low() && pieces >= (self.settings.packets_in_advance / self.holders()).max(MIN_SHARE)
+    pub(crate) fn may_not_forward(&self, chunks: usize) -> bool {
+        self.is_low() && chunks >= (self.settings.packets_in_advance / self.holders()).max(MIN_SHARE)
     }
 
-    /// Returns whether a packet may be added to a send queue of `pieces`.
+    /// Returns whether a packet may be added to a send queue of `chunks`.
     #[inline]
-    pub(crate) fn may_queue_packet(&self, pieces: usize) -> bool {
-        !self.is_low() || self.mbufs_held.all < self.settings.packets_in_advance && pieces < self.share()
+    pub(crate) fn may_queue_packet(&self, chunks: usize) -> bool {
+        !self.is_low() || self.mbufs_held.all < self.settings.packets_in_advance && chunks < self.share()
     }
 
     /// Returns the time of the next step of the sweep, if there are connections to visit.
@@ -245,7 +245,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         let waits = !buffers.queue.is_empty();
         let stalled = time_since_change(&mut buffers.progress.sent, tcb.una, waits, now);
         let gap = time_since_change(&mut buffers.progress.received, tcb.rcv_nxt, buffers.reassembly.packets() > 0, now);
-        let held = buffers.received_packets() + buffers.queue.pieces();
+        let held = buffers.received_packets() + buffers.queue.chunks();
         // Data that has just returned stays in packets for a time, so that the service can read it.
         let unread_for = stalled.min(now.since(buffers.progress.restored_at));
         let restores = stalled.is_zero() && buffers.reassembly.has_spilled();

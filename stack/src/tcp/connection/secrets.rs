@@ -159,7 +159,6 @@ fn with_ports(hash: &SipHasher24, tuple: &Tuple) -> u32 {
     hash.hash(&tuple.sent_ports()) as u32
 }
 
-/// Returns the ISN clock.
 #[inline]
 fn isn_clock(now: Instant) -> u32 {
     (now.as_nanos() / ISN_TICK) as u32

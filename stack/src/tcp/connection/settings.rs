@@ -27,7 +27,6 @@ const HEAP_PER_POOL: usize = 4;
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
-/// Listening address.
 pub(crate) struct Listener {
     ipv4: bool,
     /// Address, IPv4 in mapped form; `None` for any address.
@@ -98,8 +97,8 @@ pub(crate) struct Settings {
     pub tx_buffer: usize,
     /// Send buffer of a connection while no queued data is on the heap, in bytes.
     pub tx_buffer_max: usize,
-    /// Pieces that the send queue of a connection may hold.
-    pub tx_pieces: usize,
+    /// Chunks that the send queue of a connection may hold.
+    pub tx_chunks: usize,
     pub ack_delay: Duration,
     pub nagle: bool,
     pub pacing: bool,
@@ -158,7 +157,7 @@ impl Settings {
             heap_limit: packets.saturating_mul(port.data_room).saturating_mul(HEAP_PER_POOL),
             tx_buffer,
             tx_buffer_max: tx_buffer,
-            tx_pieces: per_connection.unwrap_or((tx_buffer / 256).max(64)),
+            tx_chunks: per_connection.unwrap_or((tx_buffer / 256).max(64)),
             ack_delay: config.ack_delay,
             nagle: config.nagle,
             pacing: config.pacing,
@@ -185,7 +184,6 @@ impl Settings {
         self.pressure = (most - most / 7 * 3).saturating_sub(kept);
     }
 
-    /// Updates the TSO limit to the current capabilities of the port.
     #[inline]
     pub fn update_tso(&mut self, port: &Capabilities) {
         self.tso = port.tso.filter(|_| port.multi_segment_tx);
