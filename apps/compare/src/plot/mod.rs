@@ -82,7 +82,7 @@ pub fn picture(title: &str, panels: &[Panel], footer: &str) -> String {
 }
 
 /// Splits text into lines of at most `width` characters, at spaces.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -163,11 +163,6 @@ impl PointStats {
         self.others.is_some_and(|part| part.median >= DISTURBED * 100.0)
     }
 
-    /// Returns the median round trip.
-    pub fn p50(&self) -> Option<Spread> {
-        self.rtt[0]
-    }
-
     /// Returns every quantity with its name and unit.
     pub fn all(&self) -> Vec<(String, Spread)> {
         let mut all = vec![("requests/s".to_owned(), self.rate)];
