@@ -2,9 +2,8 @@
 //! figures of one round.
 
 use crate::distance::{Cores, group_by_distance, median};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::report::table;
 use linerate_harness::Error;
-use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,10 +25,6 @@ pub struct RoundsArgs {
     /// Cores of servers and loads
     #[command(flatten)]
     pub cores: Cores,
-
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl RoundsArgs {
@@ -67,7 +62,7 @@ impl<'a> Job<'a> {
 }
 
 /// Result of a measurement: cells of the first columns, and figures. A figure that was not measured is NaN.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     names: Vec<String>,
     figures: Vec<f64>,
@@ -81,8 +76,7 @@ impl Row {
 }
 
 /// Limit of a ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// Minimum.
     AtLeast(f64),
@@ -135,16 +129,13 @@ struct Sample {
 }
 
 /// Median of a row at one distance.
-#[derive(Debug, Serialize)]
 struct Median {
-    #[serde(flatten)]
     row: Row,
     /// Median transfer time of a cache line between the two cores in nanoseconds.
     transfer_ns: f64,
 }
 
 /// Ratio with its requirement, at the smallest distance with all of its figures.
-#[derive(Debug, Serialize)]
 struct Ratio {
     name: String,
     bound: Bound,
@@ -154,11 +145,8 @@ struct Ratio {
 }
 
 /// Results of all rounds.
-#[derive(Debug, Serialize)]
 pub struct Report {
-    #[serde(skip)]
-    heads: Vec<&'static str>,
-    #[serde(skip)]
+    heads: Vec<String>,
     decimals: Vec<usize>,
     rows: Vec<Median>,
     ratios: Vec<Ratio>,
@@ -229,14 +217,10 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
         });
         ratios.push(Ratio { name: name.clone(), bound: *bound, measured, is_met });
     }
+    let numbers = ["line ns"].into_iter().chain(plan.figures.iter().map(|(head, _)| *head));
+    let numbers = numbers.map(|head| format!("#{head}"));
     Report {
-        heads: plan
-            .heads
-            .iter()
-            .copied()
-            .chain(["line ns"])
-            .chain(plan.figures.iter().map(|(head, _)| *head))
-            .collect(),
+        heads: plan.heads.iter().map(|head| (*head).to_owned()).chain(numbers).collect(),
         decimals: plan.figures.iter().map(|(_, decimals)| *decimals).collect(),
         rows,
         ratios,
@@ -246,16 +230,16 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = markdown(&self.heads, self.heads.len() - self.decimals.len() - 1);
+        let mut measured = table(&self.heads);
         for Median { row: Row { names, figures }, transfer_ns } in &self.rows {
             let figure = |(figure, decimals): (&f64, &usize)| {
                 if figure.is_finite() { format!("{figure:.decimals$}") } else { String::new() }
             };
             let line = [format!("{transfer_ns:.0}")];
-            table.add_row(names.iter().cloned().chain(line).chain(figures.iter().zip(&self.decimals).map(figure)));
+            measured.add_row(names.iter().cloned().chain(line).chain(figures.iter().zip(&self.decimals).map(figure)));
         }
-        writeln!(f, "{table}\n")?;
-        let mut table = markdown(&["comparison", "line ns", "ratio", "its range", "required", ""], 6);
+        writeln!(f, "{measured}\n")?;
+        let mut compared = table(["comparison", "line ns", "ratio", "its range", "required", ""]);
         for Ratio { name, bound, measured, is_met } in &self.ratios {
             let verdict = match (measured, is_met) {
                 (None, _) => "not measured at one distance",
@@ -266,10 +250,10 @@ impl fmt::Display for Report {
                 [format!("{line:.0}"), format!("{ratio:.2}"), format!("{low:.2} to {high:.2}")]
             });
             let figures = figures.unwrap_or_default();
-            table.add_row([name.clone()].into_iter().chain(figures).chain([bound.to_string(), verdict.to_owned()]));
+            compared.add_row([name.clone()].into_iter().chain(figures).chain([bound.to_string(), verdict.to_owned()]));
         }
         if !self.ratios.is_empty() {
-            writeln!(f, "{table}\n")?;
+            writeln!(f, "{compared}\n")?;
         }
         write!(
             f,
@@ -278,14 +262,6 @@ impl fmt::Display for Report {
             self.legend
         )
     }
-}
-
-/// Creates a Markdown table whose columns from `first_figure` on are aligned to the right.
-pub fn markdown(heads: &[&str], first_figure: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
-    table.column_iter_mut().skip(first_figure).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    table
 }
 
 #[cfg(test)]

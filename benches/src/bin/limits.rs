@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate_benches::report::finish;
 use linerate_benches::requirements::instructions::{CommandError, count, run};
 use linerate_benches::requirements::limit::{Limit, table};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::process::ExitCode;
 
 /// Server instructions per 64-byte echo on one of 1 000 connections, with checksum offload.
@@ -24,33 +25,13 @@ const IDLE_CONNECTIONS: &str = "500000";
 /// Compare the native engine with its limits: instructions per operation (needs valgrind), cost of many connections,
 /// bytes per idle connection
 #[derive(Parser)]
-struct Args {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Serialize)]
-struct Report {
-    limits: Vec<Limit>,
-}
+struct Args {}
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let limits = match measure() {
-        Ok(limits) => limits,
-        Err(error) => {
-            eprintln!("limits: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let met = limits.iter().all(|limit| limit.met);
-    if args.json {
-        println!("{}", serde_json::to_string(&Report { limits }).expect("a report is made of plain values"));
-    } else {
-        println!("{}", table("native engine", &limits));
-    }
-    if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let Args {} = Args::parse();
+    let measured = measure();
+    let is_met = measured.as_ref().is_ok_and(|limits| limits.iter().all(|limit| limit.met));
+    finish("limits", measured.map(|limits| table("native engine", &limits)), |_| is_met)
 }
 
 fn measure() -> Result<Vec<Limit>, CommandError> {

@@ -1,10 +1,10 @@
 //! Absolute requirements on figures.
 
-use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use crate::report;
+use comfy_table::Table;
 
 /// Figure with its upper limit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     /// Name.
     pub requirement: String,
@@ -25,14 +25,11 @@ impl Limit {
 
 /// Formats the limits of `name`.
 pub fn table(name: &str, limits: &[Limit]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([name, "figure", "at most", ""]);
+    let mut table = report::table([name, "#figure", "#at most", ""]);
     for Limit { requirement, figure, limit, met } in limits {
         let number = |n: f64| if n < 100.0 { format!("{n:.2}") } else { format!("{n:.0}") };
         let verdict = if *met { "met" } else { "not met" };
         table.add_row([requirement.clone(), number(*figure), number(*limit), verdict.to_owned()]);
     }
-    table.column_iter_mut().skip(1).take(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }

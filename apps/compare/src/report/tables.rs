@@ -132,7 +132,9 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
                 grouped(point.x, usize::from(point.x.fract() != 0.0)).into(),
                 grouped(rate, decimals([rate])).into(),
             ];
-            row.extend(QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| grouped(at(&rtt), 1).into())));
+            row.extend(
+                QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| grouped(at(&rtt), 1).into())),
+            );
             let mut remarks = Vec::from_iter(point.saturated.then(|| "did not keep up".to_owned()));
             remarks.extend((point.errors > 0).then(|| format!("{} errors", point.errors)));
             row.push(remarks.join(", ").into());

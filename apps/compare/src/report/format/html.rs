@@ -49,9 +49,9 @@ fn block(block: &Block) -> String {
         }
         Block::Table(of) => table(of),
         Block::Plot(plot) => figure(plot),
-        Block::Commands(commands) => join(commands, "", |(of, lines)| {
-            format!("{}\n{}\n", element("h4", of), element("pre", &lines.join("\n")))
-        }),
+        Block::Commands(commands) => {
+            join(commands, "", |(of, lines)| format!("{}\n{}\n", element("h4", of), element("pre", &lines.join("\n"))))
+        }
         Block::Folded(title, blocks) => {
             let inner = join(blocks, "", self::block);
             format!("<details>\n{}\n{inner}</details>\n", element("summary", title))

@@ -8,7 +8,7 @@ use crate::results::{LinkKind, Results, Row, Threading};
 
 fn of(results: &Results) -> Verdict {
     let view = View::new(results);
-    verdict(&view, &words::findings(&view))
+    verdict(&view, &crate::report::words::findings(&view))
 }
 
 fn with(rows: &[(Design, f64, f64)]) -> Results {
@@ -71,7 +71,7 @@ fn missing_sides_and_rounds_are_stated() {
     }
     let none = of(&with(&[]));
     assert_eq!(none.sentences.len(), 2);
-    assert_eq!((none.figure, none.table.rows.len()), (None, 0));
+    assert_eq!((none.plot, none.table.rows.len()), (None, 0));
 }
 
 #[test]

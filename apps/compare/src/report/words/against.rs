@@ -27,8 +27,7 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
         let mut clauses = Vec::new();
         for mode in [Design::KernelSleeping, Design::KernelSpinning] {
             let rows = view.ran(app).filter(|seen| seen.row.design == mode);
-            let (Some(own), Some((kernel, other))) =
-                (quantity.value(native, point), quantity.rank(rows, point).next())
+            let (Some(own), Some((kernel, other))) = (quantity.value(native, point), quantity.rank(rows, point).next())
             else {
                 continue;
             };

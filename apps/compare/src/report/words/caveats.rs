@@ -47,8 +47,7 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
 /// Caveats of emulated devices.
 pub fn emulated(view: &View) -> (Weight, Vec<String>) {
     let mut sentences = vec!["Emulated devices do not represent hardware.".to_owned()];
-    let rows: Vec<_> =
-        view.measured().filter(|seen| seen.row.link.emulated_by.is_some()).collect();
+    let rows: Vec<_> = view.measured().filter(|seen| seen.row.link.emulated_by.is_some()).collect();
     for by in distinct(rows.iter().filter_map(|seen| seen.row.link.emulated_by.as_ref())) {
         let names: Vec<_> = rows
             .iter()
