@@ -2,6 +2,7 @@
 
 use super::Setting;
 use super::link::Link;
+use super::network::End;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use crate::counters::CpuUsage;
@@ -143,7 +144,7 @@ pub fn command(
     measure: Measure,
 ) -> Command {
     let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
-    let mut command = link.at_load(&setting.linerate);
+    let mut command = link.command(End::Load, &setting.linerate);
     // The log shows the beginning of the measurement.
     command.arg("-v");
     let requests = matches!(served, ServiceKind::App { .. });
@@ -161,7 +162,7 @@ pub fn command(
     if !warm_up.is_zero() {
         command.args(["--warm-up", &millis(warm_up)]);
     }
-    let args = link.load_args();
+    let args = link.args(End::Load);
     if row.design == Design::Raw {
         let depth = point.connections * point.depth;
         command.args(&args[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);

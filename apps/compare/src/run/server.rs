@@ -2,6 +2,7 @@
 
 use super::Setting;
 use super::link::Link;
+use super::network::End;
 use super::plan::Planned;
 use crate::counters::{CpuUsage, ProcessCounters};
 use crate::results::{App, Design, Threading};
@@ -167,7 +168,7 @@ fn command(
     (served, values): (ServiceKind, Values),
     ports: u16,
 ) -> Command {
-    let mut command = link.at_server(&setting.linerate);
+    let mut command = link.command(End::Server, &setting.linerate);
     let port = match (served, row.app) {
         (ServiceKind::App { .. }, App::Echo) => ECHO,
         (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
@@ -185,10 +186,10 @@ fn command(
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
-        command.args(&link.server_args()[..2]);
+        command.args(&link.args(End::Server)[..2]);
         return command;
     }
-    command.args(link.server_args()).args(&row.server);
+    command.args(link.args(End::Server)).args(&row.server);
     let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {
