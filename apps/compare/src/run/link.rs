@@ -167,9 +167,8 @@ impl Link {
         match (self, self.host(end)) {
             (Link::AfXdp(_), Some(host)) => host.via_args()[..4].to_vec(),
             (Link::AfXdpShared(_), Some(host)) => {
-                let ports = (!is_server).then_some(["--outgoing-ports", LOAD_PORTS]).into_iter().flatten();
-                let via = format!("af_xdp:{},share", host.interface());
-                args(["--via", &via].into_iter().chain(ports))
+                let ports: &[&str] = if is_server { &[] } else { &["--outgoing-ports", LOAD_PORTS] };
+                args([&["--via", &format!("af_xdp:{},share", host.interface())], ports].concat())
             }
             (Link::Network(between), _) => between.args(end),
             (Link::VirtioUser(socket), _) => {
@@ -179,9 +178,8 @@ impl Link {
                 in_memory(format!("memif:{}{}", socket.display(), if is_server { ",server" } else { "" }))
             }
             (Link::Rdma { device, without_manager, .. }, _) => {
-                let exchange = without_manager.then_some(["--rdma-connect", "tcp"]).into_iter().flatten();
-                let via = format!("rdma:{device}");
-                args(["--via", &via].into_iter().chain(exchange))
+                let exchange: &[&str] = if *without_manager { &["--rdma-connect", "tcp"] } else { &[] };
+                args([&["--via", &format!("rdma:{device}")], exchange].concat())
             }
             _ => args(["--via", "kernel"]),
         }
