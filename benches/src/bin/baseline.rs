@@ -62,7 +62,7 @@ fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let text = fs::read_to_string(&path).map_err(|error| Error::File { path: path.clone(), error })?;
     let baseline: Baseline = serde_json::from_str(&text).map_err(|error| Error::Content { path, error })?;
-    // The counts are printed as figures even if they are not compared.
+    // The counts are printed even if they are not compared.
     if compiler != baseline.compiler {
         let text = |Compiler { rustc, target_cpu }: &Compiler| format!("{rustc} for {target_cpu}");
         let (here, there) = (text(&compiler), text(&baseline.compiler));

@@ -8,7 +8,7 @@ use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_benches::rounds::{self, Bound, Job, Plan, Report, Required, RoundsArgs, Row};
 use linerate_harness::namespace::Host;
-use linerate_harness::process::{PATIENCE, Process};
+use linerate_harness::process::{Process, TIMEOUT};
 use linerate_harness::{Error, interrupt};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ fn run(args: &Args) -> Result<Report, Error> {
     interrupt::on_signals().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
     let mut plan = Plan {
         heads: &["loss %", "sender to receiver"],
-        figures: &[("median Mbit/s", 2), ("frames lost %", 2)],
+        values: &[("median Mbit/s", 2), ("frames lost %", 2)],
         jobs: Vec::new(),
         required: Vec::new(),
         legend: format!(
@@ -76,7 +76,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         plan.required.push(Required::new(
             format!("loss {loss} %: Linerate's goodput as sender, to Linux'"),
             Bound::AtLeast(REQUIRED),
-            move |round| Some(round.figure(&[loss, SENDER], 0)? / round.figure(&[loss, LINUX], 0)?),
+            move |round| Some(round.value(&[loss, SENDER], 0)? / round.value(&[loss, LINUX], 0)?),
         ));
     }
     let _first = raise_priority();
@@ -107,7 +107,7 @@ fn measure(args: &Args, loss: &str, round: u32, by_kernel: bool, to_kernel: bool
     let load = format!("load --json --connect {sender} --warm-up 0 --duration {}ms", time.as_millis());
     let load = chargen(args, path.far(), to_kernel, &load)?;
     let command = load.command().to_owned();
-    let printed = load.output(time + 2 * PATIENCE)?;
+    let printed = load.output(time + 2 * TIMEOUT)?;
     server.stop()?;
     let stats = path.stop()?;
     if let Some(doubt) = doubt(&stats) {

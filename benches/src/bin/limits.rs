@@ -109,11 +109,11 @@ mod tests {
             {"flows":100000,"ns":150.0,"ratio":3.0,"limit":3.0},{"flows":1000000,"ns":300.0,"ratio":6.0,"limit":5.0}]}"#;
         let limits = curve(printed).unwrap();
         assert_eq!(
-            limits.iter().map(|limit| (limit.figure, limit.met)).collect::<Vec<_>>(),
+            limits.iter().map(|limit| (limit.value, limit.met)).collect::<Vec<_>>(),
             [(3.0, true), (6.0, false)]
         );
         let limit = idle(r#"{"points":[],"idle":{"connections":500,"first_half":1.0,"bytes":256.5}}"#).unwrap();
-        assert_eq!((limit.figure, limit.limit, limit.met), (256.5, 256.0, false));
+        assert_eq!((limit.value, limit.limit, limit.met), (256.5, 256.0, false));
         assert!(limit.requirement.ends_with("of 1000"));
         assert!(idle("nothing").unwrap_err().to_string().contains("printed nothing"));
     }

@@ -11,8 +11,8 @@
 
 use hdrhistogram::Histogram;
 use linerate_harness::Error;
-use linerate_harness::namespace::{Host, Namespace, PATIENCE};
-use linerate_harness::process::{Process, beside};
+use linerate_harness::namespace::{Host, Namespace, TIMEOUT};
+use linerate_harness::process::{Process, sibling};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
@@ -120,7 +120,7 @@ impl Path {
         // precede it: it spins until other threads have run, which this priority would prevent.
         let mut first = Command::new("chrt");
         first.args(["--fifo", "--pid", "1", &bridge.id().to_string()]);
-        Process::start(first)?.output(PATIENCE)?;
+        Process::start(first)?.output(TIMEOUT)?;
         let mut path = Path { bridge: Some(bridge), near, far, middle, dropped_before: 0 };
         path.dropped_before = path.dropped()?;
         Ok(path)
@@ -165,7 +165,7 @@ impl Path {
     }
 }
 
-/// Returns the path of the `impair` beside this program.
+/// Returns the path of the `impair` in the directory of this program.
 pub fn impair() -> Result<PathBuf, Error> {
-    beside("impair", "cargo build --release -p linerate-benches --features linerate-bypass/dpdk")
+    sibling("impair", "cargo build --release -p linerate-benches --features linerate-bypass/dpdk")
 }

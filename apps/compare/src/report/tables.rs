@@ -27,7 +27,7 @@ fn measurements(view: &View, app: App, point: Point, title: &str, columns: &[(&s
     let heads = columns.iter().map(|(head, _)| format!("#{head}"));
     let mut table = Table::new(title, std::iter::once("row".to_owned()).chain(heads));
     let digits = columns.iter().map(|(_, value)| {
-        let spreads = view.of(app).filter_map(|seen| value(seen.at(point)?));
+        let spreads = view.rows_of(app).filter_map(|seen| value(seen.at(point)?));
         decimals(spreads.map(|spread| spread.median))
     });
     let digits: Vec<usize> = digits.collect();
@@ -124,7 +124,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     heads.extend(QUANTILES.map(|(name, _)| format!("#{name} µs")));
     heads.push("remarks".to_owned());
     let mut table = Table::new(kind.title(), &heads);
-    for (seen, sweep) in view.of(app).filter_map(|seen| Some((seen, seen.sweep(kind)?))) {
+    for (seen, sweep) in view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(kind)?))) {
         for point in &sweep.points {
             let rate = point.rate * scale;
             let mut row: Vec<Cell> = vec![

@@ -20,7 +20,9 @@ pub struct Seen<'a> {
 impl<'a> Seen<'a> {
     fn new(row: &'a Row) -> Self {
         let points = match &row.outcome {
-            Outcome::Ran(measured) => measured.fixed.iter().map(|fixed| (fixed.point, PointStats::of(fixed))).collect(),
+            Outcome::Ran(measured) => {
+                measured.fixed.iter().map(|fixed| (fixed.point, PointStats::from_rounds(fixed))).collect()
+            }
             Outcome::NotRun { .. } => Vec::new(),
         };
         Seen { row, name: names::row(row), points }
@@ -122,7 +124,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns the rows of an application.
-    pub fn of(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
+    pub fn rows_of(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
         self.rows.iter().filter(move |seen| seen.row.app == app)
     }
 

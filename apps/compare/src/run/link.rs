@@ -4,7 +4,7 @@ use super::link_spec::LinkSpec;
 use super::network::{Between, End, Network, TUNING};
 use linerate_process::Error;
 use linerate_process::namespace::{Host, Namespace};
-use linerate_process::process::{PATIENCE, Process};
+use linerate_process::process::{Process, TIMEOUT};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub enum Link {
 
 impl Link {
     /// Creates the link of two machines. Returns the kernel tuning that applies.
-    pub fn of(network: &Network, spec: &LinkSpec) -> (Link, Vec<String>) {
+    pub fn over(network: &Network, spec: &LinkSpec) -> (Link, Vec<String>) {
         let tuning = if spec.is_kernel() { TUNING.map(str::to_owned).to_vec() } else { Vec::new() };
         (Link::Network(Box::new(Between { network: network.clone(), spec: spec.clone() })), tuning)
     }
@@ -234,14 +234,14 @@ impl Link {
     /// Starts a [`command`](Self::command).
     pub fn start(&self, command: Command) -> Result<Process, Error> {
         match self.network() {
-            Some(_) => Process::supervised(command, self.patience(PATIENCE)),
+            Some(_) => Process::supervised(command, self.timeout(TIMEOUT)),
             // A killed comparison leaves no servers, which would poll forever.
             None => Process::dependent(&command),
         }
     }
 
     /// Returns the timeout on this link of an operation with timeout `time` on this machine.
-    pub fn patience(&self, time: Duration) -> Duration {
+    pub fn timeout(&self, time: Duration) -> Duration {
         time * self.network().map_or(1, Network::slower)
     }
 }
@@ -321,10 +321,10 @@ mod tests {
     #[test]
     fn timeouts_are_longer_on_networks_only() {
         let network = super::super::network::tests::network();
-        let (link, tuning) = Link::of(&network, &LinkSpec::Kernel);
-        assert!(link.patience(PATIENCE) > PATIENCE && tuning.iter().any(|note| note.contains("No sysctl")));
+        let (link, tuning) = Link::over(&network, &LinkSpec::Kernel);
+        assert!(link.timeout(TIMEOUT) > TIMEOUT && tuning.iter().any(|note| note.contains("No sysctl")));
         assert_eq!((link.listen(7), link.copies()), ("10.1.0.1:0".to_owned(), true));
-        assert_eq!(Link::Loopback(None).patience(PATIENCE), PATIENCE);
+        assert_eq!(Link::Loopback(None).timeout(TIMEOUT), TIMEOUT);
         assert!(Link::Loopback(None).network().is_none());
     }
 }

@@ -63,13 +63,13 @@ pub struct LoadReport {
     /// Histogram of round-trip times.
     #[serde(default)]
     pub histogram: Vec<(f64, u64)>,
-    /// Open-loop figures.
+    /// Result of an open loop.
     pub open: Option<Open>,
     /// RDMA device.
     pub device: Option<Device>,
 }
 
-/// Open-loop figures.
+/// Result of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Open {
     /// Due requests without an answer.
@@ -120,7 +120,7 @@ pub fn run(
     let line = words(&command);
     server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
-    let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
+    let (limit, around) = (link.timeout(AROUND + filling), link.timeout(AROUND));
     let mut load = link.start(command)?;
     let mut usage = (None, None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {

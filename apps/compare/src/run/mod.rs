@@ -111,7 +111,7 @@ impl Comparison {
                 continue;
             }
             let made = match &network {
-                Some(network) => Ok(Link::of(network, &row.spec)),
+                Some(network) => Ok(Link::over(network, &row.spec)),
                 None => Link::make(&row.spec, scratch, kernel_tuning),
             };
             match made {

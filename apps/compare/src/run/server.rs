@@ -20,7 +20,7 @@ const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
 const HTTP: u16 = 8080;
 /// Memory of a key-value server beyond its values: bytes per key, and in total.
-const BESIDE: u64 = 96;
+const OVERHEAD: u64 = 96;
 const MEMORY: u64 = 96 << 20;
 /// Value of `--max-clients`, sufficient for every sweep.
 const MOST_CLIENTS: &str = "1000000";
@@ -207,7 +207,7 @@ fn command(
         command.args(["--service-time", &format!("{service_us:.0}us")]);
     }
     if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
-        let memory = values.keys * (u64::from(values.size) + BESIDE) + MEMORY;
+        let memory = values.keys * (u64::from(values.size) + OVERHEAD) + MEMORY;
         command.args(["--memory", &memory.to_string()]);
     }
     if let (ServiceKind::App { .. }, App::Kv | App::Http) = (served, row.app) {

@@ -10,14 +10,14 @@ use linerate_benches::priority::raise_priority;
 use linerate_benches::report::{finish, table};
 use linerate_benches::transfer;
 use linerate_harness::{Error, interrupt};
-use neighbor::{FLOWS, Neighbor, SIZE, ScalingError, Setting, beside, failed, run_as_neighbor};
+use neighbor::{FLOWS, Neighbor, SIZE, ScalingError, Setting, failed, run_as_neighbor, time_next_to};
 use std::fmt;
 use std::process::ExitCode;
 
-/// Maximum ratio of the cost beside a worker of the same process to the cost beside one of another process.
+/// Maximum ratio of the cost next to a worker of the same process to the cost next to one of another process.
 const LIMIT: f64 = 1.1;
 
-/// Measure the cost of an echo beside a worker on another core, and the distribution of connections over workers
+/// Measure the cost of an echo next to a worker on another core, and the distribution of connections over workers
 ///
 /// Workers of different processes share no memory. If a worker of the same process is no worse a neighbor, an echo
 /// writes to no cache line that another worker uses. In the last row it does: the worker counts its echoes in a line
@@ -41,7 +41,7 @@ struct Report {
     /// Median transfer time of a cache line between the cores in nanoseconds.
     transfer_ns: f64,
     rows: Vec<Row>,
-    /// Median ratio of the cost beside a worker of the same process to that beside one of another process.
+    /// Median ratio of the cost next to a worker of the same process to that next to one of another process.
     sharing: f64,
     distribution: Vec<distribution::Row>,
 }
@@ -83,11 +83,11 @@ fn measure(args: &Args) -> Result<Report, ScalingError> {
             if interrupt::is_interrupted() {
                 return Err(Error::Interrupted.into());
             }
-            *cost = beside(neighbor, &setting)?;
+            *cost = time_next_to(neighbor, &setting)?;
         }
         rounds.push(costs);
     }
-    let median_of = |figure: &dyn Fn(&[f64; 4]) -> f64| median(rounds.iter().map(figure)).unwrap_or(f64::NAN);
+    let median_of = |value: &dyn Fn(&[f64; 4]) -> f64| median(rounds.iter().map(value)).unwrap_or(f64::NAN);
     let row = |(index, neighbor): (usize, Neighbor)| Row {
         neighbor,
         ns: median_of(&|costs| costs[index]),

@@ -1,4 +1,4 @@
-//! Cost of an echo beside other work on a second core.
+//! Cost of an echo next to other work on a second core.
 
 use linerate_benches::client::BenchError;
 use linerate_benches::client::echo::Acks;
@@ -50,7 +50,7 @@ impl Setting {
     }
 }
 
-/// Work beside the measured worker.
+/// Work next to the measured worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbor {
     None,
@@ -88,23 +88,23 @@ pub fn failed(error: io::Error) -> ScalingError {
     Error::Start { program: "scaling".to_owned(), error }.into()
 }
 
-/// Returns the nanoseconds of an echo beside `neighbor`.
-pub fn beside(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError> {
+/// Returns the nanoseconds of an echo next to `neighbor`.
+pub fn time_next_to(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError> {
     match neighbor {
         Neighbor::None => Ok(time(&mut worker::<Forward>()?)?),
         Neighbor::OtherProcess => {
             let own = std::env::current_exe().map_err(failed)?;
             let mut command = Command::new(own);
             command.arg("--neighbor").args(["--neighbor-core", &setting.neighbor_core.to_string()]);
-            let mut other = Process::dependent(&command)?.with_patience(LIFETIME);
+            let mut other = Process::dependent(&command)?.with_timeout(LIFETIME);
             other.wait_for_line("ready")?;
             Ok(time(&mut worker::<Forward>()?)?)
         }
-        Neighbor::SameProcess => beside_thread::<Forward, _>(setting, || {
+        Neighbor::SameProcess => time_next_to_thread::<Forward, _>(setting, || {
             let mut worker = worker::<Forward>()?;
             Ok(move || worker.run(PART).map(drop))
         }),
-        Neighbor::Writer => beside_thread::<Count, _>(setting, || {
+        Neighbor::Writer => time_next_to_thread::<Count, _>(setting, || {
             Ok(|| {
                 (0..PART).for_each(|_| _ = LINE.0[1].fetch_add(1, Ordering::Relaxed));
                 Ok(())
@@ -113,8 +113,8 @@ pub fn beside(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError
     }
 }
 
-/// Returns the nanoseconds of an echo beside a thread of this process that repeats the work returned by `prepare`.
-fn beside_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
+/// Returns the nanoseconds of an echo next to a thread of this process that repeats the work returned by `prepare`.
+fn time_next_to_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
     setting: &Setting,
     prepare: impl FnOnce() -> Result<W, BenchError> + Send,
 ) -> Result<f64, ScalingError> {

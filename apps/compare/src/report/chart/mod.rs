@@ -81,10 +81,10 @@ pub fn headline(view: &View) -> Option<Plot> {
 
 /// Returns the plot of an application's rows at a fixed setting; `None` if no request was answered.
 pub fn fixed(view: &View, app: App, point: Point) -> Option<Plot> {
-    let groups = [(String::new(), view.of(app).collect::<Vec<_>>())];
+    let groups = [(String::new(), view.rows_of(app).collect::<Vec<_>>())];
     let at = |_: &Seen| Some(point);
     let panels = panels(bars(&groups, at, at), names::point(point), names::point(point));
-    let text = spread_of(view, view.of(app).filter_map(|seen| seen.at(point)));
+    let text = spread_of(view, view.rows_of(app).filter_map(|seen| seen.at(point)));
     let caption = with_machine(view, &format!("{}. {text}", app.title()));
     (!panels.is_empty()).then(|| Plot { title: String::new(), panels, caption })
 }
@@ -111,7 +111,7 @@ pub fn sweeps(view: &View, app: App) -> Vec<Plot> {
 type Value = fn(&SweepPoint) -> Option<f64>;
 
 fn sweep(view: &View, app: App, of: Swept) -> Option<Plot> {
-    let rows: Vec<(&Seen, &Sweep)> = view.of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
+    let rows: Vec<(&Seen, &Sweep)> = view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
     let p50: Value = |point| Some(point.rtt_us?.p50);
     let p99: Value = |point| Some(point.rtt_us?.p99);
     let is_rate = of == Swept::OfferedRate;

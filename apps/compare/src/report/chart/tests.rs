@@ -16,7 +16,7 @@ fn bars_name_every_row_and_both_units() {
     for point in [ONE, MANY, DEEP] {
         let plot = fixed(&view, App::Echo, point).unwrap();
         let svg = svg(&plot);
-        for seen in view.of(App::Echo) {
+        for seen in view.rows_of(App::Echo) {
             assert!(svg.contains(&escape(&seen.name)), "{} is missing", seen.name);
         }
         assert!(svg.contains(">Requests/s") && svg.contains(">Round trip, µs"));
@@ -34,7 +34,7 @@ fn each_sweep_is_a_plot_with_units_and_labels_of_all_rows() {
     for (plot, of) in plots.iter().zip(Swept::ALL) {
         let svg = svg(plot);
         assert!(svg.contains(&escape(of.axis())) && svg.contains(&escape(of.rate().0)), "{of:?}");
-        for seen in view.of(App::Echo).filter(|seen| seen.sweep(of).is_some()) {
+        for seen in view.rows_of(App::Echo).filter(|seen| seen.sweep(of).is_some()) {
             assert!(svg.contains(&format!("{}</title>", escape(&seen.name))), "{of:?}: {} is missing", seen.name);
         }
         for label in [">native memif<", ">native split<", ">smoltcp<", ">spinning loopback<", ">sleeping veth<"] {
