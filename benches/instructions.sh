@@ -41,7 +41,7 @@ for ((i = 1; i <= $#; i++)); do
     esac
 done
 case $bench in
-    engine) run=("$program" --rounds 1 --echoes) ;;
+    engine) run=("$program" --json --rounds 1 --echoes) ;;
     kv) run=("$program" service --rounds 1 --requests) ;;
     http) run=("$program" hello --requests) ;;
 esac
@@ -65,7 +65,7 @@ count() {
     shift
     valgrind --tool=callgrind --toggle-collect="*$turn*" --callgrind-out-file="$scratch/$operations" \
         --dump-instr=yes --compress-pos=no --compress-strings=no \
-        "${run[@]}" "$operations" --json "$@" >"$scratch/report" 2>"$scratch/log" ||
+        "${run[@]}" "$operations" "$@" >"$scratch/report" 2>"$scratch/log" ||
         { cat "$scratch/log" >&2; exit 1; }
     sed -n 's/^\(summary\|totals\): \([0-9]*\).*/\2/p' "$scratch/$operations" | head -n 1
 }

@@ -32,11 +32,11 @@ pub enum Error {
     #[error("the terminal: {0}: use --once")]
     Terminal(io::Error),
     /// The load generator could not open any connection.
-    #[error("{remote}: {}: start a server there or fix the network path", reason(.why))]
+    #[error("{remote}: {}: start a server there or fix the network path", failure(.reason))]
     NoConnection {
         remote: SocketAddr,
         /// Error of the last attempt. `None` if all attempts timed out.
-        why: Option<ConnectError>,
+        reason: Option<ConnectError>,
     },
     /// The server is on an interface that it shares with the kernel of the load's own host.
     #[error(
@@ -129,11 +129,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a load without a connection to `remote`. `why` is the error of the last attempt.
-    pub fn no_connection(remote: SocketAddr, why: Option<ConnectError>) -> Error {
-        match why {
+    /// Returns the error of a load without a connection to `remote`. `reason` is the error of the last attempt.
+    pub fn no_connection(remote: SocketAddr, reason: Option<ConnectError>) -> Error {
+        match reason {
             Some(ConnectError::Refused) if local_client::is_reserved(remote) => Error::LocalServer(remote),
-            why => Error::NoConnection { remote, why },
+            reason => Error::NoConnection { remote, reason },
         }
     }
 
@@ -215,6 +215,6 @@ fn interrupted(measured: &Duration, planned: &Duration) -> String {
     format!("interrupted: the figures cover {measured:.1} of {planned:.1} s")
 }
 
-fn reason(why: &Option<ConnectError>) -> String {
-    why.unwrap_or(ConnectError::TimedOut).to_string()
+fn failure(reason: &Option<ConnectError>) -> String {
+    reason.unwrap_or(ConnectError::TimedOut).to_string()
 }

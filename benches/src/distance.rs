@@ -71,11 +71,11 @@ pub fn group_by_distance(mut distances: Vec<f64>) -> Vec<Vec<f64>> {
     group_by_distance
 }
 
-/// Returns the median of `figures`, if there are any.
-pub fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied()
+/// Returns the median of `values`, if there are any.
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ pub mod rounds;
 
 pub use linerate_compare::{priority, transfer};
 
-/// Returns the path of the `linerate` beside this program.
+/// Returns the path of the `linerate` in the directory of this program.
 ///
 /// # Errors
 /// It does not exist.
 pub fn linerate() -> Result<std::path::PathBuf, linerate_harness::Error> {
-    linerate_harness::process::beside("linerate", "cargo build --release -p linerate-apps")
+    linerate_harness::process::sibling("linerate", "cargo build --release -p linerate-apps")
 }

@@ -1,27 +1,36 @@
 //! Output of a bench program.
 
-use serde::Serialize;
+use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Prints `report` as JSON or text, or the error of `program`. Returns failure on an error or an unmet requirement.
-pub fn finish<R: Display + Serialize, E: Display>(
+/// Prints `report`, or the error of `program`. Returns failure on an error or an unmet requirement.
+pub fn finish<R: Display, E: Display>(
     program: &str,
     report: Result<R, E>,
-    json: bool,
     is_met: impl FnOnce(&R) -> bool,
 ) -> ExitCode {
-    let report = match report {
-        Ok(report) => report,
+    match report {
+        Ok(report) => {
+            println!("{report}");
+            if is_met(&report) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Err(error) => {
             eprintln!("{program}: {error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
-    if json {
-        println!("{}", serde_json::to_string(&report).expect("a report is made of plain values"));
-    } else {
-        println!("{report}");
     }
-    if is_met(&report) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Creates a Markdown table. Columns whose head begins with `#` contain numbers, which are aligned to the right.
+pub fn table(heads: impl IntoIterator<Item = impl AsRef<str>>) -> Table {
+    let heads: Vec<String> = heads.into_iter().map(|head| head.as_ref().to_owned()).collect();
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(heads.iter().map(|head| head.trim_start_matches('#')));
+    for (column, head) in table.column_iter_mut().zip(&heads) {
+        if head.starts_with('#') {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
 }

@@ -1,10 +1,9 @@
 //! Rounds of measurements: each job once in every round, with the distance of the cores, and required ratios of the
-//! figures of one round.
+//! values of one round.
 
 use crate::distance::{Cores, group_by_distance, median};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::report::table;
 use linerate_harness::Error;
-use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
@@ -26,10 +25,6 @@ pub struct RoundsArgs {
     /// Cores of servers and loads
     #[command(flatten)]
     pub cores: Cores,
-
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl RoundsArgs {
@@ -43,8 +38,8 @@ impl RoundsArgs {
 pub struct Plan<'a> {
     /// Heads of the columns that name a row.
     pub heads: &'static [&'static str],
-    /// Heads of the columns with figures, and decimals.
-    pub figures: &'static [(&'static str, usize)],
+    /// Heads of the columns with values, and decimals.
+    pub values: &'static [(&'static str, usize)],
     /// Measurements.
     pub jobs: Vec<Job<'a>>,
     /// Required ratios.
@@ -66,23 +61,22 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Result of a measurement: cells of the first columns, and figures. A figure that was not measured is NaN.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Result of a measurement: cells of the first columns, and values. A value that was not measured is NaN.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     names: Vec<String>,
-    figures: Vec<f64>,
+    values: Vec<f64>,
 }
 
 impl Row {
     /// Creates a row.
-    pub fn new(names: &[&str], figures: &[f64]) -> Self {
-        Row { names: names.iter().map(|name| (*name).to_owned()).collect(), figures: figures.to_vec() }
+    pub fn new(names: &[&str], values: &[f64]) -> Self {
+        Row { names: names.iter().map(|name| (*name).to_owned()).collect(), values: values.to_vec() }
     }
 }
 
 /// Limit of a ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
     /// Minimum.
     AtLeast(f64),
@@ -99,31 +93,31 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Required ratio of figures of one round.
+/// Required ratio of values of one round.
 pub struct Required<'a> {
     name: String,
     bound: Bound,
     ratio: Box<RatioOf<'a>>,
 }
 
-/// Returns the ratio of a round; `None` if the round lacks a figure.
-type RatioOf<'a> = dyn Fn(&Round) -> Option<f64> + 'a;
+/// Returns the ratio of a round; `None` if the round lacks a value.
+type RatioOf<'a> = dyn Fn(&RoundRows) -> Option<f64> + 'a;
 
 impl<'a> Required<'a> {
-    /// Creates a requirement on the result of `ratio`, which is `None` if the round lacks a figure.
-    pub fn new(name: impl Into<String>, bound: Bound, ratio: impl Fn(&Round) -> Option<f64> + 'a) -> Self {
+    /// Creates a requirement on the result of `ratio`, which is `None` if the round lacks a value.
+    pub fn new(name: impl Into<String>, bound: Bound, ratio: impl Fn(&RoundRows) -> Option<f64> + 'a) -> Self {
         Required { name: name.into(), bound, ratio: Box::new(ratio) }
     }
 }
 
 /// Rows of one round that were measured at one distance of the cores.
-pub struct Round<'a>(Vec<&'a Row>);
+pub struct RoundRows<'a>(Vec<&'a Row>);
 
-impl Round<'_> {
-    /// Returns a figure of the row with these names, if it was measured.
-    pub fn figure(&self, names: &[&str], figure: usize) -> Option<f64> {
+impl RoundRows<'_> {
+    /// Returns a value of the row with these names, if it was measured.
+    pub fn value(&self, names: &[&str], value: usize) -> Option<f64> {
         let row = self.0.iter().find(|row| row.names == names)?;
-        row.figures.get(figure).copied().filter(|figure| figure.is_finite())
+        row.values.get(value).copied().filter(|value| value.is_finite())
     }
 }
 
@@ -135,30 +129,24 @@ struct Sample {
 }
 
 /// Median of a row at one distance.
-#[derive(Debug, Serialize)]
 struct Median {
-    #[serde(flatten)]
     row: Row,
     /// Median transfer time of a cache line between the two cores in nanoseconds.
     transfer_ns: f64,
 }
 
-/// Ratio with its requirement, at the smallest distance with all of its figures.
-#[derive(Debug, Serialize)]
+/// Ratio with its requirement, at the smallest distance with all of its values.
 struct Ratio {
     name: String,
     bound: Bound,
-    /// Transfer time, and median, lowest and highest ratio of the rounds; `None` if no round has all figures.
+    /// Transfer time, and median, lowest and highest ratio of the rounds; `None` if no round has all values.
     measured: Option<(f64, [f64; 3])>,
     is_met: bool,
 }
 
 /// Results of all rounds.
-#[derive(Debug, Serialize)]
 pub struct Report {
-    #[serde(skip)]
-    heads: Vec<&'static str>,
-    #[serde(skip)]
+    heads: Vec<String>,
     decimals: Vec<usize>,
     rows: Vec<Median>,
     ratios: Vec<Ratio>,
@@ -205,9 +193,9 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
             if alike.is_empty() || rows.iter().any(|other| other.row.names == *names) {
                 continue;
             }
-            let figure = |at| median(alike.iter().map(|row: &&Row| row.figures[at])).unwrap_or(f64::NAN);
-            let figures = (0..plan.figures.len()).map(figure).collect();
-            rows.push(Median { row: Row { names: names.clone(), figures }, transfer_ns });
+            let value = |at| median(alike.iter().map(|row: &&Row| row.values[at])).unwrap_or(f64::NAN);
+            let values = (0..plan.values.len()).map(value).collect();
+            rows.push(Median { row: Row { names: names.clone(), values }, transfer_ns });
         }
     }
     let position = |names: &[String]| samples.iter().flat_map(|one| &one.rows).position(|row| row.names == names);
@@ -216,7 +204,7 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
         let measured = groups.iter().find_map(|group| {
             let of = |round| {
                 let near = samples.iter().filter(|one| one.round == round && group.contains(&one.transfer_ns));
-                ratio(&Round(near.flat_map(|sample| &sample.rows).collect()))
+                ratio(&RoundRows(near.flat_map(|sample| &sample.rows).collect()))
             };
             let last = samples.iter().map(|sample| sample.round).max()?;
             let ratios: Vec<f64> = (0..=last).filter_map(of).collect();
@@ -229,15 +217,11 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
         });
         ratios.push(Ratio { name: name.clone(), bound: *bound, measured, is_met });
     }
+    let numbers = ["line ns"].into_iter().chain(plan.values.iter().map(|(head, _)| *head));
+    let numbers = numbers.map(|head| format!("#{head}"));
     Report {
-        heads: plan
-            .heads
-            .iter()
-            .copied()
-            .chain(["line ns"])
-            .chain(plan.figures.iter().map(|(head, _)| *head))
-            .collect(),
-        decimals: plan.figures.iter().map(|(_, decimals)| *decimals).collect(),
+        heads: plan.heads.iter().map(|head| (*head).to_owned()).chain(numbers).collect(),
+        decimals: plan.values.iter().map(|(_, decimals)| *decimals).collect(),
         rows,
         ratios,
         legend: format!("{}; {rounds}", plan.legend),
@@ -246,30 +230,30 @@ fn report(plan: &Plan<'_>, samples: &[Sample], rounds: String) -> Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = markdown(&self.heads, self.heads.len() - self.decimals.len() - 1);
-        for Median { row: Row { names, figures }, transfer_ns } in &self.rows {
-            let figure = |(figure, decimals): (&f64, &usize)| {
-                if figure.is_finite() { format!("{figure:.decimals$}") } else { String::new() }
+        let mut measured = table(&self.heads);
+        for Median { row: Row { names, values }, transfer_ns } in &self.rows {
+            let value = |(value, decimals): (&f64, &usize)| {
+                if value.is_finite() { format!("{value:.decimals$}") } else { String::new() }
             };
             let line = [format!("{transfer_ns:.0}")];
-            table.add_row(names.iter().cloned().chain(line).chain(figures.iter().zip(&self.decimals).map(figure)));
+            measured.add_row(names.iter().cloned().chain(line).chain(values.iter().zip(&self.decimals).map(value)));
         }
-        writeln!(f, "{table}\n")?;
-        let mut table = markdown(&["comparison", "line ns", "ratio", "its range", "required", ""], 6);
+        writeln!(f, "{measured}\n")?;
+        let mut compared = table(["comparison", "line ns", "ratio", "its range", "required", ""]);
         for Ratio { name, bound, measured, is_met } in &self.ratios {
             let verdict = match (measured, is_met) {
                 (None, _) => "not measured at one distance",
                 (Some(_), true) => "met",
                 (Some(_), false) => "not met",
             };
-            let figures = measured.map(|(line, [ratio, low, high])| {
+            let values = measured.map(|(line, [ratio, low, high])| {
                 [format!("{line:.0}"), format!("{ratio:.2}"), format!("{low:.2} to {high:.2}")]
             });
-            let figures = figures.unwrap_or_default();
-            table.add_row([name.clone()].into_iter().chain(figures).chain([bound.to_string(), verdict.to_owned()]));
+            let values = values.unwrap_or_default();
+            compared.add_row([name.clone()].into_iter().chain(values).chain([bound.to_string(), verdict.to_owned()]));
         }
         if !self.ratios.is_empty() {
-            writeln!(f, "{table}\n")?;
+            writeln!(f, "{compared}\n")?;
         }
         write!(
             f,
@@ -278,14 +262,6 @@ impl fmt::Display for Report {
             self.legend
         )
     }
-}
-
-/// Creates a Markdown table whose columns from `first_figure` on are aligned to the right.
-pub fn markdown(heads: &[&str], first_figure: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(heads);
-    table.column_iter_mut().skip(first_figure).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    table
 }
 
 #[cfg(test)]
@@ -308,7 +284,7 @@ mod tests {
             sample(2, 160.0, "kv", 500.0),
             sample(2, 160.0, "far", 7.0),
         ];
-        let of = |name| move |round: &Round| Some(round.figure(&[name], 0)? / round.figure(&["echo"], 0)?);
+        let of = |name| move |round: &RoundRows| Some(round.value(&[name], 0)? / round.value(&["echo"], 0)?);
         let required = vec![
             Required::new("kv to echo", Bound::AtLeast(0.8), of("kv")),
             Required::new("far to echo", Bound::AtMost(0.001), of("far")),
@@ -316,7 +292,7 @@ mod tests {
         ];
         let plan = Plan {
             heads: &["load"],
-            figures: &[("requests/s", 0), ("µs", 1)],
+            values: &[("requests/s", 0), ("µs", 1)],
             jobs: Vec::new(),
             required,
             legend: "64 bytes".to_owned(),

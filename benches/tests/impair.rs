@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum time of each step.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serialises the tests. Returns `None` if they cannot run.
 fn turn(test: &str) -> Option<MutexGuard<'static, ()>> {
@@ -46,7 +46,7 @@ fn on<T: Send>(host: &Host, open: impl FnOnce(IpAddr) -> T + Send) -> T {
 
 fn datagrams(host: &Host) -> UdpSocket {
     let socket = on(host, |ip| UdpSocket::bind(SocketAddr::new(ip, 7)).unwrap());
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -78,9 +78,9 @@ fn stream_over_impaired_path_is_complete_at_its_rate() {
     let path = path(bad, bad);
     let listener = on(path.far(), |ip| TcpListener::bind(SocketAddr::new(ip, 7)).unwrap());
     let to = listener.local_addr().unwrap();
-    let mut sender = on(path.near(), |_| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+    let mut sender = on(path.near(), |_| TcpStream::connect_timeout(&to, TIMEOUT).unwrap());
     let (mut receiver, _) = listener.accept().unwrap();
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = vec![0; 2_000_000];
     fastrand::Rng::with_seed(1).fill(&mut bytes);
     let (mut arrived, began) = (Vec::new(), Instant::now());

@@ -1,5 +1,5 @@
 //! Draws the upper rows of the Grafana dashboard for a key-value server under load, for `./run pictures`:
-//! `docs/src/pictures/dashboard.svg`. Panels and queries are those of `apps/packaging/grafana/linerate.json`, and
+//! `docs/src/pictures/dashboard.svg`. Panels and queries are those of `apps/packaging/examples/grafana.json`, and
 //! Prometheus answers the queries. The argument is the path of `linerate`.
 
 use serde_json::Value;
@@ -83,7 +83,7 @@ fn main() -> io::Result<()> {
         }
     }
     let dashboard: Value =
-        serde_json::from_slice(&fs::read(format!("{BOOK}/../apps/packaging/grafana/linerate.json"))?)?;
+        serde_json::from_slice(&fs::read(format!("{BOOK}/../apps/packaging/examples/grafana.json"))?)?;
     let end = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| other(error.to_string()))?.as_secs();
     let range = (end - u64::from(SECONDS) * DEPTHS.len() as u64 - 2, end);
     fs::write(format!("{BOOK}/src/pictures/dashboard.svg"), drawn(&dashboard, range)?)?;

@@ -1,12 +1,20 @@
-//! Draws the book's pictures with graphviz, for `./run pictures`: `docs/pictures/NAME.dot` becomes
-//! `docs/src/pictures/NAME.svg`.
+//! Draws the book's pictures with graphviz, for `./run pictures`: `docs/NAME.dot` becomes `docs/src/pictures/NAME.svg`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{fs, io};
 
 /// Directory of the book.
 pub const BOOK: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Returns the names of the files in a directory of the book with this extension.
+pub fn names(directory: &str, extension: &str) -> BTreeSet<String> {
+    let files = fs::read_dir(Path::new(BOOK).join(directory)).expect("a directory of the book");
+    let files = files.map(|entry| entry.expect("a readable directory").path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == extension));
+    files.map(|path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned()).collect()
+}
 
 /// Returns the first line of a picture: checksums of its `source` and of the `picture` itself.
 pub fn stamp(source: &str, picture: &str) -> String {
@@ -29,9 +37,8 @@ fn drawn(source: &Path) -> io::Result<String> {
 }
 
 fn main() -> ExitCode {
-    let sources = fs::read_dir(format!("{BOOK}/pictures")).expect("docs/pictures exists");
-    for source in sources.map(|entry| entry.expect("docs/pictures is readable").path()) {
-        let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    for name in names("", "dot") {
+        let source = Path::new(BOOK).join(&name).with_extension("dot");
         let done = drawn(&source).and_then(|picture| {
             let text = fs::read_to_string(&source)?;
             fs::write(format!("{BOOK}/src/pictures/{name}.svg"), format!("{}\n{picture}", stamp(&text, &picture)))

@@ -66,8 +66,8 @@ fn faults(book: &Path) -> Vec<String> {
         for link in attributes(main, "href").into_iter().chain(attributes(main, "src")) {
             match outside(&link) {
                 Some(Ok(())) => continue,
-                Some(Err(why)) => {
-                    faults.push(format!("{name}: {why}"));
+                Some(Err(reason)) => {
+                    faults.push(format!("{name}: {reason}"));
                     continue;
                 }
                 None => {}

@@ -4,24 +4,17 @@
 #[expect(dead_code, reason = "the functions that draw pictures are unused")]
 mod pictures;
 
-use pictures::{BOOK, stamp};
-use std::collections::BTreeSet;
+use pictures::{BOOK, names, stamp};
 use std::fs;
-
-/// Returns the names of the files in a directory of the book, without extensions.
-fn names(directory: &str) -> BTreeSet<String> {
-    let files = fs::read_dir(format!("{BOOK}/{directory}")).unwrap().map(|entry| entry.unwrap().path());
-    files.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect()
-}
 
 #[test]
 fn pictures_match_their_sources() {
     // Pictures of running programs have no source.
-    let mut pictures = names("src/pictures");
+    let mut pictures = names("src/pictures", "svg");
     assert!(pictures.remove("top") && pictures.remove("dashboard"));
-    assert_eq!(names("pictures"), pictures);
-    for name in names("pictures") {
-        let source = fs::read_to_string(format!("{BOOK}/pictures/{name}.dot")).unwrap();
+    assert_eq!(names("", "dot"), pictures);
+    for name in pictures {
+        let source = fs::read_to_string(format!("{BOOK}/{name}.dot")).unwrap();
         let picture = fs::read_to_string(format!("{BOOK}/src/pictures/{name}.svg")).unwrap();
         let (line, picture) = picture.split_once('\n').unwrap();
         assert_eq!(line, stamp(&source, picture), "{name}: out of date: ./run pictures");
@@ -43,7 +36,7 @@ fn picture_of_top_has_the_columns_on_the_page() {
 
 #[test]
 fn picture_of_dashboard_has_the_upper_panels() {
-    let dashboard = fs::read_to_string(format!("{BOOK}/../apps/packaging/grafana/linerate.json")).unwrap();
+    let dashboard = fs::read_to_string(format!("{BOOK}/../apps/packaging/examples/grafana.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     let picture = fs::read_to_string(format!("{BOOK}/src/pictures/dashboard.svg")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -57,7 +50,7 @@ fn picture_of_dashboard_has_the_upper_panels() {
 
 #[test]
 fn pictures_are_grey_on_white() {
-    for name in names("src/pictures") {
+    for name in names("src/pictures", "svg") {
         let picture = fs::read_to_string(format!("{BOOK}/src/pictures/{name}.svg")).unwrap();
         let paints = [" fill=\"", " stroke=\""].map(|attribute| picture.split(attribute).skip(1));
         for paint in paints.into_iter().flatten().filter_map(|rest| rest.split('"').next()) {

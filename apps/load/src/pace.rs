@@ -241,10 +241,10 @@ mod tests {
         assert!((1..=20).rev().map(|millis| (Duration::from_millis(millis), 1)).eq(ages));
         assert_eq!((pace.late_nanos().len(), pace.late_nanos().max() / 1_000_000), (30, 20));
 
-        let mut behind = self::pace(Arrivals::Even, 1000.0);
-        behind.measure(at(20));
-        behind.end(at(50), |_, _| ());
-        assert_eq!(behind.due(), 30, "earlier requests do not count");
+        let mut late = self::pace(Arrivals::Even, 1000.0);
+        late.measure(at(20));
+        late.end(at(50), |_, _| ());
+        assert_eq!(late.due(), 30, "earlier requests do not count");
 
         let (mut endless, mut groups) = (self::pace(Arrivals::Poisson, 1e9), Vec::new());
         endless.measure(FROM);

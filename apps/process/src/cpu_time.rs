@@ -81,7 +81,7 @@ impl Sample {
     fn take(proc: &Path, cores: &[usize], processes: &[u32]) -> Option<Sample> {
         let own = processes.iter().map(|process| process_time(proc, *process)).sum();
         let threads = processes.iter().map(|process| threads(proc, *process).len()).sum();
-        let cores = CoreTimes::of(&fs::read_to_string(proc.join("stat")).ok()?, cores)?;
+        let cores = CoreTimes::parse(&fs::read_to_string(proc.join("stat")).ok()?, cores)?;
         Some(Sample { at: Instant::now(), cores, own, threads })
     }
 
@@ -97,7 +97,7 @@ impl Sample {
 
 impl CoreTimes {
     /// Adds up the times of `cores` in a proc(5) `stat` file, if it has all of them.
-    fn of(stat: &str, cores: &[usize]) -> Option<CoreTimes> {
+    fn parse(stat: &str, cores: &[usize]) -> Option<CoreTimes> {
         let mut sum = CoreTimes::default();
         for core in cores {
             let fields = stat.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")))?;
@@ -173,7 +173,7 @@ mod tests {
         };
         let at = Instant::now();
         let sample = |millis, own, user, steal| {
-            let (cores, own) = (CoreTimes::of(&stat(user, steal), &[0, 10]).unwrap(), Duration::from_millis(own));
+            let (cores, own) = (CoreTimes::parse(&stat(user, steal), &[0, 10]).unwrap(), Duration::from_millis(own));
             Sample { at: at + Duration::from_millis(millis), cores, own, threads: 1 }
         };
         // Two cores for a second, of which the own processes had 1.2 s of 1.5 s, and the hypervisor took 0.1 s. A tick
@@ -182,9 +182,9 @@ mod tests {
         assert!((others - 0.19).abs() < 1e-9, "{others}");
         // Processor time of processes is more precise than that of cores.
         assert_eq!(sample(1000, 1700, 129, 2).others_since(&sample(0, 500, 10, 2), 2), Some(0.0));
-        assert_eq!(CoreTimes::of(&stat(0, 0), &[1]), None);
-        assert_eq!(CoreTimes::of("cpu0 1 2 3\n", &[0]), None);
-        assert_eq!(CoreTimes::of(&stat(0, 0), &[]), None);
+        assert_eq!(CoreTimes::parse(&stat(0, 0), &[1]), None);
+        assert_eq!(CoreTimes::parse("cpu0 1 2 3\n", &[0]), None);
+        assert_eq!(CoreTimes::parse(&stat(0, 0), &[]), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Prefix of namespace names, followed by the process ID of their owner.
 const PREFIX: &str = "linerate-";
 /// Timeout of a set-up command.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Offloads that a kernel leaves to a network card. A program that takes frames from the other end would have to handle
 /// them.
 const OFFLOADS: [&str; 8] = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
@@ -86,7 +86,7 @@ impl Namespace {
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
         let mut command = self.command(program);
         command.args(arguments);
-        Process::start(command)?.output(PATIENCE)
+        Process::start(command)?.output(TIMEOUT)
     }
 
     /// Moves the calling thread into the namespace.
@@ -154,7 +154,7 @@ pub fn command_in(name: &str, program: impl AsRef<OsStr>) -> Command {
 pub fn ip(arguments: &str) -> Result<String, Error> {
     let mut command = Command::new("ip");
     command.args(arguments.split_whitespace());
-    Process::start(command)?.output(PATIENCE)
+    Process::start(command)?.output(TIMEOUT)
 }
 
 /// Host with one interface, used by the namespace's kernel or taken over by a program.

@@ -22,8 +22,8 @@ pub fn pinned(core: usize, program: &str) -> Command {
     command
 }
 
-/// Returns the path of the program `name` beside this one. `build` is the command that builds it.
-pub fn beside(name: &str, build: &str) -> Result<PathBuf, Error> {
+/// Returns the path of the program `name` in the directory of this one. `build` is the command that builds it.
+pub fn sibling(name: &str, build: &str) -> Result<PathBuf, Error> {
     let missing = |error| Error::Start { program: name.to_owned(), error };
     let path = std::env::current_exe().map_err(missing)?.with_file_name(name);
     if path.exists() {
@@ -33,7 +33,7 @@ pub fn beside(name: &str, build: &str) -> Result<PathBuf, Error> {
 }
 
 /// Timeout for a server to be ready, and for any program to stop.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval of checks for an interruption.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -72,7 +72,7 @@ pub struct Process {
     /// Standard input of a [supervised](Self::supervised) program.
     input: Option<ChildStdin>,
     /// Timeout to be ready, and to stop.
-    patience: Duration,
+    timeout: Duration,
     /// Lines of standard output that were not read.
     stdout: VecDeque<String>,
     /// All lines of standard error, and the number of those that were read.
@@ -89,22 +89,22 @@ impl std::fmt::Debug for Process {
 impl Process {
     /// Starts `command` without standard input.
     pub fn start(command: Command) -> Result<Self, Error> {
-        Process::spawn(words(&command), command, Stdio::null(), PATIENCE)
+        Process::spawn(words(&command), command, Stdio::null(), TIMEOUT)
     }
 
     /// Starts `command` without standard input. It is killed when the calling thread ends, however it ends.
     pub fn dependent(command: &Command) -> Result<Self, Error> {
-        Process::spawn(words(command), ends_with_parent(command), Stdio::null(), PATIENCE)
+        Process::spawn(words(command), ends_with_parent(command), Stdio::null(), TIMEOUT)
     }
 
     /// Starts a `linerate --supervised` on another machine, which ends when its standard input closes, with the timeout
-    /// `patience` to be ready and to stop.
-    pub fn supervised(command: Command, patience: Duration) -> Result<Self, Error> {
-        Process::spawn(words(&command), command, Stdio::piped(), patience)
+    /// `timeout` to be ready and to stop.
+    pub fn supervised(command: Command, timeout: Duration) -> Result<Self, Error> {
+        Process::spawn(words(&command), command, Stdio::piped(), timeout)
     }
 
     /// Starts `command`, which errors describe by `words`.
-    fn spawn(words: Vec<String>, mut command: Command, input: Stdio, patience: Duration) -> Result<Self, Error> {
+    fn spawn(words: Vec<String>, mut command: Command, input: Stdio, timeout: Duration) -> Result<Self, Error> {
         let line = words.join(" ");
         let program = command.get_program().to_string_lossy().into_owned();
         command.stdin(input);
@@ -114,7 +114,7 @@ impl Process {
         let mut child = Child::spawn(command, forward).map_err(|error| Error::Start { program, error })?;
         tracing::info!("started {line}");
         let (id, input) = (child.id(), child.take_stdin());
-        let mut process = Process::from_events(line, events, Box::new(child)).with_patience(patience);
+        let mut process = Process::from_events(line, events, Box::new(child)).with_timeout(timeout);
         (process.id, process.input) = (id, input);
         Ok(process)
     }
@@ -127,7 +127,7 @@ impl Process {
             target,
             events,
             input: None,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             stdout: VecDeque::new(),
             stderr: (Vec::new(), 0),
             status: None,
@@ -135,8 +135,8 @@ impl Process {
     }
 
     /// Sets the timeout to be ready and to stop.
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -151,7 +151,7 @@ impl Process {
         if !matches!(written, Some(Ok(()))) {
             return Err(self.failed("does not accept input"));
         }
-        match self.next_line(Instant::now() + self.patience)? {
+        match self.next_line(Instant::now() + self.timeout)? {
             Some(line) => Ok(line),
             None => Err(self.failed("answers nothing")),
         }
@@ -264,10 +264,10 @@ impl Process {
 
     /// Waits for the next line of its standard output, which must begin with `begin`, and returns it.
     pub fn wait_for_line(&mut self, begin: &str) -> Result<String, Error> {
-        match self.next_line(Instant::now() + self.patience)? {
+        match self.next_line(Instant::now() + self.timeout)? {
             Some(line) if line.starts_with(begin) => Ok(line),
             Some(printed) => Err(Error::Unexpected { command: self.command.clone(), printed }),
-            None => Err(self.failed(&format!("was not ready within {} s", self.patience.as_secs()))),
+            None => Err(self.failed(&format!("was not ready within {} s", self.timeout.as_secs()))),
         }
     }
 
@@ -299,7 +299,7 @@ impl Process {
 
     /// Waits for a line on either stream that contains `part`, and returns it.
     pub fn wait_for_output(&mut self, part: &str) -> Result<String, Error> {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         loop {
             while let Some(line) = self.stdout.pop_front().or_else(|| self.unread_stderr_line()) {
                 if line.contains(part) {
@@ -351,9 +351,9 @@ impl Process {
         }
     }
 
-    /// Waits for the end within its patience.
+    /// Waits for the end within its timeout.
     fn wait_uninterrupted(&mut self) {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         while self.status.is_none()
             && let Ok(event) = self.events.recv_timeout(until.saturating_duration_since(Instant::now()))
         {

@@ -230,7 +230,7 @@ fn option_of<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     own_option(command, name).or_else(|| command.get_subcommands().find_map(|inner| option_of(inner, name)))
 }
 
-/// Converts a value to arguments of `option`, or returns the reason why it does not fit.
+/// Converts a value to arguments of `option`, or returns the reason it does not fit.
 fn args_for(option: &Arg, name: &str, value: &Spanned<DeValue>) -> Result<Vec<String>, String> {
     let not = |wanted: &str| Err(format!("expected {wanted}, found {}", value.get_ref().type_str()));
     match (option.get_action(), value.get_ref()) {

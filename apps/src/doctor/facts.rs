@@ -1,4 +1,4 @@
-//! Description of a machine, printed beside figures measured on it.
+//! Description of a machine, printed with measurements on it.
 
 use super::{Machine, Report, Subject};
 use linerate_compare::results;

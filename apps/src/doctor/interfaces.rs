@@ -146,7 +146,7 @@ fn socket(machine: &Machine) -> Check {
         AfXdpSocket::Unsupported => {
             check(State::Missing, "this kernel was built without CONFIG_XDP_SOCKETS").remedy(DEBIAN_KERNEL)
         }
-        AfXdpSocket::Fails(why) => check(State::Missing, &format!("does not open: {why}")),
+        AfXdpSocket::Fails(reason) => check(State::Missing, &format!("does not open: {reason}")),
     }
 }
 

@@ -100,7 +100,7 @@ impl Device {
         if PASS_THROUGH.contains(&driver) {
             return match self.access_denied(machine, driver) {
                 None => check(State::Ok, found).via(via),
-                Some((why, remedy)) => check(State::Warn, format!("{found}; {why}")).remedy(remedy),
+                Some((reason, remedy)) => check(State::Warn, format!("{found}; {reason}")).remedy(remedy),
             };
         }
         let vfio_takes_it = self.group.is_some() || iommu::is_unsafe(machine);
@@ -117,7 +117,7 @@ impl Device {
         check(State::Warn, format!("{found}; needs binding to {target}")).remedy(self.bind(machine, target, module))
     }
 
-    /// Returns the reason why this user cannot open the device, and the command that changes that.
+    /// Returns the reason this user cannot open the device, and the command that changes that.
     fn access_denied(&self, machine: &Machine, driver: &str) -> Option<(String, String)> {
         if machine.user() == Some(0) {
             return None;
@@ -196,7 +196,7 @@ mod tests {
         fake.link(&format!("sys/bus/pci/devices/{ADDRESS}/driver"), &format!("../../../bus/pci/drivers/{driver}"));
     }
 
-    /// Places the device behind an IOMMU.
+    /// Gives the device an IOMMU group.
     fn add_iommu_group(fake: &Fake) {
         let link = format!("sys/bus/pci/devices/{ADDRESS}/iommu_group");
         fake.link(&link, "../../../../kernel/iommu_groups/7");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn bifurcated_driver_works_beside_the_kernel_driver() {
+    fn bifurcated_driver_works_with_the_kernel_driver() {
         let fake = machine();
         device(&fake, "0x15b3", "0x1013");
         bind_to(&fake, "mlx5_core");

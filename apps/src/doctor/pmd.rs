@@ -30,7 +30,7 @@ impl Pmd {
         self.kmod.split([' ', '|', '&']).any(|word| word == driver)
     }
 
-    /// Returns whether the driver works through verbs, beside the kernel driver (mlx4, mlx5, mana).
+    /// Returns whether the driver works through verbs, next to the kernel driver (mlx4, mlx5, mana).
     pub(super) fn is_bifurcated(&self) -> bool {
         self.runs_on("ib_uverbs")
     }

@@ -41,7 +41,7 @@ fn own_directory() -> Option<PathBuf> {
 }
 
 /// Returns the directories to search for sockets: the directory of this process; for root also those of other users and
-/// of systemd services named `linerate-*`, and for others that of root, whose error is the reason why its processes are
+/// of systemd services named `linerate-*`, and for others that of root, whose error is the reason its processes are
 /// not found. If `RUNTIME_DIRECTORY` is set, it is the only one.
 pub fn directories() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = own_directory().into_iter().collect();

@@ -20,7 +20,7 @@ fn root() -> PathBuf {
 }
 
 fn dashboard() -> Value {
-    serde_json::from_slice(&fs::read(root().join("apps/packaging/grafana/linerate.json")).unwrap()).unwrap()
+    serde_json::from_slice(&fs::read(root().join("apps/packaging/examples/grafana.json")).unwrap()).unwrap()
 }
 
 fn panels(dashboard: &Value) -> &Vec<Value> {

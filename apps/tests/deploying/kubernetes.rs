@@ -16,7 +16,7 @@ const TO_JSON: &str = "import json, sys, yaml; print(json.dumps(list(yaml.safe_l
 
 /// Returns the objects of the manifest, with the lines of one kind uncommented. `None` if no YAML parser is installed.
 fn manifest(kind: Option<&str>) -> Option<Vec<Value>> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes/linerate.yaml");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/examples/kubernetes.yaml");
     let mut manifest = fs::read_to_string(file).unwrap();
     if let Some(kind) = kind {
         let mark = format!("\n#{kind} ");

@@ -104,7 +104,7 @@ fn unit_with(directory: &Path, drop_in: Option<&str>) -> Option<PathBuf> {
     if let Some(name) = drop_in {
         let overrides = directory.join("linerate@test.service.d");
         fs::create_dir(&overrides).unwrap();
-        fs::copy(packaging().join(format!("drop-ins/{name}.conf")), overrides.join("drop-in.conf")).unwrap();
+        fs::copy(packaging().join(format!("examples/drop-ins/{name}.conf")), overrides.join("drop-in.conf")).unwrap();
     }
     Some(unit)
 }
@@ -116,7 +116,7 @@ const EXPOSURE: [(Option<&str>, u32); 6] =
 
 #[test]
 fn every_drop_in_is_listed() {
-    let drop_ins = fs::read_dir(packaging().join("drop-ins")).unwrap();
+    let drop_ins = fs::read_dir(packaging().join("examples/drop-ins")).unwrap();
     let mut existing: Vec<String> = drop_ins.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     existing.sort();
     let mut listed: Vec<String> = EXPOSURE.iter().filter_map(|(name, _)| Some(format!("{}.conf", (*name)?))).collect();

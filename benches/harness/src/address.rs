@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 /// Maximum time until a server listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn wait_until_listening(address: SocketAddr, program: &str) -> Result<(), Error> {
-    until(&format!("{program} at {address}"), PATIENCE, || Ok(TcpStream::connect(address).is_ok()))
+    until(&format!("{program} at {address}"), TIMEOUT, || Ok(TcpStream::connect(address).is_ok()))
 }
 
 /// Returns a loopback address on which no program listens, a different one on each call.

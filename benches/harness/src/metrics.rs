@@ -1,20 +1,20 @@
 //! Counters of a server that runs with `--metrics`.
 
 use crate::Error;
-use crate::{PATIENCE, until};
+use crate::{TIMEOUT, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 /// Waits until the metric `name`, summed over the workers of the server that printed `ready`, is at least `least`.
 ///
 /// # Panics
-/// After [`PATIENCE`], or if the server does not answer.
+/// After [`TIMEOUT`], or if the server does not answer.
 #[track_caller]
 pub fn await_metric(ready: &str, name: &str, least: u64) {
     let (_, address) = ready.split_once("metrics at http://").expect("a server with --metrics");
     let (address, _) = address.split_once('/').expect("a path");
     let mut page = String::new();
-    let reached = until::<Error>(name, PATIENCE, || {
+    let reached = until::<Error>(name, TIMEOUT, || {
         page = get(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' '));
         Ok(lines.map(|(_, value)| value.parse::<u64>().expect("a number")).sum::<u64>() >= least)

@@ -1,8 +1,8 @@
-//! Programs of tests. All waits panic after [`PATIENCE`].
+//! Programs of tests. All waits panic after [`TIMEOUT`].
 
 use crate::namespace;
 use crate::process::{Ended, Process};
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 use rustix::process::Signal;
 use std::borrow::Borrow;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl Program {
     #[track_caller]
     pub fn start(command: impl Borrow<Command>) -> Program {
         let process = Process::dependent(command.borrow()).unwrap_or_else(|error| panic!("{error}"));
-        Program { process: Some(process.with_patience(PATIENCE)), ready: String::new() }
+        Program { process: Some(process.with_timeout(TIMEOUT)), ready: String::new() }
     }
 
     /// Starts a server and waits until it is ready.
@@ -66,7 +66,7 @@ impl Program {
     #[track_caller]
     pub fn wait_for_line(&mut self, part: &str) -> String {
         let mut found = String::new();
-        let read = self.process().read_until(PATIENCE, |line| {
+        let read = self.process().read_until(TIMEOUT, |line| {
             found = line.to_owned();
             line.contains(part)
         });
@@ -77,7 +77,7 @@ impl Program {
     /// Waits for a line on standard error that contains `part`, and returns it.
     #[track_caller]
     pub fn wait_for_log(&mut self, part: &str) -> String {
-        match self.process().wait_for_stderr(&[part], PATIENCE) {
+        match self.process().wait_for_stderr(&[part], TIMEOUT) {
             Ok(Some(line)) => line,
             result => panic!("no line with '{part}': {result:?}"),
         }
@@ -100,7 +100,7 @@ impl Program {
     /// Waits for the program to end.
     #[track_caller]
     pub fn wait(self) -> Ended {
-        self.wait_within(PATIENCE)
+        self.wait_within(TIMEOUT)
     }
 
     /// Waits up to `limit` for the program to end.
@@ -130,7 +130,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
             process.signal(Signal::KILL);
-            drop(process.with_patience(GONE));
+            drop(process.with_timeout(GONE));
         }
     }
 }

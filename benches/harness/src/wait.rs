@@ -4,15 +4,15 @@ use linerate_process::{Error, until};
 use std::time::Duration;
 
 /// Time limit of every wait in a test.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Calls `done` until it returns `true`.
 ///
 /// # Panics
-/// After [`PATIENCE`].
+/// After [`TIMEOUT`].
 #[track_caller]
 pub fn wait_for(condition: &str, mut done: impl FnMut() -> bool) {
-    if let Err(error) = until::<Error>(condition, PATIENCE, || Ok(done())) {
+    if let Err(error) = until::<Error>(condition, TIMEOUT, || Ok(done())) {
         panic!("{error}");
     }
 }

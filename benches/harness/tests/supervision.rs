@@ -3,7 +3,7 @@
 
 use linerate_harness::interrupt::{is_interrupted, on_signals};
 use linerate_harness::namespace::{Host, Namespace};
-use linerate_harness::process::{PATIENCE, Process};
+use linerate_harness::process::{Process, TIMEOUT};
 use linerate_harness::program::Program;
 use linerate_harness::remover::Remover;
 use linerate_harness::{Error, interrupt, rerun, until, wait_for};
@@ -27,7 +27,7 @@ fn shell(script: &str) -> Process {
 
 #[test]
 fn output_is_returned() {
-    assert_eq!(shell("echo one; echo two").output(PATIENCE).unwrap(), "one\ntwo\n");
+    assert_eq!(shell("echo one; echo two").output(TIMEOUT).unwrap(), "one\ntwo\n");
 }
 
 #[test]
@@ -49,22 +49,22 @@ fn paused_program_resumes_and_stops() {
 
 #[test]
 fn failure_includes_standard_error() {
-    let error = shell("echo reason >&2; exit 3").output(PATIENCE).unwrap_err();
+    let error = shell("echo reason >&2; exit 3").output(TIMEOUT).unwrap_err();
     assert!(error.to_string().contains("reason"), "{error}");
 }
 
 #[test]
 fn failed_program_returns_its_output() {
-    let ended = shell("echo some; echo reason >&2; exit 3").end(PATIENCE).unwrap();
+    let ended = shell("echo some; echo reason >&2; exit 3").end(TIMEOUT).unwrap();
     assert_eq!((ended.status.code(), &*ended.stdout, &*ended.stderr), (Some(3), "some\n", "reason\n"));
 }
 
 #[test]
 fn standard_error_is_read_while_running() {
     let mut program = shell("echo first >&2; echo measuring >&2; exec sleep 1000");
-    assert_eq!(program.wait_for_stderr(&["warming", "measuring"], PATIENCE).unwrap().as_deref(), Some("measuring"));
+    assert_eq!(program.wait_for_stderr(&["warming", "measuring"], TIMEOUT).unwrap().as_deref(), Some("measuring"));
     drop(program);
-    assert_eq!(shell("echo other >&2").wait_for_stderr(&["measuring"], PATIENCE).unwrap(), None);
+    assert_eq!(shell("echo other >&2").wait_for_stderr(&["measuring"], TIMEOUT).unwrap(), None);
     let error = shell("exec sleep 1000").wait_for_stderr(&["measuring"], TICK).unwrap_err();
     assert!(error.to_string().contains("did not begin"), "{error}");
 }
@@ -100,7 +100,7 @@ fn output_after_a_stop_request_is_returned() {
 fn supervised_program_answers_and_ends_with_its_input() {
     let mut command = Command::new("sh");
     command.args(["-c", "echo ready; while read line; do echo replied; done; echo over"]);
-    let mut server = Process::supervised(command, PATIENCE).unwrap();
+    let mut server = Process::supervised(command, TIMEOUT).unwrap();
     server.wait_for_line("ready").unwrap();
     assert_eq!(server.query().unwrap(), "replied");
     assert_eq!(server.stop().unwrap(), "over\n");
@@ -126,13 +126,13 @@ fn server_that_ends_before_ready_is_an_error() {
 #[test]
 fn lines_are_read_until_done() {
     let mut program = shell("echo banner; echo ready now; echo 1; echo 2; exec sleep 1000");
-    program.read_until(PATIENCE, |line| line.contains("ready")).unwrap();
+    program.read_until(TIMEOUT, |line| line.contains("ready")).unwrap();
     let mut lines = Vec::new();
     let all = |line: &str| {
         lines.push(line.to_owned());
         lines.len() == 2
     };
-    program.read_until(PATIENCE, all).unwrap();
+    program.read_until(TIMEOUT, all).unwrap();
     assert_eq!(lines, ["1", "2"]);
     let error = program.read_until(TICK, |_| true).unwrap_err();
     assert!(error.to_string().contains("did not print"), "{error}");
@@ -140,7 +140,7 @@ fn lines_are_read_until_done() {
 
 #[test]
 fn program_that_ends_while_being_read_is_an_error() {
-    let error = shell("echo 1; echo broken >&2").read_until(PATIENCE, |_| false);
+    let error = shell("echo 1; echo broken >&2").read_until(TIMEOUT, |_| false);
     assert!(error.unwrap_err().to_string().contains("broken"));
 }
 
@@ -157,10 +157,10 @@ fn interruption_ends_waits_but_not_stop() {
         server.wait_for_line("ready").unwrap();
         interrupt::interrupt();
         // The failure of a program follows from the interruption.
-        assert!(matches!(shell("exit 3").output(PATIENCE), Err(Error::Interrupted)));
+        assert!(matches!(shell("exit 3").output(TIMEOUT), Err(Error::Interrupted)));
         assert!(matches!(shell("exit 3").wait_for_line("ready"), Err(Error::Interrupted)));
-        assert!(matches!(shell("exec sleep 1000").output(PATIENCE), Err(Error::Interrupted)));
-        assert!(matches!(until("never", PATIENCE, || Ok(false)), Err(Error::Interrupted)));
+        assert!(matches!(shell("exec sleep 1000").output(TIMEOUT), Err(Error::Interrupted)));
+        assert!(matches!(until("never", TIMEOUT, || Ok(false)), Err(Error::Interrupted)));
         server.stop().unwrap();
     });
 }

@@ -113,8 +113,8 @@ pub fn serve() -> io::Result<()> {
 
 /// Returns the device of the agent's port, whose number varies.
 fn find_port() -> Option<PathBuf> {
-    let is_ours = |port: &DirEntry| fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT);
-    let port = fs::read_dir(PORTS).ok()?.flatten().find(is_ours)?;
+    let is_own = |port: &DirEntry| fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT);
+    let port = fs::read_dir(PORTS).ok()?.flatten().find(is_own)?;
     Some(Path::new("/dev").join(port.file_name())).filter(|path| path.exists())
 }
 

@@ -93,7 +93,7 @@ fn send(to: &mut UnixStream, message: &impl serde::Serialize) -> io::Result<()> 
     to.write_all(&line)
 }
 
-/// Runs `words` in the guest behind `socket`, connected to the standard streams of this process.
+/// Runs `words` in the guest that `socket` leads to, connected to the standard streams of this process.
 pub fn enter(socket: &Path, words: &[String]) -> io::Result<ExitCode> {
     let mut to = UnixStream::connect(socket)?;
     let from = to.try_clone()?;

@@ -5,7 +5,7 @@ use crate::image::Image;
 use crate::log::Log;
 use crate::program::Program;
 use linerate_harness::namespace::Namespace;
-use linerate_harness::process::beside;
+use linerate_harness::process::sibling;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -25,9 +25,9 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Prepares the environment. Reports are written to `out`, or beside this program.
+    /// Prepares the environment. Reports are written to `out`, or in the directory of this program.
     pub fn open(log: Log, out: Option<PathBuf>) -> Result<Lab> {
-        let linerate = beside("linerate", "build linerate-apps in the same profile")?;
+        let linerate = sibling("linerate", "build linerate-apps in the same profile")?;
         let scratch = tempfile::Builder::new().prefix("linerate-lab-").tempdir().context("a directory")?;
         let image = Image::open(&log)?;
         let initramfs = image.initramfs(scratch.path(), &log)?;

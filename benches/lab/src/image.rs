@@ -184,8 +184,8 @@ impl Cache {
         let lock = fs::File::create(directory.join("lock")).context("lock")?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             eprintln!("   waiting for another lab to end");
-            let is_ours = || Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
-            until::<Error>("the end of another lab", ANOTHER, is_ours)?;
+            let is_own = || Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
+            until::<Error>("the end of another lab", ANOTHER, is_own)?;
         }
         let cache = Cache { directory, _lock: lock };
         for partial in cache.named(PARTIAL)? {

@@ -4,7 +4,7 @@ use crate::agent::{PORT, Reply, Request};
 use crate::error::{Context, Result, failed};
 use crate::host::Lab;
 use crate::log::Log;
-use crate::program::{PATIENCE, Program, wait_for};
+use crate::program::{Program, TIMEOUT, wait_for};
 use linerate_harness::child::Target;
 use linerate_harness::child::{Child, Event};
 use linerate_harness::namespace::Namespace;
@@ -220,7 +220,7 @@ impl Machine {
     pub fn plug(&self, nic: &Nic, is_in: bool) -> Result<()> {
         let mut monitor = UnixStream::connect(&self.monitor).context("QEMU's monitor")?;
         let state = if is_in { "on" } else { "off" };
-        monitor.set_read_timeout(Some(PATIENCE)).context("QEMU's monitor")?;
+        monitor.set_read_timeout(Some(TIMEOUT)).context("QEMU's monitor")?;
         writeln!(monitor, "set_link {} {state}", nic.id()).context("QEMU's monitor")?;
         // The monitor prompts before and after the command; disconnecting earlier may cancel it.
         let (mut output, mut part) = (String::new(), [0; 512]);

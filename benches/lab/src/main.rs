@@ -42,7 +42,7 @@ struct Cli {
     #[arg(short, long)]
     verbose: bool,
 
-    /// Directory for the reports of the suite compare [default: lab-compare beside this program]
+    /// Directory for the reports of the suite compare [default: lab-compare in the directory of this program]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 

@@ -12,13 +12,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// Time limit of all waits: emulated machines are slow, and share two cores.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the end of a killed program.
 const GONE: Duration = Duration::from_secs(5);
 
 /// Calls `done` until it returns true.
 pub fn wait_for(condition: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
-    until(condition, PATIENCE, done)
+    until(condition, TIMEOUT, done)
 }
 
 /// Running program, killed on drop.
@@ -27,7 +27,7 @@ pub struct Program(Option<Process>);
 impl Program {
     /// Creates a program from its events and its receiver of signals. `name` is its name in messages.
     pub fn new(name: impl Into<String>, events: Receiver<Event>, target: Box<dyn Target>) -> Program {
-        Program(Some(Process::from_events(name.into(), events, target).with_patience(PATIENCE)))
+        Program(Some(Process::from_events(name.into(), events, target).with_timeout(TIMEOUT)))
     }
 
     /// Starts `command` on the host. It is killed together with the lab.
@@ -61,17 +61,17 @@ impl Program {
 
     /// Waits for its successful end.
     pub fn succeed(self) -> Result<Ended> {
-        self.succeed_within(PATIENCE)
+        self.succeed_within(TIMEOUT)
     }
 
     /// Waits for its successful end, with a time limit.
-    pub fn succeed_within(mut self, patience: Duration) -> Result<Ended> {
-        Ok(self.take()?.succeed(patience)?)
+    pub fn succeed_within(mut self, timeout: Duration) -> Result<Ended> {
+        Ok(self.take()?.succeed(timeout)?)
     }
 
     /// Waits for its end.
     pub fn end(mut self) -> Result<Ended> {
-        Ok(self.take()?.end(PATIENCE)?)
+        Ok(self.take()?.end(TIMEOUT)?)
     }
 
     /// Sends a signal.
@@ -96,7 +96,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         if let Some(process) = self.0.take() {
             process.signal(Signal::KILL);
-            drop(process.with_patience(GONE));
+            drop(process.with_timeout(GONE));
         }
     }
 }

@@ -2,8 +2,9 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use linerate_benches::figures::root;
+use linerate_benches::report;
 use linerate_benches::requirements::baseline::{Baseline, Compiler, deviations};
 use linerate_benches::requirements::instructions::{OPERATIONS, count};
 use std::collections::BTreeMap;
@@ -61,7 +62,7 @@ fn run(args: &Args) -> Result<ExitCode, Error> {
     }
     let text = fs::read_to_string(&path).map_err(|error| Error::File { path: path.clone(), error })?;
     let baseline: Baseline = serde_json::from_str(&text).map_err(|error| Error::Content { path, error })?;
-    // The counts are printed as figures even if they are not compared.
+    // The counts are printed even if they are not compared.
     if compiler != baseline.compiler {
         let text = |Compiler { rustc, target_cpu }: &Compiler| format!("{rustc} for {target_cpu}");
         let (here, there) = (text(&compiler), text(&baseline.compiler));
@@ -90,12 +91,9 @@ fn write(path: &Path, baseline: &Baseline) -> Result<(), Error> {
 
 /// Formats the counts in the order of counting.
 fn table(accepted: &BTreeMap<String, u64>, counts: &BTreeMap<String, u64>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["operation", "instructions", "accepted"]);
+    let mut table = report::table(["operation", "#instructions", "#accepted"]);
     for (name, count) in OPERATIONS.iter().filter_map(|operation| counts.get_key_value(operation.name)) {
         table.add_row([name.clone(), count.to_string(), accepted.get(name).map(u64::to_string).unwrap_or_default()]);
     }
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }

@@ -24,7 +24,7 @@ struct Args {
 /// Packages that ports need.
 const DPDK: &str = "libdpdk-dev libpcap-dev libclang-dev pkg-config";
 /// Figures: name, command, and required packages, and `root` where network namespaces are needed. A program without a
-/// directory is beside this one.
+/// directory is in the directory of this one.
 const FIGURES: [(&str, &str, &str); 17] = [
     ("limits", "limits", "valgrind"),
     ("instructions", "baseline --all", "valgrind"),

@@ -8,7 +8,7 @@ use linerate_benches::priority::raise_priority;
 use linerate_benches::report::finish;
 use linerate_benches::rounds::{self, Bound, Job, Plan, Report, Required, RoundsArgs, Row};
 use linerate_harness::namespace::Host;
-use linerate_harness::process::{PATIENCE, Process};
+use linerate_harness::process::{Process, TIMEOUT};
 use linerate_harness::{Error, interrupt};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -16,6 +16,11 @@ use std::process::ExitCode;
 
 /// Required goodput of Linerate as sender, relative to the kernel's at the same loss.
 const REQUIRED: f64 = 0.95;
+/// Percentages of lost frames, and other impairments of the path in each direction, in the syntax of `impair`.
+const LOSSES: [&str; 3] = ["0.1", "1", "5"];
+const PATH: &str = "delay=10ms,rate=100mbit,queue=250000";
+/// Options of linerate. The kernel's buffers grow to 4 MB by default.
+const OPTIONS: &str = "--buffer 4m";
 /// Congestion control of the kernel, that of the native engine.
 const CONGESTION: &str = "cubic";
 /// Maximum lateness of the bridge in microseconds: beyond it the path differs from the requested one.
@@ -27,8 +32,8 @@ const SENDER: &str = "Linerate to Linux";
 
 /// Compare the goodput of Linerate with that of the kernel over a path that loses frames
 ///
-/// Two hosts, each a network namespace, are connected through `impair`, which must be beside this program, as must
-/// linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so that
+/// Two hosts, each a network namespace, are connected through `impair`, which must be in the directory of this program,
+/// as must linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so that
 /// the path impairs their frames alike. The bridge has the server's core, and both ends the load's. Needs root, ethtool
 /// and ip.
 #[derive(Parser)]
@@ -36,21 +41,9 @@ struct Args {
     #[command(flatten)]
     rounds: RoundsArgs,
 
-    /// Percentages of lost frames
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0.1,1,5")]
-    loss: Vec<String>,
-
     /// Lose acknowledgements as well as data
     #[arg(long)]
     both_ways: bool,
-
-    /// Other impairments of the path in each direction, in the syntax of impair --both
-    #[arg(long, value_name = "SPEC", default_value = "delay=10ms,rate=100mbit,queue=250000")]
-    path: String,
-
-    /// Options of linerate; the kernel's buffers grow to 4 MB by default
-    #[arg(long, value_name = "OPTIONS", default_value = "--buffer 4m", allow_hyphen_values = true)]
-    linerate: String,
 
     /// Use IPv6 instead of IPv4
     #[arg(long)]
@@ -59,24 +52,22 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish("goodput", run(&args), args.rounds.json, Report::is_met)
+    finish("goodput", run(&args), Report::is_met)
 }
 
 fn run(args: &Args) -> Result<Report, Error> {
     interrupt::on_signals().map_err(|error| Error::Start { program: "goodput".to_owned(), error })?;
     let mut plan = Plan {
         heads: &["loss %", "sender to receiver"],
-        figures: &[("median Mbit/s", 2), ("frames lost %", 2)],
+        values: &[("median Mbit/s", 2), ("frames lost %", 2)],
         jobs: Vec::new(),
         required: Vec::new(),
         legend: format!(
-            "path: {}, losing {}; kernel: {CONGESTION}; linerate: {}",
-            args.path,
-            if args.both_ways { "both ways" } else { "data only" },
-            args.linerate
+            "path: {PATH}, losing {}; kernel: {CONGESTION}; linerate: {OPTIONS}",
+            if args.both_ways { "both ways" } else { "data only" }
         ),
     };
-    for loss in &args.loss {
+    for loss in LOSSES {
         for (name, by_kernel, to_kernel) in PAIRS {
             plan.jobs.push(Job::new(format!("loss {loss} %, {name}"), move |round| {
                 Ok(vec![Row::new(&[loss, name], &measure(args, loss, round, by_kernel, to_kernel)?)])
@@ -85,7 +76,7 @@ fn run(args: &Args) -> Result<Report, Error> {
         plan.required.push(Required::new(
             format!("loss {loss} %: Linerate's goodput as sender, to Linux'"),
             Bound::AtLeast(REQUIRED),
-            move |round| Some(round.figure(&[loss, SENDER], 0)? / round.figure(&[loss, LINUX], 0)?),
+            move |round| Some(round.value(&[loss, SENDER], 0)? / round.value(&[loss, LINUX], 0)?),
         ));
     }
     let _first = raise_priority();
@@ -101,10 +92,10 @@ struct Loaded {
 
 /// Returns the goodput in 10⁶ bits per second on a new path with new hosts, and the percentage of lost frames.
 fn measure(args: &Args, loss: &str, round: u32, by_kernel: bool, to_kernel: bool) -> Result<[f64; 2], Error> {
-    let lossy = format!("{},loss={loss}%", args.path);
+    let lossy = format!("{PATH},loss={loss}%");
     let path = Path::new(&PathConfig {
         impair: impair()?,
-        back: if args.both_ways { lossy.clone() } else { args.path.clone() },
+        back: if args.both_ways { lossy.clone() } else { PATH.to_owned() },
         forth: lossy,
         seed: (1 + round).into(),
         core: Some(args.rounds.cores.server),
@@ -116,7 +107,7 @@ fn measure(args: &Args, loss: &str, round: u32, by_kernel: bool, to_kernel: bool
     let load = format!("load --json --connect {sender} --warm-up 0 --duration {}ms", time.as_millis());
     let load = chargen(args, path.far(), to_kernel, &load)?;
     let command = load.command().to_owned();
-    let printed = load.output(time + 2 * PATIENCE)?;
+    let printed = load.output(time + 2 * TIMEOUT)?;
     server.stop()?;
     let stats = path.stop()?;
     if let Some(doubt) = doubt(&stats) {
@@ -142,7 +133,7 @@ fn chargen(args: &Args, host: &Host, over_kernel: bool, words: &str) -> Result<P
         host.namespace().ip(&format!("-6 route add fd99::/64 dev {interface} metric 1 congctl {CONGESTION}"))?;
         command.args(["--via", "kernel"]);
     } else {
-        command.args(host.via_args()).args(args.linerate.split_whitespace());
+        command.args(host.via_args()).args(OPTIONS.split_whitespace());
     }
     Process::start(command)
 }

@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate_benches::report::finish;
 use linerate_benches::requirements::instructions::{CommandError, count, run};
 use linerate_benches::requirements::limit::{Limit, table};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::process::ExitCode;
 
 /// Server instructions per 64-byte echo on one of 1 000 connections, with checksum offload.
@@ -24,33 +25,13 @@ const IDLE_CONNECTIONS: &str = "500000";
 /// Compare the native engine with its limits: instructions per operation (needs valgrind), cost of many connections,
 /// bytes per idle connection
 #[derive(Parser)]
-struct Args {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Serialize)]
-struct Report {
-    limits: Vec<Limit>,
-}
+struct Args {}
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let limits = match measure() {
-        Ok(limits) => limits,
-        Err(error) => {
-            eprintln!("limits: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let met = limits.iter().all(|limit| limit.met);
-    if args.json {
-        println!("{}", serde_json::to_string(&Report { limits }).expect("a report is made of plain values"));
-    } else {
-        println!("{}", table("native engine", &limits));
-    }
-    if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let Args {} = Args::parse();
+    let measured = measure();
+    let is_met = measured.as_ref().is_ok_and(|limits| limits.iter().all(|limit| limit.met));
+    finish("limits", measured.map(|limits| table("native engine", &limits)), |_| is_met)
 }
 
 fn measure() -> Result<Vec<Limit>, CommandError> {
@@ -128,11 +109,11 @@ mod tests {
             {"flows":100000,"ns":150.0,"ratio":3.0,"limit":3.0},{"flows":1000000,"ns":300.0,"ratio":6.0,"limit":5.0}]}"#;
         let limits = curve(printed).unwrap();
         assert_eq!(
-            limits.iter().map(|limit| (limit.figure, limit.met)).collect::<Vec<_>>(),
+            limits.iter().map(|limit| (limit.value, limit.met)).collect::<Vec<_>>(),
             [(3.0, true), (6.0, false)]
         );
         let limit = idle(r#"{"points":[],"idle":{"connections":500,"first_half":1.0,"bytes":256.5}}"#).unwrap();
-        assert_eq!((limit.figure, limit.limit, limit.met), (256.5, 256.0, false));
+        assert_eq!((limit.value, limit.limit, limit.met), (256.5, 256.0, false));
         assert!(limit.requirement.ends_with("of 1000"));
         assert!(idle("nothing").unwrap_err().to_string().contains("printed nothing"));
     }

@@ -3,26 +3,21 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::linerate;
+use linerate_benches::report::{finish, table};
 use linerate_compare::report::{ReportError, read};
 use linerate_compare::results::{App, Design, Outcome, Results, Row, SweepPoint, Swept};
 use linerate_harness::process::Process;
 use linerate_harness::{Error, interrupt};
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Measure the key-value service by the sweeps of linerate compare, which must be beside this program
+/// Measure the key-value service by the sweeps of linerate compare, which must be in the directory of this program
 ///
 /// The load changes its offered rate, its connections, or the size of the values, over virtio-user with the native
 /// engine and over kernel sockets. Takes about five minutes.
 #[derive(Parser)]
-struct Args {
-    /// Print the tables of these results of linerate compare, instead of measuring
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-}
+struct Args {}
 
 /// Options of the comparison. The only fixed setting is the one that the offered rates depend on.
 const OPTIONS: &str = "--apps kv --via virtio-user,kernel --engines native --threading inline --points 64x16 \
@@ -54,21 +49,8 @@ enum SweepsError {
 }
 
 fn main() -> ExitCode {
-    let Args { results } = Args::parse();
-    let found = match results {
-        Some(path) => read(&path).map_err(SweepsError::from),
-        None => measure(),
-    };
-    match found.and_then(|results| tables(&results)) {
-        Ok(tables) => {
-            println!("{tables}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("sweeps: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let Args {} = Args::parse();
+    finish("sweeps", measure().and_then(|results| tables(&results)), |_| true)
 }
 
 fn measure() -> Result<Results, SweepsError> {
@@ -95,15 +77,9 @@ fn transport(row: &Row) -> Option<&'static str> {
 fn tables(results: &Results) -> Result<String, SweepsError> {
     let mut parts = Vec::new();
     for (of, head) in SWEPT {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN).set_header([
-            "key-value service over",
-            head,
-            "requests/s",
-            "RTT p50 µs",
-            "p99 µs",
-            "saturated",
-        ]);
+        let heads =
+            ["key-value service over", &format!("#{head}"), "#requests/s", "#RTT p50 µs", "#p99 µs", "saturated"];
+        let mut table = table(heads);
         let (mut setting, mut notes) = ("", String::new());
         for (row, transport) in results.rows.iter().filter_map(|row| Some((row, transport(row)?))) {
             let missing = SweepsError::Missing { transport, by: head };
@@ -116,9 +92,6 @@ fn tables(results: &Results) -> Result<String, SweepsError> {
             for point in &sweep.points {
                 table.add_row(cells(transport, point));
             }
-        }
-        for column in table.column_iter_mut().skip(1).take(4) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         parts.push(format!("By {head}: {setting}\n\n{table}{notes}"));
     }

@@ -1,4 +1,4 @@
-//! Connections that are opened for one request and closed, beside others that stay open.
+//! Connections that are opened for one request and closed, while others stay open.
 
 use super::{Bench, Pair, PairConfig, PairOptions};
 use crate::client::connections::{Connections, Course};

@@ -25,7 +25,7 @@ pub struct Idle {
     pub first_half: f64,
     /// The same from `connections` to twice as many.
     pub second_half: f64,
-    /// The same from none to twice as many: the published figure. Doublings of tables average out.
+    /// The same from none to twice as many: the published value. Doublings of tables average out.
     pub bytes: f64,
     /// Packets held by the connections in total.
     pub packets_held: usize,

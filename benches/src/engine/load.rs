@@ -1,6 +1,6 @@
 //! Load of echoes, whose turns are timed in place of the server's.
 
-use super::pair::{PATIENCE, TURN};
+use super::pair::{MAX_IDLE_TURNS, TURN};
 use super::{Bench, PairOptions};
 use crate::client::BenchError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
@@ -71,7 +71,7 @@ impl<E: Engine<MemoryNic>> Load<E> {
 
     /// Runs both ends until `is_reached`. Fails if that takes longer than `connections` need to open.
     fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
-        for _ in 0..PATIENCE * connections.max(1000) {
+        for _ in 0..MAX_IDLE_TURNS * connections.max(1000) {
             if is_reached(self) {
                 return Ok(());
             }
@@ -104,7 +104,7 @@ impl<E: Engine<MemoryNic>> Bench for Load<E> {
             let before = self.received();
             spent += self.turns();
             idle = if self.received() > before { 0 } else { idle + 1 };
-            if idle > PATIENCE {
+            if idle > MAX_IDLE_TURNS {
                 return Err(BenchError::Missing(missing as usize));
             }
         }

@@ -23,7 +23,7 @@ const ENDPOINTS: Endpoints = Endpoints {
 /// request acknowledges an echo, which must not be retransmitted before.
 pub(super) const TURN: Duration = Duration::from_micros(2);
 /// Turns without an answer after which the server counts as hanging.
-pub(super) const PATIENCE: usize = 8;
+pub(super) const MAX_IDLE_TURNS: usize = 8;
 
 /// Options of the two ends that all kinds of work share.
 #[derive(Debug, Clone, Copy)]
@@ -156,7 +156,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
     ) -> Result<Duration, BenchError> {
         let mut spent = Duration::ZERO;
         let mut left = n;
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_IDLE_TURNS {
             spent += self.settle();
             left = left.saturating_sub(take(&mut self.client)?);
             if left == 0 {

@@ -126,7 +126,7 @@ fn key_value(tables: &[Table]) -> Vec<Option<Panel>> {
             let (name, by) = full.split_once(", ").unwrap_or((full, "kv load"));
             let is_wanted =
                 by == client && table.cell(row, "requests") == requests && table.cell(row, "depth") == depth;
-            // A row of redis-server on loopback beside those over veth would compare different paths. Later rows of
+            // A row of redis-server on loopback next to those over veth would compare different paths. Later rows of
             // the same name were measured at another distance of the cores.
             if !is_wanted || (by != "kv load" && !name.contains("veth")) || found.iter().any(|other| other.name == name)
             {

@@ -9,10 +9,11 @@
 //! A host is the kernel of its namespace ([`Host::address`]) or a program that takes over the interface. Both need
 //! root. Dropping the [`Path`] removes the namespaces, and creating the next one removes those of an interrupted run.
 
+use hdrhistogram::Histogram;
 use linerate_harness::Error;
-use linerate_harness::namespace::{Host, Namespace, PATIENCE};
-use linerate_harness::process::{Process, beside};
-use serde::Deserialize;
+use linerate_harness::namespace::{Host, Namespace, TIMEOUT};
+use linerate_harness::process::{Process, sibling};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -43,8 +44,8 @@ pub struct Path {
     dropped_before: u64,
 }
 
-/// Statistics of the bridge, from `impair --json`.
-#[derive(Debug, Clone, Deserialize)]
+/// Statistics of the bridge, which `impair` prints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PathStats {
     /// From near to far.
     #[serde(rename = "a_to_b")]
@@ -54,13 +55,12 @@ pub struct PathStats {
     pub back: Direction,
     /// Intervals between two polls of the ports, which bound the time until the bridge sees a frame.
     pub pauses_us: Percentiles,
-    /// Frames lost unintentionally by interfaces, rings and pools.
-    #[serde(default)]
+    /// Frames lost unintentionally by interfaces, rings and pools, added by [`Path::stop`].
     pub stray: u64,
 }
 
 /// Statistics of one direction, in frames.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Direction {
     pub received: u64,
     pub sent: u64,
@@ -68,15 +68,18 @@ pub struct Direction {
     pub lost: u64,
     /// Dropped by the queue of the rate limit.
     pub queue_full: u64,
-    no_room: u64,
-    not_sendable: u64,
-    not_received: u64,
+    /// Dropped because too many frames were in flight.
+    pub no_room: u64,
+    /// Dropped because the port could not send the frame.
+    pub not_sendable: u64,
+    /// Dropped by the receiving port.
+    pub not_received: u64,
     /// Lateness of sent frames.
     pub late_us: Percentiles,
 }
 
 /// Percentiles in microseconds.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
     pub p50: f64,
@@ -84,6 +87,14 @@ pub struct Percentiles {
     pub p99: f64,
     /// Maximum.
     pub max: f64,
+}
+
+impl Percentiles {
+    /// Returns the percentiles of nanoseconds.
+    pub fn from_nanos(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        Percentiles { p50: at(0.5), p99: at(0.99), max: histogram.max() as f64 / 1e3 }
+    }
 }
 
 impl Path {
@@ -100,7 +111,7 @@ impl Path {
         }
         let (near, far) = (Host::new(near, "lr0", 1), Host::new(far, "lr1", 2));
         let mut bridge = middle.command(&config.impair);
-        bridge.args(["--json", "--a", "af_xdp:lra", "--b", "af_xdp:lrb", "--seed", &config.seed.to_string()]);
+        bridge.args(["--a", "af_xdp:lra", "--b", "af_xdp:lrb", "--seed", &config.seed.to_string()]);
         bridge.args(["--a-to-b", &config.forth, "--b-to-a", &config.back]);
         bridge.args(config.core.map(|core| format!("--core={core}")));
         let mut bridge = Process::start(bridge)?;
@@ -109,7 +120,7 @@ impl Path {
         // precede it: it spins until other threads have run, which this priority would prevent.
         let mut first = Command::new("chrt");
         first.args(["--fifo", "--pid", "1", &bridge.id().to_string()]);
-        Process::start(first)?.output(PATIENCE)?;
+        Process::start(first)?.output(TIMEOUT)?;
         let mut path = Path { bridge: Some(bridge), near, far, middle, dropped_before: 0 };
         path.dropped_before = path.dropped()?;
         Ok(path)
@@ -154,7 +165,7 @@ impl Path {
     }
 }
 
-/// Returns the path of the `impair` beside this program.
+/// Returns the path of the `impair` in the directory of this program.
 pub fn impair() -> Result<PathBuf, Error> {
-    beside("impair", "cargo build --release -p linerate-benches --features linerate-bypass/dpdk")
+    sibling("impair", "cargo build --release -p linerate-benches --features linerate-bypass/dpdk")
 }

@@ -3,7 +3,6 @@
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::cluster::ClusterMap;
 use linerate_kv::commands::Settings;
-use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv};
 use linerate_service::time::Instant;
 use linerate_service::{Bytes, ConnId, Datagram, Origin, Service, Transport, Unsent, WriteError};
@@ -15,31 +14,17 @@ pub const CONNECTIONS: usize = 32;
 /// Maximum bytes per write of the service.
 const RESERVED: usize = 4096;
 /// Memory per key in addition to its value.
-const BESIDE: usize = 256;
+const OVERHEAD: usize = 256;
 
-/// Parts of a service beside its shards.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Beside {
-    /// Bytes of an export for peers; 0 for none.
-    pub export: usize,
-    /// True if the workers are nodes of a cluster.
-    pub is_cluster: bool,
-}
-
-/// Creates the hub of a service for `keys` keys.
+/// Creates the hub of a service for `keys` keys, whose workers are nodes of a cluster if `is_cluster`.
 ///
 /// # Panics
-/// If memory is unavailable, or the export is too small.
-pub fn hub(workers: usize, keys: u64, value: usize, beside: Beside) -> Arc<Hub> {
-    let Beside { export, is_cluster } = beside;
-    let memory = (keys as usize * (value + BESIDE)).max(64 << 20) as u64;
+/// If memory is unavailable.
+pub fn hub(workers: usize, keys: u64, value: usize, is_cluster: bool) -> Arc<Hub> {
+    let memory = (keys as usize * (value + OVERHEAD)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
-    let export = (export > 0).then(|| {
-        let layout = Layout::fitting(export, workers, 1).expect("room for an export");
-        (Arc::new(Export::new(layout, false).expect("memory")), Arc::default())
-    });
-    let config = Config { settings, workers, memcached: None, arena, export, counters: None };
+    let config = Config { settings, workers, memcached: None, arena, export: None, counters: None };
     if is_cluster {
         let map = ClusterMap::of_one_process(None, 6379, workers, 1).expect("at most 255 workers");
         return Hub::in_cluster(config, map);

@@ -4,4 +4,6 @@ mod memory;
 pub mod service;
 pub mod workers;
 
-pub use memory::Beside;
+/// Keys of a service, and bytes of a value.
+pub const KEYS: u64 = 100_000;
+pub const VALUE: usize = 64;

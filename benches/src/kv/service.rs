@@ -1,6 +1,6 @@
 //! Key-value service alone, on an in-memory transport.
 
-use super::memory::{Beside, CONNECTIONS, Memory, get, hub, mget, set};
+use super::memory::{CONNECTIONS, Memory, get, hub, mget, set};
 use crate::client::BenchError;
 use crate::engine::Bench;
 use linerate_kv::service::Kv;
@@ -20,8 +20,6 @@ pub struct Workload {
     pub gets: u32,
     /// True if one MGET requests all keys of a burst.
     pub together: bool,
-    /// Size of the export for peers, 0 without one.
-    pub export: usize,
 }
 
 /// Filled service, and its clients.
@@ -51,7 +49,7 @@ impl ServiceBench {
     /// # Panics
     /// If memory is unavailable.
     pub fn new(workload: Workload) -> Self {
-        let hub = hub(1, workload.keys, workload.value, Beside { export: workload.export, ..Beside::default() });
+        let hub = hub(1, workload.keys, workload.value, false);
         let mut kv = Kv::new(hub, WorkerCtx { worker: 0, workers: 1, app_sender: AppSender::new(Vec::new()) });
         let (net, conns) = Memory::with_clients(&mut kv, 0);
         let random = fastrand::Rng::with_seed(1);
@@ -136,7 +134,7 @@ mod tests {
     fn requests_are_answered_and_long_values_are_not_copied() {
         let plans = [(64, 100, false, 0), (64, 50, false, 0), (64, 100, true, 0), (1 << 16, 100, false, 1 << 16)];
         for (value, gets, together, uncopied) in plans {
-            let workload = Workload { depth: 2, keys: 20, value, gets, together, export: 0 };
+            let workload = Workload { depth: 2, keys: 20, value, gets, together };
             let mut bench = ServiceBench::new(workload);
             let before = bench.answered();
             // Whole turns of 64 requests.
@@ -148,8 +146,7 @@ mod tests {
 
     #[test]
     fn missing_reply_is_reported() {
-        let mut bench =
-            ServiceBench::new(Workload { depth: 1, keys: 1, value: 64, gets: 100, together: false, export: 0 });
+        let mut bench = ServiceBench::new(Workload { depth: 1, keys: 1, value: 64, gets: 100, together: false });
         bench.expected += 1;
         assert!(matches!(bench.run(1), Err(BenchError::Answers(1))));
     }

@@ -1,7 +1,7 @@
 //! Parallel workers of the key-value service, each with its own clients on an in-memory transport: the cost of a key
 //! that belongs to another worker than the client.
 
-use super::memory::{Beside, CONNECTIONS, End, Memory, get, hub, mget, set};
+use super::memory::{CONNECTIONS, End, Memory, get, hub, mget, set};
 use super::service::server_turn;
 use crate::client::BenchError;
 use crate::engine::Bench;
@@ -10,7 +10,6 @@ use linerate_kv::service::{Kv, Message};
 use linerate_service::mailbox::{Receiver, mailbox};
 use linerate_service::{AppMsg, AppSender, ConnId, Service, WorkerCtx};
 use rustix::thread::{CpuSet, sched_getaffinity};
-use serde::Serialize;
 use std::cell::RefCell;
 use std::hint::spin_loop;
 use std::io;
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Capacity of a worker's mailbox, as in the stack.
 const MESSAGES: usize = 4096;
 /// Maximum time that a worker waits for a reply.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Idle turns between checks of that time.
 const IDLE_TURNS: u32 = 4096;
 
@@ -33,8 +32,7 @@ pub fn cores() -> io::Result<Vec<usize>> {
 }
 
 /// Owner of the keys that a worker's clients request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyOwner {
     /// All keys, uniformly distributed.
     Any,
@@ -79,13 +77,13 @@ struct Worker {
 }
 
 impl Workers {
-    /// Creates workers on `cores` for a service with `beside`, which has `keys` keys.
+    /// Creates workers on `cores` for a service with `keys` keys, as nodes of a cluster if `is_cluster`.
     ///
     /// # Panics
     /// If memory is unavailable.
-    pub fn new(cores: &[usize], keys: u64, value: usize, beside: Beside) -> Result<Self, BenchError> {
+    pub fn new(cores: &[usize], keys: u64, value: usize, is_cluster: bool) -> Result<Self, BenchError> {
         let workers = cores.len();
-        let hub = hub(workers, keys, value, beside);
+        let hub = hub(workers, keys, value, is_cluster);
         let (senders, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(MESSAGES)).unzip();
         let app_sender = AppSender::new(senders);
         let ends = cores.iter().zip(mails).enumerate();
@@ -129,7 +127,7 @@ impl Workers {
     pub fn request_keys(&mut self, pattern: AccessPattern, keys: usize) -> Result<Duration, BenchError> {
         let times = keys.div_ceil(CONNECTIONS * pattern.at_once).max(1);
         let Workers { workers, keys, value, owned } = self;
-        run(workers, PATIENCE, times, |number, random, requests| match pattern.owner {
+        run(workers, TIMEOUT, times, |number, random, requests| match pattern.owner {
             KeyOwner::Any => append(pattern, requests, *value, || random.u64(..*keys)),
             KeyOwner::Own | KeyOwner::Others | KeyOwner::Slots => {
                 let owner = (number + usize::from(pattern.owner == KeyOwner::Others)) % owned.len();
@@ -143,16 +141,16 @@ impl Workers {
 /// one length, and all replies have the length that `append` returns. Returns the duration of the slowest worker.
 fn run(
     workers: &mut [Worker],
-    patience: Duration,
+    timeout: Duration,
     times: usize,
     append: impl Fn(usize, &mut fastrand::Rng, &mut Vec<u8>) -> u64 + Sync,
 ) -> Result<Duration, BenchError> {
     let count = workers.len();
-    let round = Round { begins: Barrier::new(count), done: AtomicUsize::new(0), count, patience };
-    let (round, append) = (&round, &append);
+    let progress = Progress { begins: Barrier::new(count), done: AtomicUsize::new(0), count, timeout };
+    let (progress, append) = (&progress, &append);
     let took: Vec<_> = thread::scope(|scope| {
         let begin = |(number, worker): (usize, &'_ mut Worker)| {
-            worker.run(round, times, |random, requests| append(number, random, requests))
+            worker.run(progress, times, |random, requests| append(number, random, requests))
         };
         let threads: Vec<_> = workers.iter_mut().enumerate().map(|each| scope.spawn(move || begin(each))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
@@ -167,14 +165,14 @@ fn append(pattern: AccessPattern, requests: &mut Vec<u8>, value: usize, mut key:
 }
 
 /// State shared by the workers of one measurement.
-struct Round {
+struct Progress {
     /// Barrier after the requests have been prepared.
     begins: Barrier,
     /// Number of workers that have answered all of their clients, or failed.
     done: AtomicUsize,
     /// Number of workers.
     count: usize,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Progress of a worker's clients.
@@ -207,7 +205,7 @@ impl Worker {
     /// the former.
     fn run(
         &mut self,
-        round: &Round,
+        progress: &Progress,
         times: usize,
         append: impl Fn(&mut fastrand::Rng, &mut Vec<u8>) -> u64,
     ) -> Result<Duration, BenchError> {
@@ -221,19 +219,19 @@ impl Worker {
             (0..times).for_each(|_| clients.answer = append(&mut self.random, &mut end.requests));
             clients.batch = end.requests.len() / times;
         }
-        round.begins.wait();
+        progress.begins.wait();
         let begun = Instant::now();
         for (slot, end) in self.net.ends.iter_mut().enumerate() {
             clients.advance(slot, end);
         }
         self.readable.extend(&self.conns);
         let (mut took, mut idle_turns, mut idle_since) = (None, 0, begun);
-        while round.done.load(Ordering::Acquire) < round.count {
+        while progress.done.load(Ordering::Acquire) < progress.count {
             let has_worked = self.turn();
             self.send_next(&mut clients);
             if clients.waiting == 0 && took.is_none() {
                 took = Some(begun.elapsed());
-                round.done.fetch_add(1, Ordering::Release);
+                progress.done.fetch_add(1, Ordering::Release);
             }
             if has_worked {
                 idle_turns = 0;
@@ -243,12 +241,12 @@ impl Worker {
             idle_turns += 1;
             if idle_turns == IDLE_TURNS {
                 idle_since = Instant::now();
-            } else if idle_turns % IDLE_TURNS == 0 && idle_since.elapsed() > round.patience {
+            } else if idle_turns % IDLE_TURNS == 0 && idle_since.elapsed() > progress.timeout {
                 break;
             }
         }
         let Some(took) = took else {
-            round.done.fetch_add(1, Ordering::Release);
+            progress.done.fetch_add(1, Ordering::Release);
             return Err(BenchError::Missing(clients.waiting.count_ones() as usize));
         };
         let wrong = self.net.ends.iter().zip(clients.due).map(|(end, due)| end.answered.abs_diff(due)).sum();
@@ -304,14 +302,10 @@ mod tests {
     use super::*;
     use crate::kv::memory::answer_to_get;
 
-    fn workers(count: usize) -> Workers {
-        workers_with(count, Beside::default())
-    }
-
     /// Creates workers; those that share a core are slower but behave the same.
-    fn workers_with(count: usize, beside: Beside) -> Workers {
+    fn workers(count: usize, is_cluster: bool) -> Workers {
         let cores: Vec<usize> = cores().unwrap().into_iter().cycle().take(count).collect();
-        Workers::new(&cores, 100, 64, beside).unwrap()
+        Workers::new(&cores, 100, 64, is_cluster).unwrap()
     }
 
     fn messages_sent(workers: &Workers) -> u64 {
@@ -321,7 +315,7 @@ mod tests {
     #[test]
     fn requests_are_answered_by_one_and_two_workers() {
         for count in [1, 2] {
-            let mut workers = workers(count);
+            let mut workers = workers(count, false);
             let owned: Vec<usize> = workers.owned.iter().map(Vec::len).collect();
             assert!(owned.iter().sum::<usize>() == 100 && owned.iter().all(|keys| *keys > 20), "{owned:?}");
             for (at_once, by_mget) in [(1, false), (8, false), (8, true)] {
@@ -356,14 +350,15 @@ mod tests {
     #[test]
     fn replies_that_are_too_long_are_reported() {
         let pattern = AccessPattern { at_once: 2, by_mget: false, owner: KeyOwner::Any };
-        let run = run(&mut workers(2).workers, PATIENCE, 3, |_, _, requests| append(pattern, requests, 64, || 1) - 1);
+        let run =
+            run(&mut workers(2, false).workers, TIMEOUT, 3, |_, _, requests| append(pattern, requests, 64, || 1) - 1);
         assert!(matches!(run, Err(BenchError::Answers(96))), "{run:?}");
     }
 
     #[test]
     fn missing_reply_is_reported_and_ends_all_workers() {
         let pattern = AccessPattern { at_once: 2, by_mget: false, owner: KeyOwner::Any };
-        let run = run(&mut workers(2).workers, Duration::from_millis(500), 3, |number, _, requests| {
+        let run = run(&mut workers(2, false).workers, Duration::from_millis(500), 3, |number, _, requests| {
             append(pattern, requests, 64, || 1) + number as u64
         });
         assert!(matches!(run, Err(BenchError::Missing(32))), "{run:?}");
@@ -371,7 +366,7 @@ mod tests {
 
     #[test]
     fn clients_that_know_slots_cause_no_messages() {
-        let mut workers = workers_with(2, Beside { is_cluster: true, ..Beside::default() });
+        let mut workers = workers(2, true);
         let sent = messages_sent(&workers);
         let pattern = AccessPattern { at_once: 8, by_mget: false, owner: KeyOwner::Slots };
         workers.request_keys(pattern, 1000).unwrap();
@@ -380,7 +375,7 @@ mod tests {
 
     #[test]
     fn owners_of_keys_are_known() {
-        let mut workers = workers(2);
+        let mut workers = workers(2, false);
         for (number, owned) in workers.owned.clone().into_iter().enumerate() {
             for key in owned {
                 assert_eq!(workers.set_by_owner(key, "x").unwrap(), number);

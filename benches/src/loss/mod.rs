@@ -15,7 +15,6 @@ use linerate_bypass::memory_nic::{DropIf, End, Impairments, Link, LinkConfig, Me
 use linerate_bypass::{BURST, Nic, Packet};
 use linerate_service::time::{Duration, Instant};
 use linerate_stack::{NativeEngine, SmoltcpEngine};
-use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,8 +28,7 @@ const QUEUE: usize = 64 << 20;
 const IP_END: usize = 34;
 
 /// Transport with its recovery of lost frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Reliable connection of the InfiniBand specification: go-back-N. A model.
     Rc,
@@ -61,7 +59,7 @@ impl Transport {
 }
 
 /// Link and transfer.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub struct Transfer {
     /// Probability that a frame is lost, in each direction.
     pub loss: f64,
@@ -76,7 +74,7 @@ pub struct Transfer {
 }
 
 /// Counts of a transfer.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Payload bytes delivered to the receiver, once and in order.
     pub delivered: u64,
@@ -137,14 +135,14 @@ pub fn run(transport: Transport, transfer: &Transfer) -> Result<Counts, Transfer
 }
 
 /// Link of a transfer. The sender has end A.
-struct Site {
+struct LossyLink {
     link: Link,
     sent: Arc<AtomicU64>,
 }
 
-impl Site {
+impl LossyLink {
     /// Creates a link and its ends. `payload` returns the payload bytes of a frame of the sender.
-    fn new(transfer: &Transfer, payload: fn(&[u8]) -> usize) -> (Site, [MemoryNic; 2]) {
+    fn new(transfer: &Transfer, payload: fn(&[u8]) -> usize) -> (LossyLink, [MemoryNic; 2]) {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let sent = Arc::new(AtomicU64::new(0));
@@ -162,7 +160,7 @@ impl Site {
         };
         link.impair(End::A, Impairments { drop_if: Some(DropIf::new(count)), ..impairments.clone() });
         link.impair(End::B, Impairments { seed: !transfer.seed, ..impairments });
-        (Site { link, sent }, [a, b])
+        (LossyLink { link, sent }, [a, b])
     }
 
     /// Runs both ends until `delivered` returns the number of delivered bytes, which ends the transfer. Returns `None`

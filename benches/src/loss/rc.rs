@@ -6,7 +6,7 @@
 //! Soft-RoCE does. The requester sends everything again from the packet that a NAK names, or after a time-out from the
 //! first one without an acknowledgement. Like a NIC, it hands a packet to the link when the link is free.
 
-use super::{Counts, Endpoint, IP_END, Site, Transfer, TransferError, Transport, received, send};
+use super::{Counts, Endpoint, IP_END, LossyLink, Transfer, TransferError, Transport, received, send};
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_service::time::{Duration, Instant};
 use std::cmp::Ordering;
@@ -147,7 +147,7 @@ impl Endpoint for Responder {
 
 /// Transfers whole messages.
 pub(super) fn run(transfer: &Transfer) -> Result<Counts, TransferError> {
-    let (site, [a, b]) = Site::new(transfer, |frame| frame.len().saturating_sub(OVERHEAD));
+    let (lossy, [a, b]) = LossyLink::new(transfer, |frame| frame.len().saturating_sub(OVERHEAD));
     let all = transfer.bytes.div_ceil(MTU as u64).next_multiple_of(MESSAGE);
     let nanos = (MTU + OVERHEAD) as u64 * 8 * 1_000_000_000 / transfer.bits_per_second;
     let start = Instant::ZERO;
@@ -157,7 +157,7 @@ pub(super) fn run(transfer: &Transfer) -> Result<Counts, TransferError> {
     let done = |requester: &Requester, responder: &Responder| {
         Ok((requester.first == all).then_some(responder.expected * MTU as u64))
     };
-    let counts = site.run((&mut requester, &mut responder), done)?;
+    let counts = lossy.run((&mut requester, &mut responder), done)?;
     let (transport, delivered) = (Transport::Rc.name(), responder.expected * MTU as u64);
     counts.ok_or(TransferError::Stalled { transport, delivered, bytes: transfer.bytes })
 }

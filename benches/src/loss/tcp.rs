@@ -1,6 +1,6 @@
 //! TCP of the stack's engines.
 
-use super::{Counts, Endpoint, IP_END, Site, Transfer, TransferError, Transport};
+use super::{Counts, Endpoint, IP_END, LossyLink, Transfer, TransferError, Transport};
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services::Discard;
 use linerate_service::time::Instant;
@@ -105,7 +105,7 @@ fn host(last: u8) -> Config {
 
 pub(super) fn run<E: Engine<MemoryNic>>(transfer: &Transfer, which: Transport) -> Result<Counts, TransferError> {
     let transport = which.name();
-    let (site, [a, b]) = Site::new(transfer, payload);
+    let (lossy, [a, b]) = LossyLink::new(transfer, payload);
     let listen = vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))];
     let to = SocketAddr::from(([10, 0, 0, 2], PORT));
     let upload = Upload { to, left: transfer.bytes, chunk: Bytes::from(vec![0; CHUNK]), end: None };
@@ -123,7 +123,7 @@ pub(super) fn run<E: Engine<MemoryNic>>(transfer: &Transfer, which: Transport) -
             Some(_) => Err(TransferError::Lost { transport }),
         }
     };
-    let counts = site.run((&mut *sender, &mut *receiver), done)?;
+    let counts = lossy.run((&mut *sender, &mut *receiver), done)?;
     let delivered = receiver.service().bytes();
     counts.ok_or(TransferError::Stalled { transport, delivered, bytes: transfer.bytes })
 }

@@ -1,6 +1,6 @@
 //! Sessions of `--rdma-mode ud`.
 
-use super::{Counts, Endpoint, IP_END, Recovery, Site, Transfer, TransferError, Transport, received, send};
+use super::{Counts, Endpoint, IP_END, LossyLink, Recovery, Transfer, TransferError, Transport, received, send};
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_rdma::measuring::{HEADER, SessionEnd};
 use linerate_service::Bytes;
@@ -59,13 +59,13 @@ impl Endpoint for UdEnd {
 /// Transfers whole messages.
 pub(super) fn run(transfer: &Transfer, recovery: Recovery) -> Result<Counts, TransferError> {
     let transport = if recovery == Recovery::Selective { Transport::Ud } else { Transport::UdGoBackN }.name();
-    let (site, [a, b]) = Site::new(transfer, |frame| frame.len().saturating_sub(HEADERS + HEADER));
+    let (lossy, [a, b]) = LossyLink::new(transfer, |frame| frame.len().saturating_sub(HEADERS + HEADER));
     let messages = transfer.bytes.div_ceil(PAYLOAD as u64);
     let (mut sender, mut receiver) = (UdEnd::new(a, recovery, messages), UdEnd::new(b, recovery, 0));
     let done = |sender: &UdEnd, receiver: &UdEnd| match sender.is_lost || receiver.is_lost {
         true => Err(TransferError::Lost { transport }),
         false => Ok((sender.left == 0 && sender.session.unacked() == 0).then_some(receiver.delivered)),
     };
-    let counts = site.run((&mut sender, &mut receiver), done)?;
+    let counts = lossy.run((&mut sender, &mut receiver), done)?;
     counts.ok_or(TransferError::Stalled { transport, delivered: receiver.delivered, bytes: transfer.bytes })
 }

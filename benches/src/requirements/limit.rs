@@ -1,38 +1,35 @@
-//! Absolute requirements on figures.
+//! Absolute requirements on measurements.
 
-use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use crate::report;
+use comfy_table::Table;
 
-/// Figure with its upper limit.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Measured value with its upper limit.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     /// Name.
     pub requirement: String,
-    /// Measured figure.
-    pub figure: f64,
+    /// Measured value.
+    pub value: f64,
     /// Maximum.
     pub limit: f64,
-    /// True if the figure is within the limit.
+    /// True if the value is within the limit.
     pub met: bool,
 }
 
 impl Limit {
-    /// Creates a limit for the measured `figure`.
-    pub fn new(requirement: impl Into<String>, figure: f64, limit: f64) -> Self {
-        Limit { requirement: requirement.into(), figure, limit, met: figure <= limit }
+    /// Creates a limit for the measured `value`.
+    pub fn new(requirement: impl Into<String>, value: f64, limit: f64) -> Self {
+        Limit { requirement: requirement.into(), value, limit, met: value <= limit }
     }
 }
 
 /// Formats the limits of `name`.
 pub fn table(name: &str, limits: &[Limit]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header([name, "figure", "at most", ""]);
-    for Limit { requirement, figure, limit, met } in limits {
+    let mut table = report::table([name, "#figure", "#at most", ""]);
+    for Limit { requirement, value, limit, met } in limits {
         let number = |n: f64| if n < 100.0 { format!("{n:.2}") } else { format!("{n:.0}") };
         let verdict = if *met { "met" } else { "not met" };
-        table.add_row([requirement.clone(), number(*figure), number(*limit), verdict.to_owned()]);
+        table.add_row([requirement.clone(), number(*value), number(*limit), verdict.to_owned()]);
     }
-    table.column_iter_mut().skip(1).take(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }

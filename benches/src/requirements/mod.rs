@@ -1,4 +1,4 @@
-//! Requirements on measured figures: limits and accepted instruction counts.
+//! Requirements on measurements: limits and accepted instruction counts.
 
 pub mod baseline;
 pub mod instructions;

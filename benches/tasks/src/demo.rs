@@ -4,7 +4,7 @@ use crate::machine::{Machine, reserve_hugepages};
 use crate::process::{self, built, cargo, command};
 use crate::{Error, note, say};
 use linerate_harness::namespace::Namespace;
-use linerate_harness::process::{PATIENCE, Process};
+use linerate_harness::process::{Process, TIMEOUT};
 use rustix::process::Signal;
 use std::path::{Path, absolute};
 use std::process::Command;
@@ -83,7 +83,7 @@ fn client(linerate: &Path) -> Result<(), Error> {
     indent(Process::start(load)?.output(Duration::from_secs(60))?.lines());
     note("the server's summary:");
     server.signal(Signal::TERM);
-    indent(server.end(PATIENCE)?.stderr.lines());
+    indent(server.end(TIMEOUT)?.stderr.lines());
     Ok(())
 }
 

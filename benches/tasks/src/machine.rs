@@ -82,7 +82,7 @@ impl Machine {
         cargo(&format!("build --release -p linerate-apps {more} {}", self.apps()))
     }
 
-    /// Returns the reason why the lab cannot run here.
+    /// Returns the reason the lab cannot run here.
     pub fn lab_obstacle(&self) -> Option<String> {
         if !self.has_namespaces {
             return Some("it needs root, for network namespaces and to read the files that guests run".to_owned());

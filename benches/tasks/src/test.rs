@@ -31,7 +31,7 @@ struct Step {
     name: &'static str,
     /// True if a failure ends the run.
     is_required: bool,
-    /// Command that must succeed, or the reason why it is skipped.
+    /// Command that must succeed, or the reason it is skipped.
     action: Result<Command, String>,
 }
 

@@ -83,7 +83,7 @@ fn link_targets_exist() {
     for (path, page) in &pages {
         for link in &page.links {
             if let Some(form) = outside(link) {
-                faults.extend(form.err().map(|why| format!("{}: {why}", path.display())));
+                faults.extend(form.err().map(|reason| format!("{}: {reason}", path.display())));
                 continue;
             }
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));

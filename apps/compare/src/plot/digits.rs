@@ -1,6 +1,6 @@
-//! Figures with three significant digits.
+//! Numbers with three significant digits.
 
-/// Formats a figure with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
+/// Formats a number with three significant digits and a prefix: `5.11 M`, `16.0 k`, `0.250`.
 pub fn si(value: f64) -> String {
     let (scaled, prefix) = match value.abs() {
         v if v >= 999.5e6 => (value / 1e9, " G"),
@@ -11,7 +11,7 @@ pub fn si(value: f64) -> String {
     format!("{}{prefix}", three(scaled))
 }
 
-/// Formats a figure with three significant digits, and no decimals from 100 on.
+/// Formats a number with three significant digits, and no decimals from 100 on.
 pub fn three(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_significant_digits() {
+    fn numbers_have_three_significant_digits() {
         let cases = [
             (5_112_096.0, "5.11 M"),
             (15_643.0, "15.6 k"),

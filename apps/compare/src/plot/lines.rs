@@ -24,7 +24,7 @@ pub struct Lines {
     pub y: String,
     /// Values with ticks on the horizontal axis; round ones if empty.
     pub ticks: Vec<f64>,
-    /// Values that the vertical axis includes beside those of the lines, so that panels share an axis.
+    /// Values that the vertical axis includes in addition to those of the lines, so that panels share an axis.
     pub shared: Vec<f64>,
     /// The lines.
     pub series: Vec<Series>,

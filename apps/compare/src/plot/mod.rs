@@ -1,6 +1,6 @@
 //! Plots as SVG: panels of bars or lines, which a page arranges in columns, or which are joined to a picture.
 //!
-//! They are not drawn by a plotting library, because labels stand beside the data in place of a legend, text has at
+//! They are not drawn by a plotting library, because labels stand next to the data in place of a legend, text has at
 //! least 11 pixels on a phone, and one style sheet provides a light and a dark scheme.
 
 mod bars;
@@ -82,7 +82,7 @@ pub fn picture(title: &str, panels: &[Panel], footer: &str) -> String {
 }
 
 /// Splits text into lines of at most `width` characters, at spaces.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

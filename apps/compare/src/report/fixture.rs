@@ -1,4 +1,4 @@
-//! Synthetic results for tests. Figures follow a formula and resemble those of a real machine.
+//! Synthetic results for tests. Values follow a formula and resemble those of a real machine.
 
 use crate::results::{
     App, Design, FORMAT, Fixed, LinkInfo, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,

@@ -3,36 +3,36 @@
 //! ```text
 //!  Results ── stats ── words ──┐
 //!                └── charts ───┤
-//!                  verdict ────┴─ pages (a Doc) ── html | markdown | terminal
+//!                  verdict ────┴─ pages ── format: html | markdown | terminal
 //! ```
 
 mod chart;
 mod diff;
-mod doc;
 #[cfg(test)]
 mod fixture;
-mod html;
-mod markdown;
+mod format;
 mod names;
 mod pages;
+mod ranking;
 mod read;
 mod stats;
 mod tables;
-mod terminal;
 mod verdict;
 mod view;
 mod words;
 
 use super::plot;
 use super::results::Results;
+use chart::Plot;
+use format::{html, markdown, terminal};
 use std::path::{Path, PathBuf};
+use view::View;
 
 pub use read::{ReportError, read};
-use view::View;
 
 /// Title of reports.
 const TITLE: &str = "Linerate, side by side";
-/// File of the verdict's plot, beside the reports.
+/// File of the verdict's plot, in the directory of the reports.
 const HEADLINE: &str = "headline.svg";
 
 /// Writes `results.json`, `report.html`, `report.md` and, if anything was measured, `headline.svg` into `dir`, which is
@@ -54,7 +54,7 @@ pub fn write(results: &Results, dir: &Path) -> Result<Vec<PathBuf>, ReportError>
 
 /// Returns the plot of the verdict as a standalone SVG file; `None` if nothing was measured.
 pub fn headline(results: &Results) -> Option<String> {
-    let chart::Figure { panels, caption, .. } = chart::headline(&View::new(results))?;
+    let Plot { panels, caption, .. } = chart::headline(&View::new(results))?;
     Some(plot::picture(TITLE, &panels, &caption))
 }
 
@@ -63,7 +63,7 @@ pub fn html(results: &Results) -> String {
     html::page(&format!("{TITLE}: {}", results.began), &pages::full(results))
 }
 
-/// Returns the page as Markdown. Its only plot is the plot of the verdict, in a separate file beside it.
+/// Returns the page as Markdown. Its only plot is the plot of the verdict, in a separate file.
 pub fn markdown(results: &Results) -> String {
     markdown::page(&pages::full(results))
 }

@@ -1,65 +1,60 @@
-//! Names of rows, settings and figures.
+//! Names of rows, settings and values.
 
 pub use crate::plot::{si, three};
 
 use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
 
 impl App {
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            App::Echo => ["Echo", "echo", "echo"],
+            App::Kv => ["Key-value store", "the key-value store", "kv"],
+            App::Http => ["HTTP", "HTTP", "http"],
+        }
+    }
+
     /// Returns the heading of the application.
     pub fn title(self) -> &'static str {
-        match self {
-            App::Echo => "Echo",
-            App::Kv => "Key-value store",
-            App::Http => "HTTP",
-        }
+        self.names()[0]
     }
 
     /// Returns the name of the application in a sentence.
     pub fn name(self) -> &'static str {
-        match self {
-            App::Echo => "echo",
-            App::Kv => "the key-value store",
-            App::Http => "HTTP",
-        }
+        self.names()[1]
     }
 
     /// Returns the name of the application in options, identifiers and heads of tables.
     pub fn short(self) -> &'static str {
-        match self {
-            App::Echo => "echo",
-            App::Kv => "kv",
-            App::Http => "http",
-        }
+        self.names()[2]
     }
 }
 
 impl LinkKind {
-    /// Returns the name of the link kind.
-    pub fn name(self) -> &'static str {
+    fn texts(self) -> [&'static str; 2] {
         match self {
-            LinkKind::Loopback => "loopback",
-            LinkKind::Veth => "veth",
-            LinkKind::VirtioUser => "virtio-user",
-            LinkKind::Memif => "memif",
-            LinkKind::AfXdp => "AF_XDP",
-            LinkKind::AfXdpShared => "AF_XDP shared",
-            LinkKind::Tap => "TAP",
-            LinkKind::Network => "network",
+            LinkKind::Loopback => ["loopback", "within one kernel, without a device or Ethernet frames"],
+            LinkKind::Veth => ["veth", "two interfaces of one kernel, each in a network namespace"],
+            LinkKind::VirtioUser => {
+                ["virtio-user", "rings in shared memory between a virtio-user port and a vhost port"]
+            }
+            LinkKind::Memif => ["memif", "rings in shared memory"],
+            LinkKind::AfXdp => ["AF_XDP", "AF_XDP on two joined interfaces"],
+            LinkKind::AfXdpShared => {
+                ["AF_XDP shared", "AF_XDP on two joined interfaces, at the addresses of their kernels"]
+            }
+            LinkKind::Tap => ["TAP", "TAP interfaces, through the kernel"],
+            LinkKind::Network => ["network", "a network between two machines or two ports"],
         }
     }
 
+    /// Returns the name of the link kind.
+    pub fn name(self) -> &'static str {
+        self.texts()[0]
+    }
+
     /// Returns an explanation of the link kind.
-    pub fn is(self) -> &'static str {
-        match self {
-            LinkKind::Loopback => "within one kernel, without a device or Ethernet frames",
-            LinkKind::Veth => "two interfaces of one kernel, each in a network namespace",
-            LinkKind::VirtioUser => "rings in shared memory between a virtio-user port and a vhost port",
-            LinkKind::Memif => "rings in shared memory",
-            LinkKind::AfXdp => "AF_XDP on two joined interfaces",
-            LinkKind::AfXdpShared => "AF_XDP on two joined interfaces, at the addresses of their kernels",
-            LinkKind::Tap => "TAP interfaces, through the kernel",
-            LinkKind::Network => "a network between two machines or two ports",
-        }
+    pub fn explanation(self) -> &'static str {
+        self.texts()[1]
     }
 }
 
@@ -133,30 +128,26 @@ impl Swept {
         Swept::Bulk,
     ];
 
+    fn texts(self) -> [&'static str; 2] {
+        match self {
+            Swept::OfferedRate => ["Throughput against latency", "rate achieved, requests/s"],
+            Swept::Size => ["Request size", "request and answer, bytes"],
+            Swept::Connections => ["Connections", "connections"],
+            Swept::Depth => ["Requests in flight on each connection", "requests in flight on each connection"],
+            Swept::ServiceTime => ["Service time per request", "service time, µs"],
+            Swept::NewConnections => ["New connections", "connections at a time"],
+            Swept::Bulk => ["Bulk transfer", "connections"],
+        }
+    }
+
     /// Returns the title of the sweep's plot.
     pub fn title(self) -> &'static str {
-        match self {
-            Swept::OfferedRate => "Throughput against latency",
-            Swept::Size => "Request size",
-            Swept::Connections => "Connections",
-            Swept::Depth => "Requests in flight on each connection",
-            Swept::ServiceTime => "Service time per request",
-            Swept::NewConnections => "New connections",
-            Swept::Bulk => "Bulk transfer",
-        }
+        self.texts()[0]
     }
 
     /// Returns the label of the variable, with its unit.
     pub fn axis(self) -> &'static str {
-        match self {
-            Swept::OfferedRate => "rate achieved, requests/s",
-            Swept::Size => "request and answer, bytes",
-            Swept::Connections => "connections",
-            Swept::Depth => "requests in flight on each connection",
-            Swept::ServiceTime => "service time, µs",
-            Swept::NewConnections => "connections at a time",
-            Swept::Bulk => "connections",
-        }
+        self.texts()[1]
     }
 
     /// Returns the label of [`rate`](crate::results::SweepPoint::rate), with its unit, and the factor to that unit.
@@ -169,7 +160,7 @@ impl Swept {
     }
 }
 
-/// Formats a figure with `decimals` decimals and separated thousands.
+/// Formats a number with `decimals` decimals and separated thousands.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -184,7 +175,7 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// Returns the number of decimals that the figures of a column need: at least two significant digits, three from 1 on.
+/// Returns the number of decimals that the values of a column need: at least two significant digits, three from 1 on.
 pub fn decimals(values: impl IntoIterator<Item = f64>) -> usize {
     let least = values.into_iter().map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
     match least {
@@ -243,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn smallest_figure_of_a_column_determines_the_decimals() {
+    fn smallest_value_of_a_column_determines_the_decimals() {
         assert_eq!([decimals([5.0, 900.0]), decimals([100.0, 0.0]), decimals([0.3]), decimals([])], [2, 0, 2, 0]);
     }
 

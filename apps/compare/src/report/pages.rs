@@ -1,6 +1,6 @@
 //! Contents of a report in order.
 
-use super::doc::Block;
+use super::format::Block;
 use super::names::{self, grouped};
 use super::verdict::verdict;
 use super::view::View;
@@ -37,12 +37,12 @@ pub fn full(results: &Results) -> Vec<Block> {
             fold("comparisons of rows".to_owned(), vec![Block::Findings(comparisons)]);
         }
         for point in view.points(app) {
-            let mut inner: Vec<_> = chart::fixed(&view, app, point).map(Block::Figure).into_iter().collect();
+            let mut inner: Vec<_> = chart::fixed(&view, app, point).map(Block::Plot).into_iter().collect();
             inner.push(Block::Table(tables::speeds(&view, app, point)));
             inner.push(Block::Table(tables::costs(&view, app, point)));
             fold(names::point(point), inner);
         }
-        fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Figure).collect());
+        fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Plot).collect());
         let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
         fold("every value of the sweeps".to_owned(), values.map(Block::Table).collect());
         if view.ran(app).next().is_some() {

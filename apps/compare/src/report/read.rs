@@ -76,10 +76,10 @@ fn one_line(error: &serde_json::Error) -> String {
 
 /// Writes a file atomically: an interrupted comparison or a full disk leaves the previous contents.
 pub(super) fn write(path: &Path, contents: &str) -> Result<(), ReportError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    std::fs::write(&beside, contents).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
-        let _ = std::fs::remove_file(&beside);
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    std::fs::write(&new, contents).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
+        let _ = std::fs::remove_file(&new);
         ReportError::Write { path: path.to_owned(), error }
     })
 }

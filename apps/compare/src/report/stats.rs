@@ -27,7 +27,7 @@ pub struct Spread {
 
 impl Spread {
     /// Creates the spread of `values`; `None` if there are none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let at = |part: f64| {
@@ -42,7 +42,7 @@ impl Spread {
 
     /// Creates the spread of a single measurement.
     pub fn once(value: f64) -> Option<Self> {
-        Spread::of([value])
+        Spread::from_values([value])
     }
 
     /// Returns the range of plausible values: minimum to maximum, widened for few rounds.
@@ -127,9 +127,9 @@ pub const QUANTILES: [(&str, Of); 5] = [
 
 impl PointStats {
     /// Computes the statistics of a fixed setting.
-    pub fn of(fixed: &Fixed) -> Self {
+    pub fn from_rounds(fixed: &Fixed) -> Self {
         let rounds = &fixed.rounds;
-        let over = |value: &dyn Fn(&Round) -> Option<f64>| Spread::of(rounds.iter().filter_map(value));
+        let over = |value: &dyn Fn(&Round) -> Option<f64>| Spread::from_values(rounds.iter().filter_map(value));
         let each =
             |count: &dyn Fn(&Round) -> Option<f64>| over(&|round| Some(count(round)? / some(round.server.requests)?));
         let whole = |count: Option<u64>| count.map(|count| count as f64);
@@ -161,11 +161,6 @@ impl PointStats {
     /// Returns whether others had so much of the cores' time that they disturbed the measurement in most rounds.
     pub fn is_disturbed(&self) -> bool {
         self.others.is_some_and(|part| part.median >= DISTURBED * 100.0)
-    }
-
-    /// Returns the median round trip.
-    pub fn p50(&self) -> Option<Spread> {
-        self.rtt[0]
     }
 
     /// Returns every quantity with its name and unit.
@@ -204,32 +199,33 @@ mod tests {
     }
 
     fn fixed(rounds: Vec<Round>, client_ceiling: Option<f64>) -> PointStats {
-        PointStats::of(&Fixed { point: Point { connections: 1, depth: 1 }, rounds, client_ceiling })
+        PointStats::from_rounds(&Fixed { point: Point { connections: 1, depth: 1 }, rounds, client_ceiling })
     }
 
     #[test]
     fn median_of_an_even_number_is_the_mean_of_the_middle_two() {
-        let spread = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
+        let spread = Spread::from_values([4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
         assert_eq!(spread.quartiles, Some((1.75, 3.25)));
     }
 
     #[test]
     fn quartiles_need_four_rounds() {
-        assert_eq!(Spread::of([1.0, 5.0, 2.0]).unwrap().quartiles, None);
-        assert_eq!(Spread::of([1.0, 5.0, 2.0]).unwrap().median, 2.0);
-        assert_eq!(Spread::of([]), None);
-        assert_eq!(Spread::of([f64::NAN]), None);
+        assert_eq!(Spread::from_values([1.0, 5.0, 2.0]).unwrap().quartiles, None);
+        assert_eq!(Spread::from_values([1.0, 5.0, 2.0]).unwrap().median, 2.0);
+        assert_eq!(Spread::from_values([]), None);
+        assert_eq!(Spread::from_values([f64::NAN]), None);
     }
 
     #[test]
     fn overlapping_ranges_show_no_difference() {
-        let (low, high) = (Spread::of([1.0, 2.0, 3.0]).unwrap(), Spread::of([4.0, 5.0, 6.0]).unwrap());
-        let middle = Spread::of([3.0, 3.5, 4.0]).unwrap();
+        let (low, high) =
+            (Spread::from_values([1.0, 2.0, 3.0]).unwrap(), Spread::from_values([4.0, 5.0, 6.0]).unwrap());
+        let middle = Spread::from_values([3.0, 3.5, 4.0]).unwrap();
         assert_eq!((low.against(&high), high.against(&low)), (Some(Ordering::Less), Some(Ordering::Greater)));
         assert_eq!((low.against(&middle), middle.against(&high)), (None, None));
         assert_eq!(high.times(&low), Some((2.5, 4.0 / 3.0, 6.0)));
-        assert_eq!(high.times(&Spread::of([0.0, 1.0, 2.0]).unwrap()), None);
+        assert_eq!(high.times(&Spread::from_values([0.0, 1.0, 2.0]).unwrap()), None);
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub struct Seen<'a> {
 impl<'a> Seen<'a> {
     fn new(row: &'a Row) -> Self {
         let points = match &row.outcome {
-            Outcome::Ran(measured) => measured.fixed.iter().map(|fixed| (fixed.point, PointStats::of(fixed))).collect(),
+            Outcome::Ran(measured) => {
+                measured.fixed.iter().map(|fixed| (fixed.point, PointStats::from_rounds(fixed))).collect()
+            }
             Outcome::NotRun { .. } => Vec::new(),
         };
         Seen { row, name: names::row(row), points }
@@ -54,11 +56,6 @@ impl<'a> Seen<'a> {
         self.at(point)?.rate.filter(|rate| rate.median > 0.0)
     }
 
-    /// Returns the median round trip at a setting.
-    pub fn p50(&self, point: Point) -> Option<Spread> {
-        self.at(point)?.p50()
-    }
-
     /// Returns a sweep with at least one value.
     pub fn sweep(&self, of: Swept) -> Option<&'a Sweep> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
@@ -84,7 +81,7 @@ impl<'a> Seen<'a> {
         self.points.iter().filter_map(|(_, stats)| Some(stats.rate?.relative())).fold(0.0, f64::max)
     }
 
-    /// Returns short remarks on the figures of a setting.
+    /// Returns short remarks on the measurements of a setting.
     pub fn marks(&self, point: Point) -> Vec<&'static str> {
         let stats = self.at(point);
         let mut marks = Vec::new();
@@ -127,20 +124,23 @@ impl<'a> View<'a> {
     }
 
     /// Returns the rows of an application.
-    pub fn of(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
+    pub fn rows_of(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
         self.rows.iter().filter(move |seen| seen.row.app == app)
+    }
+
+    /// Returns the rows that ran.
+    pub fn measured(&self) -> impl Iterator<Item = &Seen<'a>> + Clone {
+        self.rows.iter().filter(|seen| seen.measured().is_some())
     }
 
     /// Returns the rows of an application that ran.
     pub fn ran(&self, app: App) -> impl Iterator<Item = &Seen<'a>> + Clone {
-        self.of(app).filter(|seen| seen.measured().is_some())
+        self.measured().filter(move |seen| seen.row.app == app)
     }
 
     /// Returns the fixed settings of an application, in ascending order of outstanding requests.
     pub fn points(&self, app: App) -> Vec<Point> {
-        let mut points = distinct(self.ran(app).flat_map(|seen| seen.points.iter().map(|(point, _)| *point)));
-        points.sort_by_key(|point| (u64::from(point.connections) * u64::from(point.depth), point.connections));
-        points
+        settings(self.ran(app))
     }
 
     /// Returns the smallest and the largest number of rounds of a row at a setting.
@@ -157,6 +157,13 @@ impl<'a> View<'a> {
             Outcome::Ran(_) => None,
         })
     }
+}
+
+/// Returns the fixed settings of `rows`, in ascending order of outstanding requests.
+pub fn settings<'s, 'a: 's>(rows: impl Iterator<Item = &'s Seen<'a>>) -> Vec<Point> {
+    let mut points = distinct(rows.flat_map(|seen| seen.points.iter().map(|(point, _)| *point)));
+    points.sort_by_key(|point| (u64::from(point.connections) * u64::from(point.depth), point.connections));
+    points
 }
 
 /// Returns the distinct values in order of first occurrence.

@@ -1,10 +1,10 @@
 //! Links between two processes: their set-up, and the arguments of both ends. Dropping a link removes it.
 
 use super::link_spec::LinkSpec;
-use super::network::{Between, Network, TUNING};
+use super::network::{Between, End, Network, TUNING};
 use linerate_process::Error;
 use linerate_process::namespace::{Host, Namespace};
-use linerate_process::process::{PATIENCE, Process};
+use linerate_process::process::{Process, TIMEOUT};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub enum Link {
 
 impl Link {
     /// Creates the link of two machines. Returns the kernel tuning that applies.
-    pub fn of(network: &Network, spec: &LinkSpec) -> (Link, Vec<String>) {
+    pub fn over(network: &Network, spec: &LinkSpec) -> (Link, Vec<String>) {
         let tuning = if spec.is_kernel() { TUNING.map(str::to_owned).to_vec() } else { Vec::new() };
         (Link::Network(Box::new(Between { network: network.clone(), spec: spec.clone() })), tuning)
     }
@@ -136,69 +136,50 @@ impl Link {
         Ok((link, done))
     }
 
-    /// Creates a command that runs `program` at the server's end.
-    pub fn at_server(&self, program: &Path) -> Command {
+    /// Returns the host of an end, if the ends are hosts.
+    fn host(&self, end: End) -> Option<&Host> {
         match self {
-            Link::Veth([_, far]) | Link::AfXdp([_, far]) | Link::AfXdpShared([_, far]) => far.command(program),
-            Link::Network(between) => between.at_server(),
-            _ => self.within(program),
-        }
-    }
-
-    /// Creates a command that runs `program` at the load's end.
-    pub fn at_load(&self, program: &Path) -> Command {
-        match self {
-            Link::Veth([near, _]) | Link::AfXdp([near, _]) | Link::AfXdpShared([near, _]) => near.command(program),
-            Link::Network(between) => between.at_load(),
-            _ => self.within(program),
-        }
-    }
-
-    fn within(&self, program: &Path) -> Command {
-        if let Link::Loopback(Some(namespace)) = self {
-            return namespace.command(program);
-        }
-        let mut command = Command::new(program);
-        command.env_remove("RUST_LOG");
-        command
-    }
-
-    /// Returns the network arguments of the server.
-    pub fn server_args(&self) -> Vec<String> {
-        match self {
-            Link::AfXdp([_, far]) => far.via_args()[..4].to_vec(),
-            Link::AfXdpShared([_, far]) => args(["--via", &format!("af_xdp:{},share", far.interface())]),
-            Link::Network(between) => between.server_args(),
-            Link::VirtioUser(socket) => args(["--via", &format!("vhost:{}", socket.display()), "--ip", &cidr(SERVER)]),
-            Link::Memif(socket) => {
-                args(["--via", &format!("memif:{},server", socket.display()), "--ip", &cidr(SERVER)])
+            Link::Veth([load, server]) | Link::AfXdp([load, server]) | Link::AfXdpShared([load, server]) => {
+                Some(if end == End::Server { server } else { load })
             }
-            _ => self.of_both(),
+            _ => None,
         }
     }
 
-    /// Returns the network arguments of the load.
-    pub fn load_args(&self) -> Vec<String> {
-        match self {
-            Link::AfXdp([near, _]) => near.via_args()[..4].to_vec(),
-            Link::AfXdpShared([near, _]) => {
-                args(["--via", &format!("af_xdp:{},share", near.interface()), "--outgoing-ports", LOAD_PORTS])
+    /// Creates a command that runs `program` at an end.
+    pub fn command(&self, end: End, program: &Path) -> Command {
+        match (self, self.host(end)) {
+            (_, Some(host)) => host.command(program),
+            (Link::Network(between), _) => between.network.at(end).location.command(),
+            (Link::Loopback(Some(namespace)), _) => namespace.command(program),
+            _ => {
+                let mut command = Command::new(program);
+                command.env_remove("RUST_LOG");
+                command
             }
-            Link::Network(between) => between.load_args(),
-            Link::VirtioUser(socket) => {
-                args(["--via", &format!("virtio-user:{}", socket.display()), "--ip", &cidr(LOAD)])
-            }
-            Link::Memif(socket) => args(["--via", &format!("memif:{}", socket.display()), "--ip", &cidr(LOAD)]),
-            _ => self.of_both(),
         }
     }
 
-    fn of_both(&self) -> Vec<String> {
-        match self {
-            Link::Rdma { device, without_manager, .. } => {
-                let exchange = without_manager.then_some(["--rdma-connect", "tcp"]);
-                let via = args(["--via", &format!("rdma:{device}")]);
-                via.into_iter().chain(args(exchange.into_iter().flatten())).collect()
+    /// Returns the network arguments of an end.
+    pub fn args(&self, end: End) -> Vec<String> {
+        let is_server = end == End::Server;
+        let in_memory = |via: String| args(["--via", &via, "--ip", &cidr(if is_server { SERVER } else { LOAD })]);
+        match (self, self.host(end)) {
+            (Link::AfXdp(_), Some(host)) => host.via_args()[..4].to_vec(),
+            (Link::AfXdpShared(_), Some(host)) => {
+                let ports: &[&str] = if is_server { &[] } else { &["--outgoing-ports", LOAD_PORTS] };
+                args([&["--via", &format!("af_xdp:{},share", host.interface())], ports].concat())
+            }
+            (Link::Network(between), _) => between.args(end),
+            (Link::VirtioUser(socket), _) => {
+                in_memory(format!("{}:{}", if is_server { "vhost" } else { "virtio-user" }, socket.display()))
+            }
+            (Link::Memif(socket), _) => {
+                in_memory(format!("memif:{}{}", socket.display(), if is_server { ",server" } else { "" }))
+            }
+            (Link::Rdma { device, without_manager, .. }, _) => {
+                let exchange: &[&str] = if *without_manager { &["--rdma-connect", "tcp"] } else { &[] };
+                args([&["--via", &format!("rdma:{device}")], exchange].concat())
             }
             _ => args(["--via", "kernel"]),
         }
@@ -250,17 +231,17 @@ impl Link {
         }
     }
 
-    /// Starts a command of [`at_server`](Self::at_server) or [`at_load`](Self::at_load).
+    /// Starts a [`command`](Self::command).
     pub fn start(&self, command: Command) -> Result<Process, Error> {
         match self.network() {
-            Some(_) => Process::supervised(command, self.patience(PATIENCE)),
+            Some(_) => Process::supervised(command, self.timeout(TIMEOUT)),
             // A killed comparison leaves no servers, which would poll forever.
             None => Process::dependent(&command),
         }
     }
 
     /// Returns the timeout on this link of an operation with timeout `time` on this machine.
-    pub fn patience(&self, time: Duration) -> Duration {
+    pub fn timeout(&self, time: Duration) -> Duration {
         time * self.network().map_or(1, Network::slower)
     }
 }
@@ -305,21 +286,24 @@ mod tests {
     #[test]
     fn ends_of_a_memory_link_share_a_socket() {
         let link = Link::VirtioUser("/a/b.sock".into());
-        assert_eq!(link.server_args(), ["--via", "vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
-        assert_eq!(link.load_args(), ["--via", "virtio-user:/a/b.sock", "--ip", "10.0.0.1/24"]);
+        assert_eq!(link.args(End::Server), ["--via", "vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
+        assert_eq!(link.args(End::Load), ["--via", "virtio-user:/a/b.sock", "--ip", "10.0.0.1/24"]);
         assert_eq!(link.listen(7), "10.0.0.2:7");
         let link = Link::Memif("/a/b.sock".into());
-        assert_eq!((&*link.server_args()[1], &*link.load_args()[1]), ("memif:/a/b.sock,server", "memif:/a/b.sock"));
+        assert_eq!(
+            (&*link.args(End::Server)[1], &*link.args(End::Load)[1]),
+            ("memif:/a/b.sock,server", "memif:/a/b.sock")
+        );
         let link = Link::Loopback(None);
-        assert_eq!((link.load_args(), link.listen(7)), (args(["--via", "kernel"]), "127.0.0.1:0".to_owned()));
+        assert_eq!((link.args(End::Load), link.listen(7)), (args(["--via", "kernel"]), "127.0.0.1:0".to_owned()));
     }
 
     #[test]
     fn device_is_addressed_by_ip_and_without_rdma_cm_connects_over_tcp() {
         let link =
             |without_manager| Link::Rdma { device: "rxe0".to_owned(), address: "10.1.0.1".to_owned(), without_manager };
-        assert_eq!(link(false).server_args(), ["--via", "rdma:rxe0"]);
-        assert_eq!(link(true).load_args(), ["--via", "rdma:rxe0", "--rdma-connect", "tcp"]);
+        assert_eq!(link(false).args(End::Server), ["--via", "rdma:rxe0"]);
+        assert_eq!(link(true).args(End::Load), ["--via", "rdma:rxe0", "--rdma-connect", "tcp"]);
         assert_eq!(link(true).listen(7), "10.1.0.1:7");
     }
 
@@ -337,10 +321,10 @@ mod tests {
     #[test]
     fn timeouts_are_longer_on_networks_only() {
         let network = super::super::network::tests::network();
-        let (link, tuning) = Link::of(&network, &LinkSpec::Kernel);
-        assert!(link.patience(PATIENCE) > PATIENCE && tuning.iter().any(|note| note.contains("No sysctl")));
+        let (link, tuning) = Link::over(&network, &LinkSpec::Kernel);
+        assert!(link.timeout(TIMEOUT) > TIMEOUT && tuning.iter().any(|note| note.contains("No sysctl")));
         assert_eq!((link.listen(7), link.copies()), ("10.1.0.1:0".to_owned(), true));
-        assert_eq!(Link::Loopback(None).patience(PATIENCE), PATIENCE);
+        assert_eq!(Link::Loopback(None).timeout(TIMEOUT), TIMEOUT);
         assert!(Link::Loopback(None).network().is_none());
     }
 }

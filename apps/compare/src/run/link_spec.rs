@@ -107,7 +107,7 @@ impl LinkSpec {
         matches!(self, LinkSpec::Kernel | LinkSpec::Veth)
     }
 
-    /// Returns why the link does not suit one machine, or `two_machines`; `None` if it does.
+    /// Returns the reason if the link does not suit one machine, or `two_machines`.
     pub fn unfit(&self, two_machines: bool) -> Option<String> {
         match (self, two_machines) {
             (
@@ -128,6 +128,16 @@ impl LinkSpec {
     }
 }
 
+/// Links without further names.
+const NAMED: [(&str, LinkSpec); 6] = [
+    ("kernel", LinkSpec::Kernel),
+    ("veth", LinkSpec::Veth),
+    ("virtio-user", LinkSpec::VirtioUser),
+    ("memif", LinkSpec::Memif),
+    ("af_xdp", LinkSpec::AfXdp),
+    ("af_xdp-shared", LinkSpec::AfXdpShared),
+];
+
 impl FromStr for LinkSpec {
     type Err = String;
 
@@ -135,43 +145,31 @@ impl FromStr for LinkSpec {
         const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp, af_xdp-shared or rdma:DEVICE; between \
                              two machines kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE, or with a name for \
                              each end, rdma:SERVER/LOAD";
-        Ok(match text {
-            "kernel" => LinkSpec::Kernel,
-            "veth" => LinkSpec::Veth,
-            "virtio-user" => LinkSpec::VirtioUser,
-            "memif" => LinkSpec::Memif,
-            "af_xdp" => LinkSpec::AfXdp,
-            "af_xdp-shared" => LinkSpec::AfXdpShared,
-            _ => {
-                let (form, names) = text.split_once(':').ok_or(FORMS)?;
-                let ends = Ends::parse(names).ok_or(FORMS)?;
-                let port = match form {
-                    "rdma" => return Ok(LinkSpec::Rdma(Some(ends))),
-                    "pci" => Form::Pci,
-                    "af_xdp" => Form::AfXdp,
-                    _ => return Err(FORMS.to_owned()),
-                };
-                for name in [&ends.server, &ends.load] {
-                    format!("{form}:{name}").parse::<Via>().map_err(|error| error.to_string())?;
-                }
-                LinkSpec::Port(port, ends)
-            }
-        })
+        if let Some((_, spec)) = NAMED.iter().find(|(name, _)| *name == text) {
+            return Ok(spec.clone());
+        }
+        let (form, names) = text.split_once(':').ok_or(FORMS)?;
+        let ends = Ends::parse(names).ok_or(FORMS)?;
+        let port = match form {
+            "rdma" => return Ok(LinkSpec::Rdma(Some(ends))),
+            "pci" => Form::Pci,
+            "af_xdp" => Form::AfXdp,
+            _ => return Err(FORMS.to_owned()),
+        };
+        for name in [&ends.server, &ends.load] {
+            format!("{form}:{name}").parse::<Via>().map_err(|error| error.to_string())?;
+        }
+        Ok(LinkSpec::Port(port, ends))
     }
 }
 
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkSpec::Kernel => f.write_str("kernel"),
-            LinkSpec::Veth => f.write_str("veth"),
-            LinkSpec::VirtioUser => f.write_str("virtio-user"),
-            LinkSpec::Memif => f.write_str("memif"),
-            LinkSpec::AfXdp => f.write_str("af_xdp"),
-            LinkSpec::AfXdpShared => f.write_str("af_xdp-shared"),
             LinkSpec::Rdma(Some(devices)) => write!(f, "rdma:{devices}"),
             LinkSpec::Rdma(None) => f.write_str("rdma"),
             LinkSpec::Port(form, ends) => write!(f, "{}:{ends}", form.name()),
+            named => f.write_str(NAMED.iter().find(|(_, spec)| spec == named).map_or("", |(name, _)| *name)),
         }
     }
 }

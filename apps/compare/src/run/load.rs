@@ -2,6 +2,7 @@
 
 use super::Setting;
 use super::link::Link;
+use super::network::End;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use crate::counters::CpuUsage;
@@ -62,13 +63,13 @@ pub struct LoadReport {
     /// Histogram of round-trip times.
     #[serde(default)]
     pub histogram: Vec<(f64, u64)>,
-    /// Open-loop figures.
+    /// Result of an open loop.
     pub open: Option<Open>,
     /// RDMA device.
     pub device: Option<Device>,
 }
 
-/// Open-loop figures.
+/// Result of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Open {
     /// Due requests without an answer.
@@ -119,7 +120,7 @@ pub fn run(
     let line = words(&command);
     server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
-    let (limit, around) = (link.patience(AROUND + filling), link.patience(AROUND));
+    let (limit, around) = (link.timeout(AROUND + filling), link.timeout(AROUND));
     let mut load = link.start(command)?;
     let mut usage = (None, None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
@@ -143,7 +144,7 @@ pub fn command(
     measure: Measure,
 ) -> Command {
     let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
-    let mut command = link.at_load(&setting.linerate);
+    let mut command = link.command(End::Load, &setting.linerate);
     // The log shows the beginning of the measurement.
     command.arg("-v");
     let requests = matches!(served, ServiceKind::App { .. });
@@ -161,7 +162,7 @@ pub fn command(
     if !warm_up.is_zero() {
         command.args(["--warm-up", &millis(warm_up)]);
     }
-    let args = link.load_args();
+    let args = link.args(End::Load);
     if row.design == Design::Raw {
         let depth = point.connections * point.depth;
         command.args(&args[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);

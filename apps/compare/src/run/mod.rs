@@ -111,7 +111,7 @@ impl Comparison {
                 continue;
             }
             let made = match &network {
-                Some(network) => Ok(Link::of(network, &row.spec)),
+                Some(network) => Ok(Link::over(network, &row.spec)),
                 None => Link::make(&row.spec, scratch, kernel_tuning),
             };
             match made {
@@ -301,7 +301,7 @@ pub(super) mod tests {
 
     /// Returns settings for two cores.
     pub(in super::super) fn setting() -> Setting {
-        let cores = Cores::choose(&[0, 1], None, None).unwrap();
+        let cores = Cores::choose([&[0, 1]; 2], false, None, None).unwrap();
         Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, many_clients: true }
     }
 

@@ -1,9 +1,8 @@
 //! A network between two machines: execution of programs at its ends, and their arguments.
 
-use super::link_spec::LinkSpec;
+use super::link_spec::{Ends, LinkSpec};
 use crate::location::Location;
 use linerate_stack::IpCidr;
-use std::process::Command;
 
 /// Properties of kernel sockets over a network.
 pub const TUNING: [&str; 4] = [
@@ -20,16 +19,23 @@ const SLOWER: [u32; 2] = [2, 8];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// The server's machine.
-    pub server: End,
+    pub server: EndMachine,
     /// The load's machine.
-    pub load: End,
+    pub load: EndMachine,
     /// Software that emulates one of the machines, and so the network, if any.
     pub emulated_by: Option<String>,
 }
 
-/// A machine.
+/// End of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Server,
+    Load,
+}
+
+/// A machine at an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct EndMachine {
     /// Location of its `linerate`.
     pub location: Location,
     /// Address of its kernel and of its verbs device.
@@ -41,6 +47,11 @@ pub struct End {
 }
 
 impl Network {
+    /// Returns the machine at an end.
+    pub fn at(&self, end: End) -> &EndMachine {
+        if end == End::Server { &self.server } else { &self.load }
+    }
+
     /// Returns the factor of timeouts relative to this machine.
     pub fn slower(&self) -> u32 {
         SLOWER[usize::from(self.emulated_by.is_some())]
@@ -76,27 +87,10 @@ pub struct Between {
 }
 
 impl Between {
-    /// Creates a command that runs `linerate` at the server's end.
-    pub fn at_server(&self) -> Command {
-        self.network.server.location.command()
-    }
-
-    /// Creates a command that runs `linerate` at the load's end.
-    pub fn at_load(&self) -> Command {
-        self.network.load.location.command()
-    }
-
-    /// Returns the network arguments of the server.
-    pub fn server_args(&self) -> Vec<String> {
-        self.args(&self.network.server, |ends| &ends.server)
-    }
-
-    /// Returns the network arguments of the load.
-    pub fn load_args(&self) -> Vec<String> {
-        self.args(&self.network.load, |ends| &ends.load)
-    }
-
-    fn args(&self, end: &End, name: impl Fn(&super::link_spec::Ends) -> &String) -> Vec<String> {
+    /// Returns the network arguments of an end.
+    pub fn args(&self, end: End) -> Vec<String> {
+        let name = |ends: &Ends| if end == End::Server { ends.server.clone() } else { ends.load.clone() };
+        let end = self.network.at(end);
         let args: Vec<String> = match &self.spec {
             LinkSpec::Rdma(Some(devices)) => vec!["--via".to_owned(), format!("rdma:{}", name(devices))],
             LinkSpec::Port(form, ports) => {
@@ -115,7 +109,7 @@ impl Between {
 
     /// Returns the listening address, with `port` where it must be given.
     pub fn listen(&self, port: u16) -> String {
-        let End { ip, port_ip, .. } = &self.network.server;
+        let EndMachine { ip, port_ip, .. } = &self.network.server;
         let (ip, port) = match &self.spec {
             LinkSpec::Port(..) => (port_ip, port),
             LinkSpec::Rdma(_) => (ip, port),
@@ -141,7 +135,7 @@ pub(super) mod tests {
 
     /// Returns a network of two machines, `a` and `b`.
     pub(in super::super) fn network() -> Network {
-        let end = |host: &str, number: u8| End {
+        let end = |host: &str, number: u8| EndMachine {
             location: Location::on(&format!("ssh {host}"), "/opt/linerate".into()).unwrap(),
             ip: Some(format!("10.1.0.{number}/24").parse().unwrap()),
             port_ip: Some(format!("10.2.0.{number}/24").parse().unwrap()),
@@ -168,19 +162,22 @@ pub(super) mod tests {
             ("af_xdp:e", "--via af_xdp:e --ip 10.2.0.1/24", "--via af_xdp:e --ip 10.2.0.2/24", "10.2.0.1:7"),
         ] {
             let between = between(spec);
-            assert_eq!((&*between.server_args().join(" "), &*between.load_args().join(" ")), (server, load));
+            assert_eq!((&*between.args(End::Server).join(" "), &*between.args(End::Load).join(" ")), (server, load));
             assert_eq!(between.listen(7), listen, "{spec}");
             assert_eq!(between.copies(), spec == "kernel");
         }
-        assert_eq!(words(&between("kernel").at_load()), ["ssh", "b", "/opt/linerate", "--supervised"]);
+        assert_eq!(
+            words(&between("kernel").network.load.location.command()),
+            ["ssh", "b", "/opt/linerate", "--supervised"]
+        );
     }
 
     #[test]
     fn both_ends_connect_over_tcp_if_one_lacks_rdma_cm() {
         let mut between = between("rdma:x");
         between.network.load.without_manager = true;
-        assert_eq!(between.server_args().join(" "), "--via rdma:x --rdma-connect tcp");
-        assert_eq!(between.load_args(), between.server_args());
+        assert_eq!(between.args(End::Server).join(" "), "--via rdma:x --rdma-connect tcp");
+        assert_eq!(between.args(End::Load), between.args(End::Server));
     }
 
     #[test]

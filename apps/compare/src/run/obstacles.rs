@@ -10,29 +10,23 @@ pub struct Obstacles(Vec<(LinkSpec, String, String)>);
 impl Obstacles {
     /// Finds the obstacles to `specs` on the examined host.
     pub fn find(specs: &[LinkSpec], report: &Report) -> Obstacles {
-        let mut obstacles = Obstacles::default();
-        for spec in specs {
-            if let Some((reason, remedy)) = obstacle(spec, report) {
-                obstacles.put(spec.clone(), reason, remedy);
-            }
-        }
-        obstacles
+        Obstacles::collect(specs, |spec| obstacle(spec, |ends| &ends.server, report))
     }
 
     /// Finds the obstacles to `specs` between two examined machines.
     pub fn between(specs: &[LinkSpec], server: &Report, load: &Report) -> Obstacles {
-        let mut obstacles = Obstacles::default();
-        for spec in specs {
+        Obstacles::collect(specs, |spec| {
             let at = |end: &str, name: fn(&Ends) -> &String, report| {
-                let (reason, remedy) = obstacle_at(spec, name, report)?;
+                let (reason, remedy) = obstacle(spec, name, report)?;
                 Some((format!("at the {end}, {reason}"), remedy))
             };
-            let found = at("server", |ends| &ends.server, server).or_else(|| at("load", |ends| &ends.load, load));
-            if let Some((reason, remedy)) = found {
-                obstacles.put(spec.clone(), reason, remedy);
-            }
-        }
-        obstacles
+            at("server", |ends| &ends.server, server).or_else(|| at("load", |ends| &ends.load, load))
+        })
+    }
+
+    fn collect(specs: &[LinkSpec], find: impl Fn(&LinkSpec) -> Option<(String, String)>) -> Obstacles {
+        let found = specs.iter().filter_map(|spec| find(spec).map(|(reason, remedy)| (spec.clone(), reason, remedy)));
+        Obstacles(found.collect())
     }
 
     /// Adds an obstacle.
@@ -54,28 +48,20 @@ pub fn devices(report: &Report) -> Vec<String> {
     checks.map(|check| check.name.clone()).filter(|name| !known.contains(&&**name)).collect()
 }
 
-fn obstacle(spec: &LinkSpec, report: &Report) -> Option<(String, String)> {
+/// Returns the obstacle to a link, whose ports and devices have the names given by `name`.
+fn obstacle(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> Option<(String, String)> {
     let forms: &[&str] = match spec {
         LinkSpec::Kernel => &[],
         LinkSpec::Veth => return namespaces(report),
         LinkSpec::VirtioUser => &["vhost", "virtio-user"],
         LinkSpec::Memif => &["memif"],
         LinkSpec::AfXdp | LinkSpec::AfXdpShared => &["af_xdp"],
-        LinkSpec::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &*devices.server), report),
-        LinkSpec::Port(form, ends) => return port(*form, &ends.server, report),
+        LinkSpec::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &**name(devices)), report),
+        LinkSpec::Port(form, ends) => return port(*form, name(ends), report),
     };
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
     let has_namespaces = matches!(spec, LinkSpec::AfXdp | LinkSpec::AfXdpShared);
     missing.map(reason_and_remedy).or_else(|| if has_namespaces { namespaces(report) } else { None })
-}
-
-/// Returns the obstacle at one of two machines, where names are given by `name`.
-fn obstacle_at(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> Option<(String, String)> {
-    match spec {
-        LinkSpec::Rdma(devices) => verbs(devices.as_ref().map(|devices| &**name(devices)), report),
-        LinkSpec::Port(form, ends) => port(*form, name(ends), report),
-        _ => obstacle(spec, report),
-    }
 }
 
 fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {

@@ -240,7 +240,7 @@ pub(super) mod tests {
     }
 
     fn planned(selection: &Selection, obstacles: &Obstacles) -> Vec<Planned> {
-        rows(selection, &Cores::choose(&[0, 1], None, None).unwrap(), obstacles)
+        rows(selection, &Cores::choose([&[0, 1]; 2], false, None, None).unwrap(), obstacles)
     }
 
     fn ids(rows: &[Planned]) -> Vec<&str> {

@@ -113,7 +113,7 @@ pub struct ScheduleRequest<'a> {
     pub slower: u32,
 }
 
-/// Overhead beside measuring, in seconds.
+/// Overhead of a measurement, in seconds.
 struct Cost {
     /// To start and stop a server.
     server: f64,
@@ -124,8 +124,8 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(row: &Planned, keys: u64, slower: u32) -> Cost {
-        // EAL takes a while to start; the figures allow for a busy machine.
+    fn estimate(row: &Planned, keys: u64, slower: u32) -> Cost {
+        // EAL takes a while to start; these times allow for a busy machine.
         let (server, load, per_key) = match row.design {
             Design::Raw => (0.4, 0.3, 0.0),
             Design::Datagrams => (0.4, 0.3, 4e-6),
@@ -209,7 +209,7 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
     let mut steps = Vec::new();
     let runs = || rows.iter().enumerate().filter(|(_, row)| row.obstacle.is_none());
     let mut add = |row: usize, task, loads: u32, servers: u32, measured: Duration| {
-        let cost = Cost::of(&rows[row], request.keys, request.slower);
+        let cost = Cost::estimate(&rows[row], request.keys, request.slower);
         let each = cost.load + (times.warm_up + measured).as_secs_f64();
         let takes = f64::from(servers) * (cost.server + cost.fill) + f64::from(loads) * each;
         steps.push(Step { row, task, takes: Duration::from_secs_f64(takes) });

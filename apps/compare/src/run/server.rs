@@ -2,6 +2,7 @@
 
 use super::Setting;
 use super::link::Link;
+use super::network::End;
 use super::plan::Planned;
 use crate::counters::{CpuUsage, ProcessCounters};
 use crate::results::{App, Design, Threading};
@@ -19,7 +20,7 @@ const REDIS: u16 = 6379;
 const MEMCACHED: u16 = 11211;
 const HTTP: u16 = 8080;
 /// Memory of a key-value server beyond its values: bytes per key, and in total.
-const BESIDE: u64 = 96;
+const OVERHEAD: u64 = 96;
 const MEMORY: u64 = 96 << 20;
 /// Value of `--max-clients`, sufficient for every sweep.
 const MOST_CLIENTS: &str = "1000000";
@@ -167,7 +168,7 @@ fn command(
     (served, values): (ServiceKind, Values),
     ports: u16,
 ) -> Command {
-    let mut command = link.at_server(&setting.linerate);
+    let mut command = link.command(End::Server, &setting.linerate);
     let port = match (served, row.app) {
         (ServiceKind::App { .. }, App::Echo) => ECHO,
         (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
@@ -185,10 +186,10 @@ fn command(
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
-        command.args(&link.server_args()[..2]);
+        command.args(&link.args(End::Server)[..2]);
         return command;
     }
-    command.args(link.server_args()).args(&row.server);
+    command.args(link.args(End::Server)).args(&row.server);
     let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {
@@ -206,7 +207,7 @@ fn command(
         command.args(["--service-time", &format!("{service_us:.0}us")]);
     }
     if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
-        let memory = values.keys * (u64::from(values.size) + BESIDE) + MEMORY;
+        let memory = values.keys * (u64::from(values.size) + OVERHEAD) + MEMORY;
         command.args(["--memory", &memory.to_string()]);
     }
     if let (ServiceKind::App { .. }, App::Kv | App::Http) = (served, row.app) {

@@ -6,7 +6,7 @@ use linerate_compare::location::Location;
 use linerate_compare::results::Machine;
 use linerate_compare::run::cores::Cores;
 use linerate_compare::run::link_spec::{Ends, LinkSpec};
-use linerate_compare::run::network::{End, Network};
+use linerate_compare::run::network::{EndMachine, Network};
 use linerate_compare::run::obstacles::{Obstacles, devices};
 use linerate_stack::IpCidr;
 use std::path::{Path, PathBuf};
@@ -63,18 +63,8 @@ impl MachinesArgs {
         let [server_host, load_host] = [&server, &load].map(Location::examine);
         let (server_host, load_host) = (server_host?, load_host?);
         let network = Network {
-            server: End {
-                location: server,
-                ip: self.server_ip,
-                port_ip: self.server_port_ip.or(self.server_ip),
-                without_manager: without_manager(&server_host),
-            },
-            load: End {
-                location: load,
-                ip: self.load_ip,
-                port_ip: self.load_port_ip.or(self.load_ip),
-                without_manager: without_manager(&load_host),
-            },
+            server: end_machine(server, self.server_ip, self.server_port_ip, &server_host),
+            load: end_machine(load, self.load_ip, self.load_port_ip, &load_host),
             emulated_by: [&server_host, &load_host]
                 .into_iter()
                 .find(|examined| examined.machine.emulated)
@@ -161,17 +151,17 @@ impl Machines {
     /// # Errors
     /// Fails if the requested cores are unsuitable.
     pub fn cores(&self, servers: Option<&[usize]>, loads: Option<&[usize]>) -> Result<Cores, String> {
-        match &self.other {
-            None => Cores::choose(&self.server.cores, servers, loads),
-            Some((load, _)) => Cores::choose_on_two([&self.server.cores, &load.cores], servers, loads),
-        }
+        let load = self.other.as_ref().map_or(&self.server, |(load, _)| load);
+        Cores::choose([&self.server.cores, &load.cores], self.other.is_some(), servers, loads)
     }
 }
 
-/// Returns whether the kernel of a host lacks the RDMA connection manager.
-fn without_manager(examined: &Examined) -> bool {
+/// Returns an end of the network, whose ports have the address of its kernel unless they have their own.
+fn end_machine(location: Location, ip: Option<IpCidr>, port_ip: Option<IpCidr>, examined: &Examined) -> EndMachine {
+    // The RDMA connection manager.
     let is = |check: &&doctor::Check| check.subject == doctor::Subject::Rdma && check.name == "rdma_ucm";
-    examined.report.checks.iter().find(is).is_some_and(|check| check.state != State::Ok)
+    let without_manager = examined.report.checks.iter().find(is).is_some_and(|check| check.state != State::Ok);
+    EndMachine { location, ip, port_ip: port_ip.or(ip), without_manager }
 }
 
 #[cfg(test)]
@@ -220,7 +210,8 @@ mod tests {
         assert!(one.check(&["pci:0000:03:00.0".parse().unwrap()]).unwrap_err().contains("--server-on"));
         assert!(one.specs().contains(&LinkSpec::VirtioUser) && one.slower() == 1);
         let here = || Location::here("linerate".into());
-        let end = || End { location: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
+        let end =
+            || EndMachine { location: here(), ip: "10.0.0.1/24".parse().ok(), port_ip: None, without_manager: false };
         let network = Network { server: end(), load: end(), emulated_by: None };
         let two = Machines { server: examined(), other: Some((examined(), network)) };
         assert!(two.check(&["veth".parse().unwrap()]).unwrap_err().contains("one machine"));

@@ -110,7 +110,7 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let requests = load.traffic.iter().map(|traffic| traffic.connections).sum::<u64>();
     let times = load.traffic.iter().map(|traffic| &traffic.times).sum();
     let all = load.report(requests, requests * args.size as u64, &times, args.times.histogram);
-    let first = load.why.map(|why| why.to_string());
+    let first = load.reason.map(|reason| reason.to_string());
     let port_waits = PortWaitsReport::new(load.traffic.iter().map(|traffic| traffic.port_waits));
     let report = ConnectsReport { connections: all.rate, all, port_waits };
     shared::load::print(&args.load, report, load, first)

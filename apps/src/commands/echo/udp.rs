@@ -31,7 +31,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let measured = load.as_ref().map_or(Duration::ZERO, |load| load.result().1);
     let interruption = Interruption::of(signalled, measured, args.duration)?;
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
-        return Err(Error::NoConnection { remote, why: None });
+        return Err(Error::NoConnection { remote, reason: None });
     };
     let Counts { answered, lost, corrupt, late, times: rtt } = counts;
     let errors = Errors { corrupt: *corrupt, stalled: rtt.stalled(), ..Errors::default() };

@@ -220,7 +220,7 @@ fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     match query(args, move |done| Query::export(remote, done))?.map_or(Err(None), Query::outcome) {
         Ok(Some(exported)) => Ok(exported.asked_at(asked)),
         Ok(None) => Err(Error::NoExport(remote)),
-        Err(why) => Err(Error::no_connection(remote, why)),
+        Err(reason) => Err(Error::no_connection(remote, reason)),
     }
 }
 
@@ -271,8 +271,8 @@ fn read_counters(
 ) -> Result<(Vec<RemoteAddr>, Vec<u64>), Error> {
     let remote = args.load.connect;
     let query = query(args, move |done| CounterLookup::new(remote, count, addrs.clone(), done))?;
-    query.map_or(Err(CounterLookupError::Connection(None)), CounterLookup::outcome).map_err(|why| match why {
-        CounterLookupError::Connection(why) => Error::no_connection(remote, why),
+    query.map_or(Err(CounterLookupError::Connection(None)), CounterLookup::outcome).map_err(|reason| match reason {
+        CounterLookupError::Connection(reason) => Error::no_connection(remote, reason),
         CounterLookupError::Refused(number, reply) => {
             Error::NoCounter { remote, name: counter_name(number as u64).escape_ascii().to_string(), reply }
         }

@@ -31,7 +31,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let measured = load.as_ref().map_or(Duration::ZERO, UdpKvLoad::measured);
     let interruption = Interruption::of(signalled, measured, args.load.duration)?;
     let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
-        return Err(Error::NoConnection { remote, why: None });
+        return Err(Error::NoConnection { remote, reason: None });
     };
     if udp.has_stalled() {
         return Err(Error::Stalled { remote, limit: FIRST_ANSWER_TIMEOUT });

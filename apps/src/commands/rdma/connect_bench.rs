@@ -287,8 +287,8 @@ impl fmt::Display for Report {
             table
         };
         let cells = |Row { what, times, p50_us, p99_us, max_us }: &Row| {
-            let figures = [*p50_us, *p99_us, *max_us].map(|us| format!("{us:.1}"));
-            [&[what.clone(), times.to_string()][..], &figures].concat()
+            let latencies = [*p50_us, *p99_us, *max_us].map(|us| format!("{us:.1}"));
+            [&[what.clone(), times.to_string()][..], &latencies].concat()
         };
         let whole = |Connections { times, at_once, per_second }: &Connections| {
             let mut cells = cells(times);

@@ -210,8 +210,8 @@ impl fmt::Display for Report {
         let head = ["way", "connections", "process kB each", "machine kB each", "open µs each", "echo µs each"];
         table.load_style(presets::ASCII_MARKDOWN).set_header(head);
         for Row { way, connections, process_kb, machine_kb, open_us, echo_us } in &self.rows {
-            let figures = [process_kb, machine_kb, open_us, echo_us].map(|figure| format!("{figure:.1}"));
-            table.add_row([&[(*way).to_owned(), connections.to_string()][..], &figures].concat());
+            let values = [process_kb, machine_kb, open_us, echo_us].map(|value| format!("{value:.1}"));
+            table.add_row([&[(*way).to_owned(), connections.to_string()][..], &values].concat());
         }
         table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
         writeln!(f, "{table}\n")?;

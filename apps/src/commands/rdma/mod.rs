@@ -57,7 +57,7 @@ pub enum RdmaError {
     #[error(transparent)]
     Arena(#[from] ArenaError),
     /// A connection could not be established.
-    #[error("no connection established{}", .0.map(|why| format!(": {why}")).unwrap_or_default())]
+    #[error("no connection established{}", .0.map(|reason| format!(": {reason}")).unwrap_or_default())]
     NotConnected(Option<ConnectError>),
     /// The arguments are invalid.
     #[error("{0}")]

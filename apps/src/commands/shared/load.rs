@@ -190,7 +190,7 @@ pub struct Measured<T> {
     /// Set if a signal ended the measurement early.
     pub interruption: Option<Interruption>,
     /// Error of the last connection that could not be opened.
-    pub why: Option<ConnectError>,
+    pub reason: Option<ConnectError>,
 }
 
 impl<T> Measured<T> {
@@ -262,7 +262,7 @@ pub fn run_parts<P: WorkerLoad>(
     let unopened = plan.connections - opened - barrier.failed();
 
     let (traffic, errors, measured) = (Vec::new(), Errors::default(), Duration::ZERO);
-    let mut all = Measured { traffic, errors, measured, context, interruption: None, why: None };
+    let mut all = Measured { traffic, errors, measured, context, interruption: None, reason: None };
     let (loads, counted) = running.join()?;
     tracing::info!("{}", SummaryReport::new(&counted, &args.net.via));
     for load in loads {
@@ -270,11 +270,11 @@ pub fn run_parts<P: WorkerLoad>(
         all.traffic.push(outcome.traffic);
         all.errors += outcome.errors;
         all.measured = all.measured.max(outcome.measured);
-        all.why = all.why.or(outcome.last_failure);
+        all.reason = all.reason.or(outcome.last_failure);
     }
     all.interruption = Interruption::of(interrupted.is_stopped(), all.measured, plan.duration)?;
     if opened == 0 {
-        return Err(Error::no_connection(plan.remote, all.why));
+        return Err(Error::no_connection(plan.remote, all.reason));
     }
     if stalled {
         return Err(Error::Stalled { remote: plan.remote, limit: PREPARING_LIMIT });

@@ -34,7 +34,7 @@ enum Values {
     Each(fn(&Snapshot) -> Option<u64>),
     /// Several values per worker, distinguished by this label.
     By(&'static str, fn(&Snapshot) -> Vec<(&str, u64)>),
-    /// Figures of the service with these names: cumulative counts by upper bound in seconds, and the sum in
+    /// Values of the service with these names: cumulative counts by upper bound in seconds, and the sum in
     /// nanoseconds.
     Histogram(&'static str, &'static str),
     /// Set if the worker answered.
@@ -59,13 +59,13 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Snapshot) -> O
     Metric { name, kind: Kind::Gauge, help, values: Values::Each(value) }
 }
 
-/// Returns the only figure `name` of the service.
-fn figure(snapshot: &Snapshot, name: &str) -> Option<u64> {
+/// Returns the only value `name` of the service.
+fn service_value(snapshot: &Snapshot, name: &str) -> Option<u64> {
     snapshot.service.others.iter().find(|metric| metric.name == name).map(|metric| metric.value)
 }
 
-/// Returns the figures `name` of the service, by part.
-fn figures(snapshot: &Snapshot, name: &str) -> Vec<(&'static str, u64)> {
+/// Returns the values `name` of the service, by part.
+fn service_values(snapshot: &Snapshot, name: &str) -> Vec<(&'static str, u64)> {
     snapshot
         .service
         .others
@@ -123,47 +123,47 @@ const METRICS: &[Metric] = &[
         name: "linerate_kv_commands_total",
         kind: Kind::Counter,
         help: "Commands of Redis clients by type, on the worker that executed them (key-value only).",
-        values: Values::By("type", |snapshot| figures(snapshot, "commands")),
+        values: Values::By("type", |snapshot| service_values(snapshot, "commands")),
     },
     counter("linerate_kv_hits_total", "Lookups of Redis clients that found a key (key-value only).", |snapshot| {
-        figure(snapshot, "hits")
+        service_value(snapshot, "hits")
     }),
     counter("linerate_kv_misses_total", "Lookups of Redis clients that found no key (key-value only).", |snapshot| {
-        figure(snapshot, "misses")
+        service_value(snapshot, "misses")
     }),
     gauge("linerate_kv_keys", "Keys in the shard of the worker, of all clients (key-value only).", |snapshot| {
-        figure(snapshot, "keys")
+        service_value(snapshot, "keys")
     }),
     counter("linerate_kv_expired_keys_total", "Keys removed because they expired (key-value only).", |snapshot| {
-        figure(snapshot, "expired")
+        service_value(snapshot, "expired")
     }),
     counter(
         "linerate_kv_evicted_keys_total",
         "Keys removed because the memory was full (key-value only).",
-        |snapshot| figure(snapshot, "evicted"),
+        |snapshot| service_value(snapshot, "evicted"),
     ),
     Metric {
         name: "linerate_kv_memory_bytes",
         kind: Kind::Gauge,
         help: "Memory in use by the shard of the worker, by class (key-value only). Absent while another \
                worker has borrowed the shard.",
-        values: Values::By("class", |snapshot| figures(snapshot, "memory")),
+        values: Values::By("class", |snapshot| service_values(snapshot, "memory")),
     },
     counter(
         "linerate_kv_evicted_clients_total",
         "Clients disconnected because the memory of all clients exceeded its limit (key-value only).",
-        |snapshot| figure(snapshot, "evicted clients"),
+        |snapshot| service_value(snapshot, "evicted clients"),
     ),
     gauge("linerate_kv_client_memory_bytes", "Memory of the clients of the worker (key-value only).", |snapshot| {
-        figure(snapshot, "client memory")
+        service_value(snapshot, "client memory")
     }),
     counter(
         "linerate_kv_remote_batches_total",
         "Batches of requests sent to the workers of their keys (key-value only).",
-        |snapshot| figure(snapshot, "remote batches"),
+        |snapshot| service_value(snapshot, "remote batches"),
     ),
     counter("linerate_kv_remote_requests_total", "Requests in these batches (key-value only).", |snapshot| {
-        figure(snapshot, "remote requests")
+        service_value(snapshot, "remote requests")
     }),
     Metric {
         name: "linerate_kv_latency_seconds",
@@ -322,9 +322,9 @@ pub fn page(snapshots: &[Option<Snapshot>]) -> String {
                     all(snapshot).into_iter().for_each(|(text, value)| line("", &[worker, (*label, text)], &value));
                 }
                 (Values::Histogram(buckets, sum), Some(snapshot)) => {
-                    let buckets = figures(snapshot, buckets);
+                    let buckets = service_values(snapshot, buckets);
                     buckets.iter().for_each(|(bound, count)| line("_bucket", &[worker, ("le", bound)], count));
-                    if let (Some((_, count)), Some(nanos)) = (buckets.last(), figure(snapshot, sum)) {
+                    if let (Some((_, count)), Some(nanos)) = (buckets.last(), service_value(snapshot, sum)) {
                         line("_sum", &[worker], &(nanos as f64 / 1e9));
                         line("_count", &[worker], count);
                     }

@@ -83,9 +83,9 @@ fn values_match_the_page() {
 #[test]
 fn histogram_has_buckets_sum_and_count() {
     let mut snapshot = snapshot(3);
-    let figure = |name, part, value| ServiceMetric { name, part, value };
+    let metric = |name, part, value| ServiceMetric { name, part, value };
     snapshot.service.others =
-        vec![figure("latency", "1e-06", 2), figure("latency", "+Inf", 5), figure("latency sum", "", 1_500_000_000)];
+        vec![metric("latency", "1e-06", 2), metric("latency", "+Inf", 5), metric("latency sum", "", 1_500_000_000)];
     let page = page(&[Some(snapshot)]);
     let part = "# TYPE linerate_kv_latency_seconds histogram\n\
                 linerate_kv_latency_seconds_bucket{worker=\"0\",le=\"1e-06\"} 2\n\

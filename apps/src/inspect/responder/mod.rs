@@ -64,7 +64,7 @@ fn error_line(error: String) -> Vec<u8> {
     Line::encode(Reply::Error(error))
 }
 
-/// Parses a query line, or returns the reason why it is invalid.
+/// Parses a query line, or returns the reason that it is invalid.
 fn parse_query(line: &[u8]) -> Result<Query, String> {
     /// Version field, common to all versions of the protocol.
     #[derive(Deserialize)]

@@ -25,7 +25,7 @@ const MEGABYTES: u32 = 1536;
 /// Time limit of the comparison.
 const WITHIN: Duration = Duration::from_secs(780);
 /// Additional time, to inspect the machines and write the reports.
-const BESIDE: Duration = Duration::from_secs(120);
+const PREPARATION: Duration = Duration::from_secs(120);
 /// Addresses of the DPDK ports, of the server and the load.
 const PORTS: [&str; 2] = ["10.83.0.11/24", "10.83.0.12/24"];
 
@@ -104,7 +104,7 @@ fn compare(lab: &Lab, guests: &Guests) -> Result<serde_json::Value> {
     command.args(["--server-ip", &format!("{}/24", Pair::SERVER), "--load-ip", &format!("{}/24", Pair::CLIENT)]);
     command.args(["--server-port-ip", PORTS[0], "--load-port-ip", PORTS[1]]);
     command.arg("--out").arg(&lab.out);
-    Program::start("host: linerate compare", &command, &lab.log)?.succeed_within(WITHIN + BESIDE)?;
+    Program::start("host: linerate compare", &command, &lab.log)?.succeed_within(WITHIN + PREPARATION)?;
     // Remote programs have ended with their connections.
     for machine in [&guests.server, &guests.client] {
         machine.run("end of remote programs", "until ! pgrep -x linerate; do sleep 0.05; done")?;

@@ -82,7 +82,7 @@ fn reports_all_variants(lab: &Lab, pair: &Pair) -> Result<()> {
     let report_json = pair.server.run("connections-bench", &script)?.last_json()?;
     let rows = report_json["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_complete = |row: &serde_json::Value| {
-        ["open_us", "echo_us"].iter().all(|figure| row[figure].as_f64() > Some(0.0)) && row["process_kb"].is_number()
+        ["open_us", "echo_us"].iter().all(|field| row[field].as_f64() > Some(0.0)) && row["process_kb"].is_number()
     };
     let counts: Vec<_> = rows.iter().filter_map(|row| row["connections"].as_u64()).collect();
     if counts == [FEW, MORE].repeat(3) && rows.iter().all(is_complete) {

@@ -82,19 +82,19 @@ pub fn run(lab: &Lab, report: &mut Report, pair: &Pair) {
 }
 
 /// Result of a load.
-struct Round {
+struct LoadResult {
     sets: u64,
     summary: String,
 }
 
-fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<Round> {
-    let load = pair.load(lab, service, "")?.succeed_within(crate::program::PATIENCE * 2)?.last_json()?;
+fn mixed(lab: &Lab, pair: &Pair, service: Service) -> Result<LoadResult> {
+    let load = pair.load(lab, service, "")?.succeed_within(crate::program::TIMEOUT * 2)?.last_json()?;
     let (one, sets) = (&load["one_sided"], load["set"]["requests"].as_u64().unwrap_or(0));
     let found = one["found"].as_u64().unwrap_or(0);
     if load["errors"] != 0 || load["misses"] != 0 || sets == 0 || found == 0 {
         return failed(format!("the load reports {load}"));
     }
-    Ok(Round { sets, summary: format!("{sets} SETs, and {}", shown(one)) })
+    Ok(LoadResult { sets, summary: format!("{sets} SETs, and {}", shown(one)) })
 }
 
 /// Measures the server's CPU time for one-sided GETs, as the difference between a longer and a shorter load.

@@ -1,4 +1,4 @@
-//! Interface of a guest that carries the connections of the guest's kernel while `linerate` serves beside them.
+//! Interface of a guest that carries the connections of the guest's kernel while `linerate` serves as well.
 
 use super::Suite;
 use super::af_xdp::{GUEST, INTERFACE, QUEUES, WIRE, boot};
@@ -6,7 +6,7 @@ use super::service::{ALL, ECHO, End};
 use crate::error::{Context, Result, failed};
 use crate::host::Lab;
 use crate::machine::Machine;
-use crate::program::{PATIENCE, Program};
+use crate::program::{Program, TIMEOUT};
 use crate::report::Report;
 use linerate_harness::namespace::Namespace;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ fn run(lab: &Lab, report: &mut Report) {
     let Some((machine, namespace)) = report.case("a guest with an interface of two queues", || boot(lab)) else {
         return;
     };
-    let site = Site { lab, machine: &machine, namespace: &namespace };
+    let site = SharedHost { lab, machine: &machine, namespace: &namespace };
     let manage = || site.manage();
     let Some((kernel, mut stream)) = report.case("the guest's kernel has an address and a connection", manage) else {
         return;
@@ -80,13 +80,13 @@ fn run(lab: &Lab, report: &mut Report) {
 }
 
 /// Guest, and the other end of its wire.
-struct Site<'a> {
+struct SharedHost<'a> {
     lab: &'a Lab,
     machine: &'a Machine,
     namespace: &'a Namespace,
 }
 
-impl Site<'_> {
+impl SharedHost<'_> {
     /// Gives the guest's kernel an address, and connects to it.
     fn manage(&self) -> Result<(Program, TcpStream)> {
         self.machine.run("address", &format!("ip addr add {GUEST}/24 dev {INTERFACE}"))?;
@@ -110,7 +110,7 @@ impl Site<'_> {
     /// Connects from the host.
     fn connect(&self, port: u16) -> Result<TcpStream> {
         let stream = self.namespace.within(|| TcpStream::connect((GUEST, port))).context(format!("port {port}"))?;
-        stream.set_read_timeout(Some(PATIENCE)).context("a time limit")?;
+        stream.set_read_timeout(Some(TIMEOUT)).context("a time limit")?;
         Ok(stream)
     }
 }

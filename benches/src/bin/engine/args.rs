@@ -73,10 +73,6 @@ pub struct Args {
     #[arg(long, conflicts_with = "flows")]
     curve: bool,
 
-    /// Extend the curve to this many connections
-    #[arg(long, value_name = "N", requires = "curve", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    up_to: Option<u32>,
-
     /// Number of rounds; the median is printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
@@ -249,8 +245,7 @@ impl Args {
         if !self.curve {
             return vec![Flows { flows: self.flows as usize, limit: None }];
         }
-        let more = self.up_to.map(|flows| Flows { flows: flows as usize, limit: None });
-        self.engine.curve().into_iter().chain(more).collect()
+        self.engine.curve().into()
     }
 }
 

@@ -25,11 +25,13 @@ fn main() -> ExitCode {
         EngineName::Native => run::<NativeEngine<MemoryPacket>>(&args),
         EngineName::Smoltcp => run::<SmoltcpEngine>(&args),
     };
-    finish("engine", report, args.json, |report| {
-        let excesses = report.excesses();
-        excesses.iter().for_each(|excess| eprintln!("engine: {excess}"));
-        excesses.is_empty()
-    })
+    let excesses = report.as_ref().map(Report::excesses).unwrap_or_default();
+    excesses.iter().for_each(|excess| eprintln!("engine: {excess}"));
+    let printed = report.map(|report| match args.json {
+        true => serde_json::to_string(&report).expect("a report is made of plain values"),
+        false => report.to_string(),
+    });
+    finish("engine", printed, |_| excesses.is_empty())
 }
 
 fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {

@@ -1,12 +1,13 @@
 //! Printed report.
 
 use crate::args::{EchoBy, EngineName, Flows, Mode};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use linerate_benches::client::Agreed;
 use linerate_benches::client::echo::Acks;
 use linerate_benches::client::messages::Segments;
 use linerate_benches::engine::Cost;
 use linerate_benches::engine::idle::Idle;
+use linerate_benches::report::table;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -104,18 +105,16 @@ impl Report {
     }
 
     fn costs(&self) -> Table {
-        let mut table = table();
-        let mut header = vec!["connections".to_owned(), format!("ns per {}", self.operation())];
-        header.extend(["fastest round", "ratio to the first"].map(str::to_owned));
-        header.extend(self.points[0].per_operation.iter().flat_map(|per| &per.0).map(|(name, _)| name.to_string()));
-        table.set_header(header);
+        let mut heads = vec!["#connections".to_owned(), format!("#ns per {}", self.operation())];
+        heads.extend(["#fastest round", "#ratio to the first"].map(str::to_owned));
+        heads.extend(self.points[0].per_operation.iter().flat_map(|per| &per.0).map(|(name, _)| format!("#{name}")));
+        let mut table = table(&heads);
         for Point { flows, cost, ratio, per_operation, .. } in &self.points {
             let mut row = vec![flows.to_string(), format!("{:.0}", cost.ns), format!("{:.0}", cost.best_ns)];
             row.push(format!("{ratio:.2}"));
             row.extend(per_operation.iter().flat_map(|per| &per.0).map(|(_, value)| format!("{value:.1}")));
             table.add_row(row);
         }
-        align(&mut table);
         table
     }
 }
@@ -148,12 +147,10 @@ impl fmt::Display for Report {
         let Some(Idle { connections, first_half, second_half, bytes, packets_held }) = self.idle else {
             return write!(f, "{}", self.costs());
         };
-        let mut table = table();
-        table.set_header(["connections", "bytes each"]);
+        let mut table = table(["#connections", "#bytes each"]);
         table.add_row([format!("0 to {connections}"), format!("{first_half:.0}")]);
         table.add_row([format!("{connections} to {}", 2 * connections), format!("{second_half:.0}")]);
         table.add_row([format!("0 to {}", 2 * connections), format!("{bytes:.0}")]);
-        align(&mut table);
         writeln!(f, "{table}\n")?;
         write!(
             f,
@@ -161,15 +158,4 @@ impl fmt::Display for Report {
              once and silent. Packets held in the pools: {packets_held}."
         )
     }
-}
-
-fn table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN);
-    table
-}
-
-/// Right-aligns numeric columns.
-fn align(table: &mut Table) {
-    table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
 }

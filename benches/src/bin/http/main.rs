@@ -1,4 +1,4 @@
-//! Cost and rate of HTTP/1.1 by hyper on the tasks of a worker, beside hyper without them.
+//! Cost and rate of HTTP/1.1 by hyper, on the tasks of a worker and without them.
 #![forbid(unsafe_code)]
 
 mod hello;
@@ -6,9 +6,11 @@ mod hyper_on_tokio;
 
 use clap::{Parser, Subcommand};
 use hello::Over;
-use linerate_benches::report::finish;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+
+/// Connections of the clients.
+const CONNECTIONS: u32 = 32;
 
 /// Measure hyper on the tasks of a worker
 #[derive(Parser)]
@@ -28,14 +30,6 @@ enum Command {
         /// Number of requests
         #[arg(long, value_name = "N", default_value_t = 100_000)]
         requests: u32,
-
-        /// Number of connections
-        #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1000))]
-        connections: u32,
-
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
     },
 
     /// Run the server of `linerate http serve` on tokio
@@ -48,15 +42,13 @@ enum Command {
 
 fn main() -> ExitCode {
     match Args::parse().command {
-        Command::Hello { over, requests, connections, json } => {
-            finish("http", Ok::<_, hello::Error>(hello::run(over, requests, connections)), json, |_| true)
-        }
-        Command::Tokio { listen } => match hyper_on_tokio::run(listen) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
+        Command::Hello { over, requests } => hello::run(over, requests, CONNECTIONS),
+        Command::Tokio { listen } => {
+            if let Err(error) = hyper_on_tokio::run(listen) {
                 eprintln!("http: {listen}: {error}");
-                ExitCode::FAILURE
+                return ExitCode::FAILURE;
             }
-        },
+        }
     }
+    ExitCode::SUCCESS
 }

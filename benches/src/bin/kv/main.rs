@@ -29,13 +29,13 @@ pub enum Error {
     Process(#[from] linerate_harness::Error),
     /// The service failed.
     #[error(transparent)]
-    BenchError(#[from] BenchError),
+    Bench(#[from] BenchError),
 }
 
 fn main() -> ExitCode {
     match Args::parse() {
-        Args::Store(args) => finish("kv", store::run(&args), args.json, store::Report::is_met),
-        Args::Service(args) => finish("kv", service::run(&args), args.json, |_| true),
-        Args::Workers(args) => finish("kv", workers::run(&args), args.json, |_| true),
+        Args::Store(args) => finish("kv", store::run(&args), store::Report::is_met),
+        Args::Service(args) => finish("kv", service::run(&args), |_| true),
+        Args::Workers(args) => finish("kv", workers::run(&args), |_| true),
     }
 }

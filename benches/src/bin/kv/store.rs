@@ -1,21 +1,20 @@
 //! Memory of a store's keys, and its longest single calls.
 
-use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::client::BenchError;
 use linerate_benches::engine::memory::resident;
 use linerate_benches::priority::raise_priority;
+use linerate_benches::report::table;
 use linerate_benches::requirements::limit::{self, Limit};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kv::store::{Config, Error, Evictable, EvictionPolicy, Expiry, Store};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
 use std::fmt;
 
 /// Bytes of a key and its value.
 const ITEM: f64 = 32.0;
 /// Maximum overhead per item in bytes: without expiry, and with expiry.
-const BESIDE: f64 = 32.0;
-const BESIDE_EXPIRING: f64 = 40.0;
+const OVERHEAD: f64 = 32.0;
+const OVERHEAD_EXPIRING: f64 = 40.0;
 /// Memory of a store in bytes per key.
 const ROOM: usize = 96;
 /// Maximum duration of a call in nanoseconds.
@@ -43,13 +42,8 @@ pub struct Args {
     /// Repetitions of each call; the minimum counts, since a disturbance rarely hits the same call twice
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
 }
 
-#[derive(Serialize)]
 pub struct Report {
     memory: Vec<Memory>,
     calls: Vec<Calls>,
@@ -62,18 +56,18 @@ pub struct Report {
 }
 
 /// Memory of keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Memory {
     keys: usize,
     expire: bool,
     /// Overhead per item in bytes, by the store's counters.
-    beside: f64,
+    overhead: f64,
     /// Overhead per item in bytes, by the growth of the process.
-    resident_beside: f64,
+    resident_overhead: f64,
 }
 
 /// Durations of single calls.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Calls {
     call: &'static str,
     calls: usize,
@@ -109,7 +103,9 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
             report.missing.push(skipped);
             continue;
         }
-        for (expire, expiry, limit) in [(false, Expiry::Never, BESIDE), (true, Expiry::At(1 << 40), BESIDE_EXPIRING)] {
+        for (expire, expiry, limit) in
+            [(false, Expiry::Never, OVERHEAD), (true, Expiry::At(1 << 40), OVERHEAD_EXPIRING)]
+        {
             eprintln!("bytes: {} MB, expire: {expire}", memory >> 20);
             let measured = keys_in(memory, most, expire, expiry)?;
             let call = format!(
@@ -117,7 +113,7 @@ pub fn run(args: &Args) -> Result<Report, crate::Error> {
                 measured.keys,
                 if expire { "" } else { "never " }
             );
-            report.limits.push(Limit::new(call, measured.beside, limit));
+            report.limits.push(Limit::new(call, measured.overhead, limit));
             report.memory.push(measured);
         }
     }
@@ -158,7 +154,7 @@ fn keys_in(memory: usize, most: usize, expire: bool, expiry: Expiry) -> Result<M
     }
     let each = |bytes: usize| bytes as f64 / keys as f64 - ITEM;
     let grown = resident()?.saturating_sub(before) as usize;
-    Ok(Memory { keys, expire, beside: each(store.used()), resident_beside: each(grown) })
+    Ok(Memory { keys, expire, overhead: each(store.used()), resident_overhead: each(grown) })
 }
 
 /// Returns the available memory in bytes, as estimated by the kernel.
@@ -289,33 +285,29 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = |names: &[&str], rows: Vec<Vec<String>>, words: &[usize]| {
-            let mut table = Table::new();
-            table.load_style(presets::ASCII_MARKDOWN);
-            table.set_header(names).add_rows(rows);
-            for column in table.column_iter_mut() {
-                if !words.contains(&column.index) {
-                    column.set_cell_alignment(CellAlignment::Right);
-                }
-            }
-            table
-        };
         if !self.memory.is_empty() {
-            let row = |Memory { keys, expire, beside, resident_beside }: &Memory| {
+            let mut table = table(["#keys", "expire", "#bytes beside key and value", "#in resident memory"]);
+            for Memory { keys, expire, overhead, resident_overhead } in &self.memory {
                 let expire = if *expire { "yes" } else { "no" };
-                vec![keys.to_string(), expire.to_owned(), format!("{beside:.1}"), format!("{resident_beside:.1}")]
-            };
-            let names = ["keys", "expire", "bytes beside key and value", "in resident memory"];
-            writeln!(f, "{}\n", table(&names, self.memory.iter().map(row).collect(), &[1]))?;
+                table.add_row([
+                    &keys.to_string(),
+                    expire,
+                    &format!("{overhead:.1}"),
+                    &format!("{resident_overhead:.1}"),
+                ]);
+            }
+            writeln!(f, "{table}\n")?;
         }
         if let Some(backing) = &self.backing {
             let micros = |ns: &u32| format!("{:.1}", f64::from(*ns) / 1e3);
-            let row = |Calls { call, calls, p50_ns, p999_ns, worst_ns, over }: &Calls| {
-                let call = (*call).to_owned();
-                vec![call, calls.to_string(), micros(p50_ns), micros(p999_ns), micros(worst_ns), over.to_string()]
-            };
-            let names = ["single calls", "how many", "median µs", "99.9 % µs", "longest µs", "over 100 µs"];
-            writeln!(f, "{}", table(&names, self.calls.iter().map(row).collect(), &[0]))?;
+            let times = ["#median µs", "#99.9 % µs", "#longest µs", "#over 100 µs"];
+            let mut table = table(["single calls", "#how many"].into_iter().chain(times));
+            for Calls { call, calls, p50_ns, p999_ns, worst_ns, over } in &self.calls {
+                let times = [p50_ns, p999_ns, worst_ns].map(micros);
+                let row = [(*call).to_owned(), calls.to_string()].into_iter().chain(times).chain([over.to_string()]);
+                table.add_row(row);
+            }
+            writeln!(f, "{table}")?;
             writeln!(f, "in {backing}; the processor's time, each call's least of {} rounds\n", self.rounds)?;
         }
         for missing in &self.missing {
@@ -343,7 +335,7 @@ mod tests {
     #[test]
     fn store_is_filled_to_the_last_key() {
         let memory = keys_in(4 << 20, usize::MAX, false, Expiry::Never).unwrap();
-        assert!((10_000..131_072).contains(&memory.keys) && memory.beside > 0.0, "{memory:?}");
+        assert!((10_000..131_072).contains(&memory.keys) && memory.overhead > 0.0, "{memory:?}");
         assert_eq!(keys_in(4 << 20, 1000, true, Expiry::At(1 << 40)).unwrap().keys, 1000);
     }
 

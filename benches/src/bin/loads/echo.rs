@@ -1,8 +1,8 @@
 //! Echo over virtio-user and over kernel sockets, and loads over virtio-user relative to each other.
 
-use crate::pair::{FIGURES, Network, P50, P99, P999, Pair, RATE};
+use crate::pair::{Network, P50, P99, P999, Pair, RATE, VALUES};
 use crate::testpmd;
-use linerate_benches::rounds::{Bound, Job, Plan, Required, Round, Row};
+use linerate_benches::rounds::{Bound, Job, Plan, Required, RoundRows, Row};
 use linerate_harness::Error;
 
 /// Networks of the comparison with the kernel: name, network, and options of both ends.
@@ -39,7 +39,7 @@ pub fn side_by_side(pair: &Pair) -> Plan<'_> {
             jobs.push(Job::new(format!("{name}, connections: {connections}"), move |_| {
                 let load = format!("{options} --size 64 --connections {connections}");
                 let loaded = pair.run(network, "echo", options, &load)?;
-                Ok(vec![Row::new(&[name, connections], &loaded.figures())])
+                Ok(vec![Row::new(&[name, connections], &loaded.values())])
             }));
         }
     }
@@ -48,8 +48,8 @@ pub fn side_by_side(pair: &Pair) -> Plan<'_> {
     for (name, engine, rate, sleeping, spinning) in
         [(NATIVE, "native", 15.0, 10.0, 3.0), (SMOLTCP, "smoltcp", 5.0, 5.0, 2.0)]
     {
-        let many = |round: &Round, name| round.figure(&[name, "64"], RATE);
-        let kernel = move |round: &Round| Some(many(round, SLEEPING)?.max(many(round, SPINNING)?));
+        let many = |round: &RoundRows, name| round.value(&[name, "64"], RATE);
+        let kernel = move |round: &RoundRows| Some(many(round, SLEEPING)?.max(many(round, SPINNING)?));
         required.push(Required::new(
             format!("{engine}: requests/s of 64 connections, to the faster kernel baseline's"),
             Bound::AtLeast(rate),
@@ -59,7 +59,7 @@ pub fn side_by_side(pair: &Pair) -> Plan<'_> {
             required.push(Required::new(
                 format!("{engine}: RTT p50 of one connection: the {which} baseline's, to this"),
                 Bound::AtLeast(least),
-                move |round| Some(round.figure(&[baseline, "1"], P50)? / round.figure(&[name, "1"], P50)?),
+                move |round| Some(round.value(&[baseline, "1"], P50)? / round.value(&[name, "1"], P50)?),
             ));
         }
     }
@@ -67,11 +67,11 @@ pub fn side_by_side(pair: &Pair) -> Plan<'_> {
         required.push(Required::new(
             "native: requests/s of 64 connections, to testpmd's bounces/s",
             Bound::AtLeast(1.0 / 3.0),
-            |round| Some(round.figure(&[NATIVE, "64"], RATE)? / round.figure(&[TESTPMD, ""], RATE)?),
+            |round| Some(round.value(&[NATIVE, "64"], RATE)? / round.value(&[TESTPMD, ""], RATE)?),
         ));
     }
     let legend = "64-byte echoes, one request in flight on each connection".to_owned();
-    Plan { heads: &["network", "connections"], figures: FIGURES, jobs, required, legend }
+    Plan { heads: &["network", "connections"], values: VALUES, jobs, required, legend }
 }
 
 /// Loads of [`links`]: name, network, service, and options of the server and of the load.
@@ -106,11 +106,11 @@ const KB_64: &str = "messages of 64 KB, 16 connections, 4 in flight";
 pub fn links(pair: &Pair) -> Plan<'_> {
     let mut jobs: Vec<Job> = bounces(pair, &[TESTPMD]).into_iter().collect();
     jobs.extend(LOADS.map(|(name, network, service, serve, load)| {
-        Job::new(name, move |_| Ok(vec![Row::new(&[name], &pair.run(network, service, serve, load)?.figures())]))
+        Job::new(name, move |_| Ok(vec![Row::new(&[name], &pair.run(network, service, serve, load)?.values())]))
     }));
     jobs.push(Job::new(HALF, |_| half_rate(pair)));
-    let ratio = |of: &'static str, to: &'static str, figure| {
-        move |round: &Round| Some(round.figure(&[of], figure)? / round.figure(&[to], figure)?)
+    let ratio = |of: &'static str, to: &'static str, value| {
+        move |round: &RoundRows| Some(round.value(&[of], value)? / round.value(&[to], value)?)
     };
     let rate = |of: &'static str, to: &'static str, least| {
         Required::new(format!("requests/s: {of}, to {to}"), Bound::AtLeast(least), ratio(of, to, RATE))
@@ -118,8 +118,8 @@ pub fn links(pair: &Pair) -> Plan<'_> {
     let time = |of: &'static str, to: &'static str, most| {
         Required::new(format!("RTT p50: {of}, to {to}"), Bound::AtMost(most), ratio(of, to, P50))
     };
-    let tail = |of: &'static str, percentile, figure, most| {
-        let ratio = move |round: &Round| Some(round.figure(&[of], figure)? / round.figure(&[of], P50)?);
+    let tail = |of: &'static str, percentile, value, most| {
+        let ratio = move |round: &RoundRows| Some(round.value(&[of], value)? / round.value(&[of], P50)?);
         Required::new(format!("RTT {percentile} to p50: {of}"), Bound::AtMost(most), ratio)
     };
     let mut required = vec![
@@ -135,19 +135,19 @@ pub fn links(pair: &Pair) -> Plan<'_> {
         rate("UDP, 64 in flight", MANY, 1.3),
         rate("key-value service, 90 % GETs of 64 bytes", MANY, 0.9),
         Required::new("bytes/s: messages of 64 KB, to those of 16 KB", Bound::AtLeast(1.0), |round| {
-            Some(4.0 * round.figure(&[KB_64], RATE)? / round.figure(&[KB_16], RATE)?)
+            Some(4.0 * round.value(&[KB_64], RATE)? / round.value(&[KB_16], RATE)?)
         }),
     ];
     if testpmd::is_installed() {
         required.push(rate(MANY, TESTPMD, 0.5));
     }
     let legend = "echoes of 64 bytes over virtio-user with one in flight on each connection, unless stated otherwise";
-    Plan { heads: &["load"], figures: FIGURES, jobs, required, legend: legend.to_owned() }
+    Plan { heads: &["load"], values: VALUES, jobs, required, legend: legend.to_owned() }
 }
 
 /// Measures round trips at half of the rate of 64 connections.
 fn half_rate(pair: &Pair) -> Result<Vec<Row>, Error> {
     let run = |more: &str| pair.run(Network::Virtio, "echo", "", &format!("--connections 64 {more}"));
-    let half = run("")?.figures()[RATE] / 2.0;
-    Ok(vec![Row::new(&[HALF], &run(&format!("--rate {half:.0}"))?.figures())])
+    let half = run("")?.values()[RATE] / 2.0;
+    Ok(vec![Row::new(&[HALF], &run(&format!("--rate {half:.0}"))?.values())])
 }

@@ -1,11 +1,11 @@
 //! Key-value servers under load: `linerate kv` over virtio-user and on a kernel interface, redis-server and memcached.
 
-use crate::pair::{FIGURES, Network, Pair, RATE};
-use linerate_benches::rounds::{Bound, Job, Plan, Required, Round, Row};
+use crate::pair::{Network, Pair, RATE, VALUES};
+use linerate_benches::rounds::{Bound, Job, Plan, Required, RoundRows, Row};
 use linerate_harness::Error;
 use linerate_harness::address::{unused_address, wait_until_listening};
 use linerate_harness::namespace::Host;
-use linerate_harness::process::{PATIENCE, Process, pinned};
+use linerate_harness::process::{Process, TIMEOUT, pinned};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ const PORT: u16 = 6379;
 const VALUE: u64 = 64;
 const GETS: f64 = 0.9;
 /// Memory of a linerate server per key in addition to its value, and in total. The ports need the remaining hugepages.
-const BESIDE: u64 = 96;
+const OVERHEAD: u64 = 96;
 const MEMORY: u64 = 96 << 20;
 /// Requests per pipeline slot in the trial of redis-benchmark, which determines the number of requests to measure.
 const TRIAL: u64 = 20_000;
@@ -43,7 +43,7 @@ pub fn plan(pair: &Pair, keys: u64) -> Plan<'_> {
     let mut jobs = vec![
         Job::new(ECHO, move |_| {
             let loaded = pair.run(Network::Virtio, "echo", "", "--size 64 --connections 64")?;
-            Ok(vec![Row::new(&[ECHO, "echoes", "1"], &loaded.figures())])
+            Ok(vec![Row::new(&[ECHO, "echoes", "1"], &loaded.values())])
         }),
         Job::new(VIRTIO, move |_| bench.virtio()),
     ];
@@ -71,7 +71,7 @@ pub fn plan(pair: &Pair, keys: u64) -> Plan<'_> {
     add(OVER_VETH, &[redis, tools, ("ethtool", "ethtool")], |bench| bench.on_a_host(OVER_VETH));
     Plan {
         heads: &["server and client", "requests", "depth"],
-        figures: FIGURES,
+        values: VALUES,
         jobs,
         required: required(),
         legend: format!(
@@ -82,10 +82,10 @@ pub fn plan(pair: &Pair, keys: u64) -> Plan<'_> {
 }
 
 fn required<'a>() -> Vec<Required<'a>> {
-    let rate = |round: &Round, names: [&str; 3]| round.figure(&names, RATE);
-    let of_echo = move |round: &Round| Some(rate(round, [VIRTIO, MIX, "1"])? / rate(round, [ECHO, "echoes", "1"])?);
+    let rate = |round: &RoundRows, names: [&str; 3]| round.value(&names, RATE);
+    let of_echo = move |round: &RoundRows| Some(rate(round, [VIRTIO, MIX, "1"])? / rate(round, [ECHO, "echoes", "1"])?);
     let memcached =
-        move |round: &Round| Some(rate(round, [VIRTIO, MIX, "1"])? / rate(round, [MEMCACHED_BY_LOAD, MIX, "1"])?);
+        move |round: &RoundRows| Some(rate(round, [VIRTIO, MIX, "1"])? / rate(round, [MEMCACHED_BY_LOAD, MIX, "1"])?);
     let mut required = vec![
         Required::new("requests/s over virtio, to echo's", Bound::AtLeast(0.75), of_echo),
         Required::new("requests/s over virtio at depth 1, to memcached's", Bound::AtLeast(10.0), memcached),
@@ -101,7 +101,7 @@ fn required<'a>() -> Vec<Required<'a>> {
             },
         ));
         for requests in ["GET", "SET"] {
-            let ratio = move |round: &Round| {
+            let ratio = move |round: &RoundRows| {
                 Some(rate(round, [AF_XDP, requests, depth])? / rate(round, [OVER_VETH, requests, depth])?)
             };
             let name = format!("{AF_XDP} -P {depth}, {requests}, to redis-server's over veth");
@@ -126,7 +126,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Returns the options of `linerate kv serve`.
     fn serve(&self) -> String {
-        format!("--memory {}", self.keys * (VALUE + BESIDE) + MEMORY)
+        format!("--memory {}", self.keys * (VALUE + OVERHEAD) + MEMORY)
     }
 
     /// Returns the options of `linerate kv load` at this depth, which first sets all keys.
@@ -138,7 +138,7 @@ impl Bench<'_> {
     fn virtio(&self) -> Result<Vec<Row>, Error> {
         let of = |depth| {
             let loaded = self.pair.run(Network::Virtio, "kv", &self.serve(), &self.mix(depth))?;
-            Ok(Row::new(&[VIRTIO, MIX, depth], &loaded.figures()))
+            Ok(Row::new(&[VIRTIO, MIX, depth], &loaded.values()))
         };
         ["1", "16"].into_iter().map(of).collect()
     }
@@ -148,7 +148,7 @@ impl Bench<'_> {
         let _server = self.redis(pinned(self.pair.cores.server, REDIS), at)?;
         let of = |depth, more| {
             let loaded = self.pair.load(&format!("kv load --via kernel --connect {at} {}{more}", self.mix(depth)))?;
-            Ok(Row::new(&[BY_LOAD, MIX, depth], &loaded.figures()))
+            Ok(Row::new(&[BY_LOAD, MIX, depth], &loaded.values()))
         };
         [("1", ""), ("16", " --no-fill")].into_iter().map(|(depth, more)| of(depth, more)).collect()
     }
@@ -159,7 +159,7 @@ impl Bench<'_> {
         command.arg(self.pair.scratch.path());
         command.args(["--bind", &at.ip().to_string(), "--port", &at.port().to_string()]);
         let mut process = Process::start(command)?;
-        process.read_until(PATIENCE, |line| line.contains("Ready to accept connections"))?;
+        process.read_until(TIMEOUT, |line| line.contains("Ready to accept connections"))?;
         Ok(process)
     }
 
@@ -173,7 +173,7 @@ impl Bench<'_> {
         let _server = Process::start(command)?;
         wait_until_listening(at, MEMCACHED)?;
         let load = format!("kv load --via kernel --protocol memcached --connect {at} {}", self.mix("1"));
-        Ok(vec![Row::new(&[MEMCACHED_BY_LOAD, MIX, "1"], &self.pair.load(&load)?.figures())])
+        Ok(vec![Row::new(&[MEMCACHED_BY_LOAD, MIX, "1"], &self.pair.load(&load)?.values())])
     }
 
     /// Measures a server at the far end of a veth pair with redis-benchmark at the near end.
@@ -207,8 +207,8 @@ impl Bench<'_> {
             // It takes a number of requests instead of a duration.
             let trial = self.benchmark(client, at, depth, "get", TRIAL * depth)?;
             let requests = trial.first().map_or(0.0, |(_, [rate, ..])| rate * self.pair.duration.as_secs_f64());
-            for (requests, figures) in self.benchmark(client, at, depth, "set,get", (requests as u64).max(TRIAL))? {
-                rows.push(Row::new(&[name, &requests, &depth.to_string()], &figures));
+            for (requests, values) in self.benchmark(client, at, depth, "set,get", (requests as u64).max(TRIAL))? {
+                rows.push(Row::new(&[name, &requests, &depth.to_string()], &values));
             }
         }
         Ok(rows)
@@ -237,7 +237,7 @@ impl Bench<'_> {
     }
 }
 
-/// Parses the lines of the CSV table of redis-benchmark by its header: kinds of requests with the figures of a load.
+/// Parses the lines of the CSV table of redis-benchmark by its header: kinds of requests with the values of a load.
 fn parse(printed: &str) -> Option<Vec<(String, [f64; 4])>> {
     let words = |line: &str| line.split(',').map(|word| word.trim_matches('"').to_owned()).collect::<Vec<_>>();
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("\"test\"")).map(words);
@@ -245,8 +245,8 @@ fn parse(printed: &str) -> Option<Vec<(String, [f64; 4])>> {
     let row = |words: Vec<String>| {
         let number = |name: &str| words.get(names.iter().position(|other| other == name)?)?.parse::<f64>().ok();
         let microseconds = |name| Some(number(name)? * 1e3);
-        let figures = [number("rps")?, microseconds("p50_latency_ms")?, microseconds("p99_latency_ms")?, f64::NAN];
-        Some((words.first()?.clone(), figures))
+        let values = [number("rps")?, microseconds("p50_latency_ms")?, microseconds("p99_latency_ms")?, f64::NAN];
+        Some((words.first()?.clone(), values))
     };
     lines.map(row).collect()
 }

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Measure servers of linerate and others with loads, in rounds, and compare them
 ///
 /// The server has one core and the load another. A measurement during which the cores moved is repeated. Needs 1200
-/// hugepages; linerate and http must be beside this program.
+/// hugepages; linerate and http must be in the directory of this program.
 #[derive(Parser)]
 struct Args {
     #[arg(value_enum)]
@@ -46,7 +46,7 @@ enum Table {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    finish("loads", measure(&args), args.rounds.json, Report::is_met)
+    finish("loads", measure(&args), Report::is_met)
 }
 
 fn measure(args: &Args) -> Result<Report, Error> {

@@ -4,16 +4,16 @@ use linerate_benches::distance::Cores;
 use linerate_benches::linerate;
 use linerate_harness::Error;
 use linerate_harness::address::unused_address;
-use linerate_harness::process::{Ended, PATIENCE, Process};
+use linerate_harness::process::{Ended, Process, TIMEOUT};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Heads of the figures of a load, and their decimals.
-pub const FIGURES: &[(&str, usize)] = &[("requests/s", 0), ("RTT p50 µs", 1), ("p99 µs", 1), ("p99.9 µs", 1)];
-/// Positions of figures of a load.
+/// Heads of the values of a load, and their decimals.
+pub const VALUES: &[(&str, usize)] = &[("requests/s", 0), ("RTT p50 µs", 1), ("p99 µs", 1), ("p99.9 µs", 1)];
+/// Positions of values of a load.
 pub const RATE: usize = 0;
 pub const P50: usize = 1;
 pub const P99: usize = 2;
@@ -55,8 +55,8 @@ struct Rtt {
 }
 
 impl Loaded {
-    /// Returns the figures in the order of [`FIGURES`].
-    pub fn figures(&self) -> [f64; 4] {
+    /// Returns the values in the order of [`VALUES`].
+    pub fn values(&self) -> [f64; 4] {
         [self.rate, self.rtt_us.p50, self.rtt_us.p99, self.rtt_us.p999]
     }
 }
@@ -122,7 +122,7 @@ impl Pair {
         let words = format!("{words} --warm-up 300ms --json --duration {time}ms");
         let load = Process::start(self.command(linerate, &words, self.cores.load))?;
         let command = load.command().to_owned();
-        let Ended { status, stdout, stderr } = load.end(self.duration + 6 * PATIENCE)?;
+        let Ended { status, stdout, stderr } = load.end(self.duration + 6 * TIMEOUT)?;
         let most = if words.contains("--udp") { MAX_LOSS } else { 0.0 };
         let loaded = serde_json::from_str::<Loaded>(&stdout).ok();
         let is_complete = |one: &Loaded| (one.errors + one.misses) as f64 <= one.rate * one.seconds * most;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Maximum time until its port is open and its first report is printed, and per later report, which is due each second.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PER_REPORT: Duration = Duration::from_secs(3);
 /// Initial reports to skip, while the link comes up and the rings fill.
 const WARM_UP: usize = 2;
@@ -30,9 +30,9 @@ pub fn bounces(scratch: &Path, server_core: usize, load_core: usize, duration: D
     let virtio = format!("net_virtio_user0,path={},queues=1,queue_size=512", socket.display());
     let seconds = duration.as_secs().max(1) as usize;
     let wanted = WARM_UP + seconds;
-    let reporting = PATIENCE + PER_REPORT * wanted as u32;
+    let reporting = TIMEOUT + PER_REPORT * wanted as u32;
     // Start of both processes.
-    let limit = PATIENCE + reporting;
+    let limit = TIMEOUT + reporting;
     let start = |mode, device: &str, core, other| {
         let mut command = testpmd(mode, device, core, other, limit);
         // EAL leaves files in this directory.
@@ -41,7 +41,7 @@ pub fn bounces(scratch: &Path, server_core: usize, load_core: usize, duration: D
     };
     let mut bouncing = start("macswap", &vhost, server_core, load_core)?;
     // Its first report shows that the port is open and served.
-    bouncing.read_until(PATIENCE, |line| Reports::default().read(line))?;
+    bouncing.read_until(TIMEOUT, |line| Reports::default().read(line))?;
     let mut sending = start("flowgen", &virtio, load_core, server_core)?;
     let mut reports = Reports::default();
     let all = |line: &str| reports.read(line) && reports.received.len() == wanted;

@@ -2,7 +2,6 @@
 
 use linerate_benches::distance::median;
 use linerate_stack::{Tuple, owner, toeplitz};
-use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Numbers of workers, and of connections.
@@ -12,7 +11,6 @@ const CONNECTIONS: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const SETS: u64 = 9;
 
 /// Largest share of one worker at a number of connections.
-#[derive(Serialize)]
 pub struct Row {
     pub connections: usize,
     /// Median connections of the busiest worker, to the mean, for each of [`WORKERS`].

@@ -1,25 +1,23 @@
-//! Independence of workers: cost of an echo beside a worker on another core, and distribution of connections.
+//! Independence of workers: cost of an echo during work on another core, and distribution of connections.
 #![forbid(unsafe_code)]
 
 mod distribution;
 mod neighbor;
 
 use clap::Parser;
-use comfy_table::{CellAlignment, Table, presets};
 use linerate_benches::distance::median;
 use linerate_benches::priority::raise_priority;
-use linerate_benches::report::finish;
+use linerate_benches::report::{finish, table};
 use linerate_benches::transfer;
 use linerate_harness::{Error, interrupt};
-use neighbor::{Neighbor, ScalingError, Setting, beside, failed, run_as_neighbor};
-use serde::Serialize;
+use neighbor::{FLOWS, Neighbor, SIZE, ScalingError, Setting, failed, run_as_neighbor, time_next_to};
 use std::fmt;
 use std::process::ExitCode;
 
-/// Maximum ratio of the cost beside a worker of the same process to the cost beside one of another process.
+/// Maximum ratio of the cost next to a worker of the same process to the cost next to one of another process.
 const LIMIT: f64 = 1.1;
 
-/// Measure the cost of an echo beside a worker on another core, and the distribution of connections over workers
+/// Measure the cost of an echo next to a worker on another core, and the distribution of connections over workers
 ///
 /// Workers of different processes share no memory. If a worker of the same process is no worse a neighbor, an echo
 /// writes to no cache line that another worker uses. In the last row it does: the worker counts its echoes in a line
@@ -33,28 +31,21 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-
     /// Run as the neighbor in another process
     #[arg(long, hide = true)]
     neighbor: bool,
 }
 
-#[derive(Serialize)]
 struct Report {
     rounds: u32,
-    setting: Setting,
     /// Median transfer time of a cache line between the cores in nanoseconds.
     transfer_ns: f64,
     rows: Vec<Row>,
-    /// Median ratio of the cost beside a worker of the same process to that beside one of another process.
+    /// Median ratio of the cost next to a worker of the same process to that next to one of another process.
     sharing: f64,
     distribution: Vec<distribution::Row>,
 }
 
-#[derive(Serialize)]
 struct Row {
     neighbor: Neighbor,
     /// Median nanoseconds of an echo.
@@ -74,7 +65,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    finish("scaling", measure(&args), args.json, |report| report.sharing <= LIMIT)
+    finish("scaling", measure(&args), |report| report.sharing <= LIMIT)
 }
 
 fn measure(args: &Args) -> Result<Report, ScalingError> {
@@ -92,11 +83,11 @@ fn measure(args: &Args) -> Result<Report, ScalingError> {
             if interrupt::is_interrupted() {
                 return Err(Error::Interrupted.into());
             }
-            *cost = beside(neighbor, &setting)?;
+            *cost = time_next_to(neighbor, &setting)?;
         }
         rounds.push(costs);
     }
-    let median_of = |figure: &dyn Fn(&[f64; 4]) -> f64| median(rounds.iter().map(figure)).unwrap_or(f64::NAN);
+    let median_of = |value: &dyn Fn(&[f64; 4]) -> f64| median(rounds.iter().map(value)).unwrap_or(f64::NAN);
     let row = |(index, neighbor): (usize, Neighbor)| Row {
         neighbor,
         ns: median_of(&|costs| costs[index]),
@@ -104,7 +95,6 @@ fn measure(args: &Args) -> Result<Report, ScalingError> {
     };
     Ok(Report {
         rounds: args.rounds,
-        setting,
         transfer_ns: median(distances.into_iter()).unwrap_or(f64::NAN),
         rows: Neighbor::ALL.into_iter().enumerate().map(row).collect(),
         sharing: median_of(&|costs| costs[2] / costs[1]),
@@ -114,38 +104,25 @@ fn measure(args: &Args) -> Result<Report, ScalingError> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = table(["work on the other core", "ns per echo", "ratio to none"].map(str::to_owned));
+        let mut costs = table(["work on the other core", "#ns per echo", "#ratio to none"]);
         for Row { neighbor, ns, ratio } in &self.rows {
-            table.add_row([neighbor.name().to_owned(), format!("{ns:.0}"), format!("{ratio:.2}")]);
+            costs.add_row([neighbor.name().to_owned(), format!("{ns:.0}"), format!("{ratio:.2}")]);
         }
-        align(&mut table);
-        let Report { rounds, setting: Setting { flows, size, .. }, transfer_ns, sharing, .. } = self;
-        writeln!(f, "{table}\n")?;
+        let Report { rounds, transfer_ns, sharing, .. } = self;
+        writeln!(f, "{costs}\n")?;
         writeln!(
             f,
-            "{flows} connections of a worker, {size} bytes, medians of {rounds} rounds; a cache line is transferred \
+            "{FLOWS} connections of a worker, {SIZE} bytes, medians of {rounds} rounds; a cache line is transferred \
              between the cores in {transfer_ns:.0} ns. Same process to another process: {sharing:.2} (at most \
              {LIMIT})\n"
         )?;
-        let workers = distribution::WORKERS.iter().map(|workers| format!("{workers} workers"));
-        let mut table = self::table(std::iter::once("connections".to_owned()).chain(workers));
+        let workers = distribution::WORKERS.iter().map(|workers| format!("#{workers} workers"));
+        let mut table = table(std::iter::once("connections".to_owned()).chain(workers));
         for distribution::Row { connections, busiest } in &self.distribution {
             let busiest = busiest.iter().map(|ratio| format!("{ratio:.2}"));
             table.add_row(std::iter::once(connections.to_string()).chain(busiest));
         }
-        align(&mut table);
         writeln!(f, "{table}\n")?;
         write!(f, "Connections of the busiest worker, to the mean, for clients with random addresses and ports")
     }
-}
-
-fn table(header: impl IntoIterator<Item = String>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
-    table
-}
-
-/// Right-aligns all columns but the first.
-fn align(table: &mut Table) {
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
 }

@@ -1,4 +1,4 @@
-//! Cost of an echo beside other work on a second core.
+//! Cost of an echo next to other work on a second core.
 
 use linerate_benches::client::BenchError;
 use linerate_benches::client::echo::Acks;
@@ -10,7 +10,6 @@ use linerate_harness::process::Process;
 use linerate_load::services;
 use linerate_service::{ConnId, Origin, Service, Transport, WorkerCtx};
 use linerate_stack::NativeEngine;
-use serde::Serialize;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -24,21 +23,16 @@ const PART: usize = 1000;
 /// Time after which a neighbor in another process ends by itself.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-/// Work and cores of a measurement.
-#[derive(Debug, Clone, Copy, clap::Args, Serialize)]
+/// Open connections of each worker.
+pub const FLOWS: usize = 1000;
+/// Size of a request in bytes.
+pub const SIZE: usize = 64;
+/// Echoes of a round.
+const ECHOES: usize = 1_000_000;
+
+/// Cores of a measurement.
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Setting {
-    /// Open connections of each worker
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub flows: u32,
-
-    /// Size of a request in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1448))]
-    pub size: u32,
-
-    /// Echoes of a round
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..))]
-    echoes: u32,
-
     /// Core of the measured worker
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     pub core: usize,
@@ -56,9 +50,8 @@ impl Setting {
     }
 }
 
-/// Work beside the measured worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// Work next to the measured worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbor {
     None,
     OtherProcess,
@@ -95,24 +88,23 @@ pub fn failed(error: io::Error) -> ScalingError {
     Error::Start { program: "scaling".to_owned(), error }.into()
 }
 
-/// Returns the nanoseconds of an echo beside `neighbor`.
-pub fn beside(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError> {
+/// Returns the nanoseconds of an echo next to `neighbor`.
+pub fn time_next_to(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError> {
     match neighbor {
-        Neighbor::None => Ok(time(&mut worker::<Forward>(setting)?, setting)?),
+        Neighbor::None => Ok(time(&mut worker::<Forward>()?)?),
         Neighbor::OtherProcess => {
             let own = std::env::current_exe().map_err(failed)?;
             let mut command = Command::new(own);
             command.arg("--neighbor").args(["--neighbor-core", &setting.neighbor_core.to_string()]);
-            command.args(["--flows", &setting.flows.to_string(), "--size", &setting.size.to_string()]);
-            let mut other = Process::dependent(&command)?.with_patience(LIFETIME);
+            let mut other = Process::dependent(&command)?.with_timeout(LIFETIME);
             other.wait_for_line("ready")?;
-            Ok(time(&mut worker::<Forward>(setting)?, setting)?)
+            Ok(time(&mut worker::<Forward>()?)?)
         }
-        Neighbor::SameProcess => beside_thread::<Forward, _>(setting, || {
-            let mut worker = worker::<Forward>(setting)?;
+        Neighbor::SameProcess => time_next_to_thread::<Forward, _>(setting, || {
+            let mut worker = worker::<Forward>()?;
             Ok(move || worker.run(PART).map(drop))
         }),
-        Neighbor::Writer => beside_thread::<Count, _>(setting, || {
+        Neighbor::Writer => time_next_to_thread::<Count, _>(setting, || {
             Ok(|| {
                 (0..PART).for_each(|_| _ = LINE.0[1].fetch_add(1, Ordering::Relaxed));
                 Ok(())
@@ -121,8 +113,8 @@ pub fn beside(neighbor: Neighbor, setting: &Setting) -> Result<f64, ScalingError
     }
 }
 
-/// Returns the nanoseconds of an echo beside a thread of this process that repeats the work returned by `prepare`.
-fn beside_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
+/// Returns the nanoseconds of an echo next to a thread of this process that repeats the work returned by `prepare`.
+fn time_next_to_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
     setting: &Setting,
     prepare: impl FnOnce() -> Result<W, BenchError> + Send,
 ) -> Result<f64, ScalingError> {
@@ -140,7 +132,7 @@ fn beside_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
         while !is_ready.load(Ordering::Acquire) {
             thread::yield_now();
         }
-        let cost = worker::<S>(setting).and_then(|mut worker| time(&mut worker, setting));
+        let cost = worker::<S>().and_then(|mut worker| time(&mut worker));
         is_over.store(true, Ordering::Release);
         neighbor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok(cost?)
@@ -149,7 +141,7 @@ fn beside_thread<S: EchoService, W: FnMut() -> Result<(), BenchError>>(
 
 pub fn run_as_neighbor(setting: &Setting) -> Result<(), ScalingError> {
     transfer::pin(setting.neighbor_core).map_err(failed)?;
-    let mut worker = worker::<Forward>(setting)?;
+    let mut worker = worker::<Forward>()?;
     println!("ready");
     let start = Instant::now();
     while start.elapsed() < LIFETIME {
@@ -160,14 +152,13 @@ pub fn run_as_neighbor(setting: &Setting) -> Result<(), ScalingError> {
 
 type Worker<S> = Echo<NativeEngine<MemoryPacket>, S>;
 
-fn worker<S: EchoService>(setting: &Setting) -> Result<Worker<S>, BenchError> {
-    Echo::new(setting.flows as usize, setting.size as usize, Acks::WithRequest, PairOptions::default())
+fn worker<S: EchoService>() -> Result<Worker<S>, BenchError> {
+    Echo::new(FLOWS, SIZE, Acks::WithRequest, PairOptions::default())
 }
 
 /// Returns the nanoseconds of an echo.
-fn time<S: EchoService>(worker: &mut Worker<S>, setting: &Setting) -> Result<f64, BenchError> {
-    let echoes = setting.echoes as usize;
-    Ok(worker.run(echoes)?.as_nanos() as f64 / echoes as f64)
+fn time<S: EchoService>(worker: &mut Worker<S>) -> Result<f64, BenchError> {
+    Ok(worker.run(ECHOES)?.as_nanos() as f64 / ECHOES as f64)
 }
 
 /// Echo service that counts its requests in [`LINE`].

@@ -9,7 +9,7 @@ use crate::results::{App, Point, Sweep, SweepPoint, Swept};
 
 /// A plot of panels and its caption.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Figure {
+pub struct Plot {
     /// Title; empty if a heading states it.
     pub title: String,
     pub panels: Vec<Panel>,
@@ -40,15 +40,15 @@ fn bars<'v, 'a: 'v>(
         let tail = p99.map_or(String::new(), |p99| format!(", p99 {}", three(p99)));
         Some(Bar { text: format!("{}{tail}", three(p50.median)), value: p50.median, tail: p99, ..Bar::default() })
     };
-    let of = |figure: &dyn Fn(&Seen) -> Option<Bar>| {
+    let all = |measured: &dyn Fn(&Seen) -> Option<Bar>| {
         let bar = |seen: &&Seen| {
             let missing = if seen.measured().is_some() { "not measured here" } else { "did not run" };
-            let bar = figure(seen).unwrap_or_else(|| Bar { text: missing.to_owned(), ..Bar::default() });
+            let bar = measured(seen).unwrap_or_else(|| Bar { text: missing.to_owned(), ..Bar::default() });
             Bar { name: seen.name.clone(), is_baseline: seen.is_kernel(), ..bar }
         };
         groups.iter().map(|(group, rows)| (group.clone(), rows.iter().map(bar).collect())).collect()
     };
-    [of(&rate), of(&trip)]
+    [all(&rate), all(&trip)]
 }
 
 /// Returns panels of rates and of round trips.
@@ -60,7 +60,7 @@ fn panels([rates, trips]: [Vec<(String, Vec<Bar>)>; 2], rates_at: String, trips_
 
 /// Returns the plot of the verdict: the rows of [`verdict::shown`], with their rates at the heaviest setting and their
 /// round trips at the lightest.
-pub fn headline(view: &View) -> Option<Figure> {
+pub fn headline(view: &View) -> Option<Plot> {
     let apps = view.apps();
     let groups: Vec<_> = apps.iter().map(|&app| (app.title().to_owned(), verdict::shown(view, app))).collect();
     let point = |seen: &Seen, heaviest: bool| {
@@ -76,17 +76,17 @@ pub fn headline(view: &View) -> Option<Figure> {
     let rest = if all.len() > 2 { " The details include the other settings." } else { "" };
     let shown = groups.iter().flat_map(|(_, rows)| rows).filter_map(|seen| seen.at(point(seen, true)?));
     let caption = format!("{best}{rest} {}", spread_of(view, shown));
-    (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption: with_machine(view, &caption) })
+    (!panels.is_empty()).then(|| Plot { title: String::new(), panels, caption: with_machine(view, &caption) })
 }
 
 /// Returns the plot of an application's rows at a fixed setting; `None` if no request was answered.
-pub fn fixed(view: &View, app: App, point: Point) -> Option<Figure> {
-    let groups = [(String::new(), view.of(app).collect::<Vec<_>>())];
+pub fn fixed(view: &View, app: App, point: Point) -> Option<Plot> {
+    let groups = [(String::new(), view.rows_of(app).collect::<Vec<_>>())];
     let at = |_: &Seen| Some(point);
     let panels = panels(bars(&groups, at, at), names::point(point), names::point(point));
-    let text = spread_of(view, view.of(app).filter_map(|seen| seen.at(point)));
+    let text = spread_of(view, view.rows_of(app).filter_map(|seen| seen.at(point)));
     let caption = with_machine(view, &format!("{}. {text}", app.title()));
-    (!panels.is_empty()).then(|| Figure { title: String::new(), panels, caption })
+    (!panels.is_empty()).then(|| Plot { title: String::new(), panels, caption })
 }
 
 /// Describes sizes, spreads and marks.
@@ -103,15 +103,15 @@ fn spread_of<'s>(view: &View, stats: impl Iterator<Item = &'s PointStats> + Clon
 }
 
 /// Plots of an application's sweeps.
-pub fn sweeps(view: &View, app: App) -> Vec<Figure> {
+pub fn sweeps(view: &View, app: App) -> Vec<Plot> {
     Swept::ALL.into_iter().filter_map(|of| sweep(view, app, of)).collect()
 }
 
 /// Accessor of a value of a sweep.
 type Value = fn(&SweepPoint) -> Option<f64>;
 
-fn sweep(view: &View, app: App, of: Swept) -> Option<Figure> {
-    let rows: Vec<(&Seen, &Sweep)> = view.of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
+fn sweep(view: &View, app: App, of: Swept) -> Option<Plot> {
+    let rows: Vec<(&Seen, &Sweep)> = view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
     let p50: Value = |point| Some(point.rtt_us?.p50);
     let p99: Value = |point| Some(point.rtt_us?.p99);
     let is_rate = of == Swept::OfferedRate;
@@ -131,7 +131,7 @@ fn sweep(view: &View, app: App, of: Swept) -> Option<Figure> {
     }
     let panels: Vec<Panel> = panels.iter().filter_map(Lines::draw).collect();
     let caption = caption(view, app, of, &rows);
-    (!panels.is_empty()).then(|| Figure { title: of.title().to_owned(), panels, caption })
+    (!panels.is_empty()).then(|| Plot { title: of.title().to_owned(), panels, caption })
 }
 
 fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value, scale: f64, view: &View) -> Lines {

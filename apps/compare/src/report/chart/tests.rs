@@ -4,9 +4,9 @@ use super::*;
 use crate::plot::escape;
 use crate::report::fixture::{DEEP, MANY, ONE, measured, only, results};
 
-/// Returns the panels of a figure.
-fn svg(figure: &Figure) -> String {
-    figure.panels.iter().map(Panel::element).collect()
+/// Returns the panels of a plot.
+fn svg(plot: &Plot) -> String {
+    plot.panels.iter().map(Panel::element).collect()
 }
 
 #[test]
@@ -14,13 +14,13 @@ fn bars_name_every_row_and_both_units() {
     let results = results();
     let view = View::new(&results);
     for point in [ONE, MANY, DEEP] {
-        let figure = fixed(&view, App::Echo, point).unwrap();
-        let svg = svg(&figure);
-        for seen in view.of(App::Echo) {
+        let plot = fixed(&view, App::Echo, point).unwrap();
+        let svg = svg(&plot);
+        for seen in view.rows_of(App::Echo) {
             assert!(svg.contains(&escape(&seen.name)), "{} is missing", seen.name);
         }
         assert!(svg.contains(">Requests/s") && svg.contains(">Round trip, µs"));
-        assert!(svg.contains("did not run") && figure.caption.contains("64 bytes"));
+        assert!(svg.contains("did not run") && plot.caption.contains("64 bytes"));
         assert_eq!(crate::plot::unclosed(&svg), [""; 0]);
     }
 }
@@ -29,12 +29,12 @@ fn bars_name_every_row_and_both_units() {
 fn each_sweep_is_a_plot_with_units_and_labels_of_all_rows() {
     let results = results();
     let view = View::new(&results);
-    let figures = sweeps(&view, App::Echo);
-    assert_eq!(figures.len(), Swept::ALL.len());
-    for (figure, of) in figures.iter().zip(Swept::ALL) {
-        let svg = svg(figure);
+    let plots = sweeps(&view, App::Echo);
+    assert_eq!(plots.len(), Swept::ALL.len());
+    for (plot, of) in plots.iter().zip(Swept::ALL) {
+        let svg = svg(plot);
         assert!(svg.contains(&escape(of.axis())) && svg.contains(&escape(of.rate().0)), "{of:?}");
-        for seen in view.of(App::Echo).filter(|seen| seen.sweep(of).is_some()) {
+        for seen in view.rows_of(App::Echo).filter(|seen| seen.sweep(of).is_some()) {
             assert!(svg.contains(&format!("{}</title>", escape(&seen.name))), "{of:?}: {} is missing", seen.name);
         }
         for label in [">native memif<", ">native split<", ">smoltcp<", ">spinning loopback<", ">sleeping veth<"] {
@@ -42,11 +42,11 @@ fn each_sweep_is_a_plot_with_units_and_labels_of_all_rows() {
         }
         assert_eq!(crate::plot::unclosed(&svg), [""; 0]);
     }
-    assert!(svg(&figures[0]).contains("round trip, µs") && figures[0].caption.contains("A ring marks"));
+    assert!(svg(&plots[0]).contains("round trip, µs") && plots[0].caption.contains("A ring marks"));
 }
 
 #[test]
-fn zero_and_non_finite_figures_are_not_drawn() {
+fn zero_and_non_finite_values_are_not_drawn() {
     let mut results = only(|row| row.id.contains("native"));
     let first = measured(&mut results.rows[0]);
     first.fixed[0].rounds.iter_mut().for_each(|round| round.requests = 0);
@@ -55,8 +55,8 @@ fn zero_and_non_finite_figures_are_not_drawn() {
     let view = View::new(&results);
     let points = [ONE, MANY, DEEP];
     let fixed = points.into_iter().filter_map(|point| fixed(&view, App::Echo, point));
-    for figure in fixed.chain(sweeps(&view, App::Echo)) {
-        let svg = svg(&figure);
-        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", figure.title);
+    for plot in fixed.chain(sweeps(&view, App::Echo)) {
+        let svg = svg(&plot);
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{}", plot.title);
     }
 }

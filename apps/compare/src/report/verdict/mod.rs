@@ -1,11 +1,12 @@
 //! Verdict of a comparison: at most four sentences, a plot and a table, the same in every format.
 
-use super::chart::{self, Figure};
-use super::doc::{Cell, Table};
+use super::chart::{self, Plot};
+use super::format::{Cell, Table};
 use super::names::{self, list, si, three};
-use super::stats::{PointStats, Spread};
+use super::ranking::{Quantity, Ranked};
+use super::stats::PointStats;
 use super::view::{Seen, View, distinct};
-use super::words::{self, Finding, NO_DIFFERENCE, Weight, best};
+use super::words::{Finding, NO_DIFFERENCE, Weight};
 use crate::results::{App, Design, Point};
 use std::cmp::Ordering;
 
@@ -15,20 +16,20 @@ pub struct Verdict {
     /// Sentences on a busy machine, throughput, latency and reliability. A sentence without data is absent.
     pub sentences: Vec<String>,
     /// Plot of the rows returned by [`shown`], for formats with plots.
-    pub figure: Option<Figure>,
-    /// Figures of the same rows, for formats without plots.
+    pub plot: Option<Plot>,
+    /// Values of the same rows, for formats without plots.
     pub table: Table,
 }
 
 /// Returns the verdict on `view` with the caveats of `findings`.
 pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
-    let mut sentences = match view.rows.iter().any(|seen| seen.measured().is_some()) {
-        true => vec![throughput(view), latency(view)].into_iter().flatten().collect(),
-        false => vec!["Nothing was measured, so there is no verdict.".to_owned()],
-    };
+    let mut sentences: Vec<String> = disturbed(view).into_iter().collect();
+    match view.measured().next() {
+        Some(_) => sentences.extend(Quantity::ALL.into_iter().filter_map(|quantity| comparison(view, quantity))),
+        None => sentences.push("Nothing was measured, so there is no verdict.".to_owned()),
+    }
     sentences.push(reliability(view, findings));
-    sentences.splice(0..0, disturbed(view));
-    Verdict { sentences, figure: chart::headline(view), table: table(view) }
+    Verdict { sentences, plot: chart::headline(view), table: table(view) }
 }
 
 /// Returns the rows of an application that represent the kinds of transports: of each kind the row with the highest
@@ -41,15 +42,12 @@ pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
         |design| *design == Design::KernelSpinning,
         |design| *design == Design::KernelSleeping,
     ];
-    let points = view.points(app);
-    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return Vec::new() };
     let mut shown: Vec<&Seen> = Vec::new();
     for is_kind in KINDS {
-        let rows = || view.ran(app).filter(move |seen| is_kind(&seen.row.design));
-        let rates: Vec<_> = rows().filter_map(|seen| Some((seen, seen.rate(most)?))).collect();
-        let trips: Vec<_> = rows().filter_map(|seen| Some((seen, seen.p50(least)?))).collect();
-        for (rows, better) in [(rates, Ordering::Greater), (trips, Ordering::Less)] {
-            if let Some((seen, _)) = best(&rows, better).0.first()
+        for quantity in Quantity::ALL {
+            let Some(point) = quantity.setting(view, app) else { continue };
+            let mut ranked = quantity.rank(view.ran(app).filter(|seen| is_kind(&seen.row.design)), point);
+            if let Some((seen, _)) = ranked.next()
                 && !shown.iter().any(|other| other.name == seen.name)
             {
                 shown.push(seen);
@@ -57,20 +55,6 @@ pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
         }
     }
     shown
-}
-
-/// Returns the best shown row that bypasses the kernel, and the best shown row of kernel sockets.
-fn sides<'v, 'a>(
-    view: &'v View<'a>,
-    app: App,
-    better: Ordering,
-    of: impl Fn(&Seen) -> Option<Spread>,
-) -> [Option<words::Figure<'v, 'a>>; 2] {
-    [false, true].map(|is_kernel| {
-        let rows = shown(view, app).into_iter().filter(|seen| seen.is_kernel() == is_kernel);
-        let rows: Vec<_> = rows.filter_map(|seen| Some((seen, of(seen)?))).collect();
-        best(&rows, better).0.first().copied()
-    })
 }
 
 /// Joins clauses of applications to a sentence. A setting precedes the clauses that it applies to.
@@ -94,7 +78,7 @@ struct Rows(Vec<String>);
 
 impl Rows {
     /// Returns a function that appends the name of a row, unless the preceding clause had the same rows.
-    fn naming(&mut self, sides: &[Option<words::Figure>; 2]) -> impl Fn(&Seen) -> String + use<> {
+    fn naming(&mut self, sides: &[Option<Ranked>; 2]) -> impl Fn(&Seen) -> String + use<> {
         let names: Vec<String> = sides.iter().flatten().map(|(seen, _)| seen.name.clone()).collect();
         let is_same = names == self.0;
         self.0 = names;
@@ -107,67 +91,65 @@ pub fn disturbed(view: &View) -> Option<String> {
     let most = view.rows.iter().flat_map(|seen| &seen.points).filter(|(_, stats)| stats.is_disturbed());
     let most = most.filter_map(|(_, stats)| Some(stats.others?.median)).max_by(f64::total_cmp)?;
     let rows = view.rows.iter().filter(|seen| seen.is_disturbed()).count();
-    let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
+    let ran = view.measured().count();
     Some(format!(
         "The machine was busy: other programs or virtual machines had up to {most:.0} % of the time of the cores in \
          {rows} of {ran} rows (marked busy machine), whose figures and ratios do not hold for an idle machine."
     ))
 }
 
-fn throughput(view: &View) -> Option<String> {
+/// Compares the best shown row that bypasses the kernel with the best shown row of kernel sockets.
+fn comparison(view: &View, quantity: Quantity) -> Option<String> {
     let (mut clauses, mut rows) = (Vec::new(), Rows::default());
     for app in view.apps() {
-        let Some(&most) = view.points(app).last() else { continue };
-        let sides = sides(view, app, Ordering::Greater, |seen| seen.rate(most));
+        let Some(point) = quantity.setting(view, app) else { continue };
+        let sides = [false, true].map(|is_kernel| {
+            let rows = shown(view, app).into_iter().filter(|seen| seen.is_kernel() == is_kernel);
+            quantity.rank(rows, point).next()
+        });
         let over = rows.naming(&sides);
-        let figure = |(seen, rate): &words::Figure| format!("{} requests/s{}", si(rate.median), over(seen));
-        let sentence = match sides {
+        let value = |(seen, value): &Ranked| match quantity {
+            Quantity::Rate => format!("{} requests/s{}", si(value.median), over(seen)),
+            Quantity::RoundTrip => {
+                let p99 = seen.at(point).and_then(|stats| stats.rtt[2]);
+                let p99 = p99.map_or(String::new(), |p99| format!(" (p99 {})", three(p99.median)));
+                format!("{} µs{p99}{}", three(value.median), over(seen))
+            }
+        };
+        let sentence = match &sides {
             [None, None] => continue,
-            [Some(only), None] | [None, Some(only)] => figure(&only),
-            [Some(own), Some(base)] => match (own.1.against(&base.1), own.1.times(&base.1)) {
-                (Some(_), Some((ratio, ..))) => {
-                    format!("{}, {} times the {}{}", figure(&own), three(ratio), si(base.1.median), over(base.0))
+            [Some(only), None] | [None, Some(only)] => value(only),
+            [Some(own), Some(base)] => {
+                let (verdict, ratio, inverse) =
+                    (quantity.compare(&own.1, &base.1), own.1.times(&base.1), base.1.times(&own.1));
+                match (quantity, verdict, ratio, inverse) {
+                    (Quantity::Rate, Some(_), Some((ratio, ..)), _) => {
+                        let base = format!("{}{}", si(base.1.median), over(base.0));
+                        format!("{}, {} times the {base}", value(own), three(ratio))
+                    }
+                    (Quantity::RoundTrip, Some(Ordering::Greater), _, Some((shorter, ..))) => {
+                        format!("{}, {} times shorter than {}", value(own), three(shorter), value(base))
+                    }
+                    (Quantity::RoundTrip, Some(_), Some((longer, ..)), _) => {
+                        format!("{}, {} times as long as {}", value(own), three(longer), value(base))
+                    }
+                    _ => format!("{} and {}, {NO_DIFFERENCE}", value(own), value(base)),
                 }
-                _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
-            },
+            }
         };
-        clauses.push((most, format!("{} reached {sentence}", app.name())));
-    }
-    sentence(clauses)
-}
-
-fn latency(view: &View) -> Option<String> {
-    let (mut clauses, mut rows) = (Vec::new(), Rows::default());
-    for app in view.apps() {
-        let Some(&least) = view.points(app).first() else { continue };
-        let sides = sides(view, app, Ordering::Less, |seen| seen.p50(least));
-        let over = rows.naming(&sides);
-        let figure = |(seen, p50): &words::Figure| {
-            let p99 = seen.at(least).and_then(|stats| stats.rtt[2]);
-            let p99 = p99.map_or(String::new(), |p99| format!(" (p99 {})", three(p99.median)));
-            format!("{} µs{p99}{}", three(p50.median), over(seen))
+        let name = app.name();
+        let clause = match quantity {
+            Quantity::Rate => format!("{name} reached {sentence}"),
+            Quantity::RoundTrip if clauses.is_empty() => format!("the median round trip of {name} was {sentence}"),
+            Quantity::RoundTrip => format!("that of {name} was {sentence}"),
         };
-        let sentence = match sides {
-            [None, None] => continue,
-            [Some(only), None] | [None, Some(only)] => figure(&only),
-            [Some(own), Some(base)] => match (own.1.against(&base.1), base.1.times(&own.1), own.1.times(&base.1)) {
-                (Some(Ordering::Less), Some((shorter, ..)), _) => {
-                    format!("{}, {} times shorter than {}", figure(&own), three(shorter), figure(&base))
-                }
-                (Some(_), _, Some((longer, ..))) => {
-                    format!("{}, {} times as long as {}", figure(&own), three(longer), figure(&base))
-                }
-                _ => format!("{} and {}, {NO_DIFFERENCE}", figure(&own), figure(&base)),
-            },
-        };
-        let subject = if clauses.is_empty() { "the median round trip of " } else { "that of " };
-        clauses.push((least, format!("{subject}{} was {sentence}", app.name())));
+        clauses.push((point, clause));
     }
     sentence(clauses)
 }
 
 fn reliability(view: &View, findings: &[Finding]) -> String {
-    let ran = |is_kernel| view.rows.iter().any(|seen| seen.measured().is_some() && seen.is_kernel() == is_kernel);
+    let ran = |is_kernel| view.measured().any(|seen| seen.is_kernel() == is_kernel);
     let basis = match (ran(false), ran(true), view.rounds().unwrap_or_default()) {
         (false, false, _) => "No row ran".to_owned(),
         (false, true, _) => "No transport that bypasses the kernel ran, so its benefit is unknown".to_owned(),
@@ -194,7 +176,7 @@ fn table(view: &View) -> Table {
         let name = app.short();
         heads.extend([format!("#{name} requests/s"), "#p50 µs".to_owned(), "#p99 µs".to_owned()]);
     }
-    let mut table = Table::new("", &heads.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = Table::new("", &heads);
     let shown: Vec<(App, Vec<&Seen>)> = apps.iter().map(|&app| (app, self::shown(view, app))).collect();
     for name in distinct(shown.iter().flat_map(|(_, rows)| rows.iter().map(|seen| &seen.name))) {
         let mut cells: Vec<Cell> = vec![name.as_str().into()];

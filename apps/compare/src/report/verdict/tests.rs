@@ -6,9 +6,9 @@ use crate::report::fixture::{measured, not_run, only, results, row};
 use crate::report::{headline, html, markdown, terminal};
 use crate::results::{LinkKind, Results, Row, Threading};
 
-fn of(results: &Results) -> Verdict {
+fn verdict_on(results: &Results) -> Verdict {
     let view = View::new(results);
-    verdict(&view, &words::findings(&view))
+    verdict(&view, &crate::report::words::findings(&view))
 }
 
 fn with(rows: &[(Design, f64, f64)]) -> Results {
@@ -20,7 +20,7 @@ fn with(rows: &[(Design, f64, f64)]) -> Results {
 
 #[test]
 fn sentences_are_on_throughput_latency_and_reliability() {
-    let Verdict { sentences, table, .. } = of(&results());
+    let Verdict { sentences, table, .. } = verdict_on(&results());
     let [rates, trips, caveats] = &sentences[..] else { panic!("{sentences:?}") };
     assert!(rates.starts_with("On 64 connections with 16 requests in flight on each, echo reached 5."), "{rates}");
     assert!(
@@ -45,16 +45,16 @@ fn sentences_are_on_throughput_latency_and_reliability() {
 #[test]
 fn ratios_need_separate_ranges() {
     let equal = with(&[(Design::Native, 1000.0, 10.0), (Design::KernelSpinning, 1001.0, 10.01)]);
-    for sentence in &of(&equal).sentences[..2] {
+    for sentence in &verdict_on(&equal).sentences[..2] {
         assert!(sentence.contains(NO_DIFFERENCE) && !sentence.contains("times"), "{sentence}");
     }
-    let worse = of(&with(&[(Design::Native, 9000.0, 90.0), (Design::KernelSpinning, 900.0, 9.0)])).sentences;
+    let worse = verdict_on(&with(&[(Design::Native, 9000.0, 90.0), (Design::KernelSpinning, 900.0, 9.0)])).sentences;
     assert!(worse[0].contains(", 0.1") && worse[1].contains("times as long as"), "{worse:?}");
 }
 
 #[test]
 fn missing_sides_and_rounds_are_stated() {
-    let last = |results: &Results| of(results).sentences.pop().unwrap();
+    let last = |results: &Results| verdict_on(results).sentences.pop().unwrap();
     assert!(last(&with(&[(Design::Native, 900.0, 9.0)])).starts_with("No row of kernel sockets ran"));
     assert!(last(&with(&[(Design::KernelSleeping, 900.0, 9.0)])).starts_with("No transport that bypasses"));
     let mut alone = with(&[(Design::Native, 900.0, 9.0), (Design::KernelSpinning, 9000.0, 90.0)]);
@@ -69,9 +69,9 @@ fn missing_sides_and_rounds_are_stated() {
         let expected = if kept == 3 { "Figures are medians of 3 rounds" } else { "With fewer than three rounds" };
         assert!(last(&alone).starts_with(expected), "{}", last(&alone));
     }
-    let none = of(&with(&[]));
+    let none = verdict_on(&with(&[]));
     assert_eq!(none.sentences.len(), 2);
-    assert_eq!((none.figure, none.table.rows.len()), (None, 0));
+    assert_eq!((none.plot, none.table.rows.len()), (None, 0));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn busy_machine_is_stated_first_and_its_rows_are_marked() {
     for (at, others) in [0.3, 0.01, 0.4, 0.2, 0.01].into_iter().enumerate() {
         measured(&mut results.rows[2]).fixed[1].rounds[at].others = Some(others);
     }
-    let first = of(&results).sentences.remove(0);
+    let first = verdict_on(&results).sentences.remove(0);
     assert!(first.starts_with("The machine was busy: ") && first.contains("up to 20 % of the time"), "{first}");
     let ran = results.rows.len() - View::new(&results).not_run().count();
     assert!(first.contains(&format!("in 1 of {ran} rows")), "{first}");
@@ -107,7 +107,7 @@ fn rows_of_a_machine_without_rdma_are_details() {
         rows.push(Row { id: format!("echo/rdma/{mode}"), ..row });
     }
     let mut results = Results { rows, ..results() };
-    let last = of(&results).sentences.pop().unwrap();
+    let last = verdict_on(&results).sentences.pop().unwrap();
     assert!(last.ends_with("no caveat applies."), "{last}");
     assert!(!terminal(&results).contains("install a kernel"));
     let page = html(&results);
@@ -115,7 +115,7 @@ fn rows_of_a_machine_without_rdma_are_details() {
     assert!(page.contains("All 2 rows ran.") && page.contains("2 further rows need an RDMA device"));
     // A device that was selected and does not work is a caveat.
     results.rows[2].id = "echo/rdma:mlx5_0/send".to_owned();
-    let last = of(&results).sentences.pop().unwrap();
+    let last = verdict_on(&results).sentences.pop().unwrap();
     assert!(last.contains("missing rows") && terminal(&results).contains("install a kernel"), "{last}");
 }
 
@@ -135,7 +135,7 @@ fn fastest_and_shortest_row_of_each_kind_are_shown() {
 #[test]
 fn verdict_is_first_in_pages_and_last_on_terminals() {
     let results = results();
-    let sentences = of(&results).sentences;
+    let sentences = verdict_on(&results).sentences;
     let page = html(&results);
     let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is missing"));
     let order = ["<h1", &plot::escape(&sentences[0]), &plot::escape(&sentences[2]), "<svg", "Caveats that", "<details"];

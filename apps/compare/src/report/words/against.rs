@@ -1,62 +1,52 @@
 //! Comparisons of groups of rows.
 
-use super::{NO_DIFFERENCE, best, names, times};
+use super::{NO_DIFFERENCE, micros, names, times};
 use crate::report::names as called;
+use crate::report::ranking::{Quantity, indistinct};
 use crate::report::stats::{Spread, UNKNOWN};
 use crate::report::view::{Seen, View};
 use crate::results::{App, Design, Point, Swept, Threading};
 use std::cmp::Ordering;
 
-/// Returns the best kernel row of one mode at a setting.
-fn baseline<'v, 'a>(
-    view: &'v View<'a>,
-    app: App,
-    design: &Design,
-    better: Ordering,
-    of: impl Fn(&Seen) -> Option<Spread>,
-) -> Option<(&'v Seen<'a>, Spread)> {
-    let rows: Vec<_> =
-        view.ran(app).filter(|seen| seen.row.design == *design).filter_map(|seen| Some((seen, of(seen)?))).collect();
-    best(&rows, better).0.first().copied()
+/// Returns the rows of the native engine with inline service.
+fn natives<'v, 'a>(view: &'v View<'a>, app: App) -> impl Iterator<Item = &'v Seen<'a>> {
+    view.ran(app).filter(|seen| seen.is_inline(&Design::Native))
 }
 
 /// Compares the native engine with inline service to kernel sockets.
 pub fn kernel(view: &View, app: App) -> Vec<String> {
-    let mut sentences = Vec::new();
-    let points = view.points(app);
-    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return sentences };
-    let natives: Vec<_> = view
-        .ran(app)
-        .filter(|seen| seen.is_inline(&Design::Native))
-        .filter_map(|seen| Some((seen, seen.rate(most)?)))
-        .collect();
+    let [Some(most), Some(least)] = Quantity::ALL.map(|quantity| quantity.setting(view, app)) else {
+        return Vec::new();
+    };
     // Only the fastest link is compared here: the tables include all links.
-    let Some((native, _)) = best(&natives, Ordering::Greater).0.first().copied() else {
+    let Some((native, _)) = Quantity::Rate.rank(natives(view, app), most).next() else {
         return vec!["There is no row of the native engine with its service inline to compare.".to_owned()];
     };
-    let (mut rates, mut trips, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
-    for mode in [Design::KernelSleeping, Design::KernelSpinning] {
-        if let Some(own) = native.rate(most)
-            && let Some((kernel, other)) = baseline(view, app, &mode, Ordering::Greater, |seen| seen.rate(most))
-        {
+    let mut kinds = Vec::new();
+    let [rates, trips] = [(Quantity::Rate, most), (Quantity::RoundTrip, least)].map(|(quantity, point)| {
+        let mut clauses = Vec::new();
+        for mode in [Design::KernelSleeping, Design::KernelSpinning] {
+            let rows = view.ran(app).filter(|seen| seen.row.design == mode);
+            let (Some(own), Some((kernel, other))) = (quantity.value(native, point), quantity.rank(rows, point).next())
+            else {
+                continue;
+            };
             kinds.push(kernel.row.link.kind);
-            rates.push(match (own.against(&other), own.times(&other)) {
-                (Some(_), Some(more)) => format!("{} the requests/s of {}", times(more), kernel.name),
-                _ => format!("{NO_DIFFERENCE} from {}", kernel.name),
-            });
-        }
-        if let Some(own) = native.p50(least)
-            && let Some((kernel, other)) = baseline(view, app, &mode, Ordering::Less, |seen| seen.p50(least))
-        {
-            trips.push(match (own.against(&other), other.times(&own), own.times(&other)) {
-                (Some(Ordering::Less), Some(shorter), _) => {
-                    format!("{} shorter than over {}", times(shorter), kernel.name)
+            let name = &kernel.name;
+            let (verdict, ratio, inverse) = (quantity.compare(&own, &other), own.times(&other), other.times(&own));
+            clauses.push(match (quantity, verdict, ratio, inverse) {
+                (Quantity::Rate, Some(_), Some(more), _) => format!("{} the requests/s of {name}", times(more)),
+                (Quantity::RoundTrip, Some(Ordering::Greater), _, Some(shorter)) => {
+                    format!("{} shorter than over {name}", times(shorter))
                 }
-                (Some(_), _, Some(longer)) => format!("{} as long as over {}", times(longer), kernel.name),
-                _ => format!("with {NO_DIFFERENCE} from {}", kernel.name),
+                (Quantity::RoundTrip, Some(_), Some(longer), _) => format!("{} as long as over {name}", times(longer)),
+                (Quantity::Rate, ..) => format!("{NO_DIFFERENCE} from {name}"),
+                (Quantity::RoundTrip, ..) => format!("with {NO_DIFFERENCE} from {name}"),
             });
         }
-    }
+        clauses
+    });
+    let mut sentences = Vec::new();
     if !rates.is_empty() {
         sentences.push(format!("On {}, {} had {}.", called::point(most), native.name, called::list(&rates)));
     }
@@ -154,55 +144,30 @@ fn overtakes(inline: &Seen, split: &Seen) -> Option<String> {
 /// Compares verbs to the native engine.
 pub fn verbs(view: &View, app: App) -> Vec<String> {
     let mut sentences = Vec::new();
-    let points = view.points(app);
-    let (Some(&least), Some(&most)) = (points.first(), points.last()) else { return sentences };
-    let verbs: Vec<_> = view.ran(app).filter(|seen| matches!(seen.row.design, Design::Verbs(_))).collect();
-    let of = |of: &dyn Fn(&Seen) -> Option<Spread>| {
-        verbs.iter().filter_map(|seen| Some((*seen, of(seen)?))).collect::<Vec<_>>()
-    };
-    let native = |of: &dyn Fn(&Seen) -> Option<Spread>, better| {
-        let rows: Vec<_> = view
-            .ran(app)
-            .filter(|seen| seen.is_inline(&Design::Native))
-            .filter_map(|seen| Some((seen, of(seen)?)))
-            .collect();
-        best(&rows, better).0.first().copied()
-    };
-    let by_rate = |seen: &Seen| seen.rate(most);
-    let (equal, _) = best(&of(&by_rate), Ordering::Greater);
-    if let Some((_, rate)) = equal.first() {
+    let verbs = || view.ran(app).filter(|seen| matches!(seen.row.design, Design::Verbs(_)));
+    for quantity in Quantity::ALL {
+        let Some(point) = quantity.setting(view, app) else { continue };
+        let (equal, _) = indistinct(quantity.rank(verbs(), point));
+        let Some((_, value)) = equal.first() else { continue };
         let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
-        let to = native(&by_rate, Ordering::Greater).map_or(String::new(), |(native, own)| {
-            match (rate.against(&own), rate.times(&own)) {
-                (Some(_), Some(part)) => format!(", {} the requests/s of {}", times(part), native.name),
+        let (had, value_text, unit) = match quantity {
+            Quantity::Rate => ("the most requests/s", called::si(value.median), "requests/s"),
+            Quantity::RoundTrip => ("the shortest median round trip", micros(value.median), "round trip"),
+        };
+        let to = quantity.rank(natives(view, app), point).next().map(|(native, own)| {
+            match (value.against(&own), value.times(&own)) {
+                (Some(_), Some(part)) => format!(", {} the {unit} of {}", times(part), native.name),
                 _ => format!(", {NO_DIFFERENCE} from {}", native.name),
             }
         });
         sentences.push(format!(
-            "On {}, {} had the most requests/s of the verbs rows{among}: {}{to}.",
-            called::point(most),
+            "On {}, {} had {had} of the verbs rows{among}: {value_text}{}.",
+            called::point(point),
             names(&equal),
-            called::si(rate.median)
+            to.unwrap_or_default()
         ));
     }
-    let by_trip = |seen: &Seen| seen.p50(least);
-    let (equal, _) = best(&of(&by_trip), Ordering::Less);
-    if let Some((_, p50)) = equal.first() {
-        let among = if equal.len() > 1 { format!(" (between them, {NO_DIFFERENCE})") } else { String::new() };
-        let to = native(&by_trip, Ordering::Less).map_or(String::new(), |(native, own)| {
-            match (p50.against(&own), p50.times(&own)) {
-                (Some(_), Some(part)) => format!(", {} the round trip of {}", times(part), native.name),
-                _ => format!(", {NO_DIFFERENCE} from {}", native.name),
-            }
-        });
-        sentences.push(format!(
-            "On {}, {} had the shortest median round trip of the verbs rows{among}: {}{to}.",
-            called::point(least),
-            names(&equal),
-            super::micros(p50.median)
-        ));
-    }
-    if let Some(by) = verbs.iter().find_map(|seen| seen.row.link.emulated_by.as_ref()) {
+    if let Some(by) = verbs().find_map(|seen| seen.row.link.emulated_by.as_ref()) {
         sentences
             .push(format!("The device is emulated in software by {by}: the row does not represent RDMA hardware."));
     }

@@ -1,4 +1,4 @@
-//! Caveats for reading the figures.
+//! Caveats for reading the results.
 
 use super::Weight::{self, Caveat, Remark};
 use crate::report::names::{self, list, three};
@@ -10,7 +10,7 @@ use crate::results::Design;
 pub fn run(view: &View) -> (Weight, Vec<String>) {
     let results = view.results;
     let mut sentences = Vec::new();
-    let ran = view.rows.iter().filter(|seen| seen.measured().is_some()).count();
+    let ran = view.measured().count();
     let without_rdma = view.rows.iter().filter(|seen| seen.lacks_rdma()).count();
     let all = view.rows.len() - without_rdma;
     if !results.finished {
@@ -47,8 +47,7 @@ pub fn run(view: &View) -> (Weight, Vec<String>) {
 /// Caveats of emulated devices.
 pub fn emulated(view: &View) -> (Weight, Vec<String>) {
     let mut sentences = vec!["Emulated devices do not represent hardware.".to_owned()];
-    let rows: Vec<_> =
-        view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.emulated_by.is_some()).collect();
+    let rows: Vec<_> = view.measured().filter(|seen| seen.row.link.emulated_by.is_some()).collect();
     for by in distinct(rows.iter().filter_map(|seen| seen.row.link.emulated_by.as_ref())) {
         let names: Vec<_> = rows
             .iter()
@@ -60,7 +59,7 @@ pub fn emulated(view: &View) -> (Weight, Vec<String>) {
     if rows.is_empty() {
         sentences.push("No measured row used an emulated device.".to_owned());
     }
-    let verbs = view.rows.iter().any(|seen| matches!(seen.row.design, Design::Verbs(_)) && seen.measured().is_some());
+    let verbs = view.measured().any(|seen| matches!(seen.row.design, Design::Verbs(_)));
     if !verbs {
         sentences.push("No verbs row ran, so the comparison does not cover RDMA.".to_owned());
     }
@@ -69,7 +68,7 @@ pub fn emulated(view: &View) -> (Weight, Vec<String>) {
 
 /// Kinds of links of the rows.
 pub fn links(view: &View) -> (Weight, Vec<String>) {
-    let kinds = distinct(view.rows.iter().filter(|seen| seen.measured().is_some()).map(|seen| seen.row.link.kind));
+    let kinds = distinct(view.measured().map(|seen| seen.row.link.kind));
     let (mut sentences, mut weight) = (Vec::new(), Remark);
     if kinds.len() > 1 {
         weight = Caveat;
@@ -80,9 +79,9 @@ pub fn links(view: &View) -> (Weight, Vec<String>) {
         );
     }
     for kind in kinds {
-        let names = view.rows.iter().filter(|seen| seen.measured().is_some() && seen.row.link.kind == kind);
+        let names = view.measured().filter(|seen| seen.row.link.kind == kind);
         let names = distinct(names.map(|seen| names::design(seen.row)));
-        sentences.push(format!("Over {} ({}): {}.", kind.name(), kind.is(), names.join("; ")));
+        sentences.push(format!("Over {} ({}): {}.", kind.name(), kind.explanation(), names.join("; ")));
     }
     (weight, sentences)
 }
@@ -114,7 +113,7 @@ pub fn clients(view: &View) -> (Weight, Vec<String>) {
             )],
         ),
         (true, true) => (Remark, vec![format!("No row reached {part} % of its client's ceiling.")]),
-        (true, false) if view.rows.iter().any(|seen| seen.measured().is_some()) => {
+        (true, false) if view.measured().next().is_some() => {
             (Caveat, vec!["Client ceilings were not measured: any row may be limited by its client.".to_owned()])
         }
         (true, false) => (Remark, Vec::new()),
@@ -123,7 +122,7 @@ pub fn clients(view: &View) -> (Weight, Vec<String>) {
 
 /// Rows whose threads shared a core.
 pub fn shared(view: &View) -> (Weight, Vec<String>) {
-    let ran = || view.rows.iter().filter(|seen| seen.measured().is_some());
+    let ran = || view.measured();
     let names: Vec<_> = ran().filter(|seen| seen.row.co_scheduled).map(|seen| names::whole(seen.row)).collect();
     match names.is_empty() {
         false => (

@@ -4,10 +4,10 @@ mod against;
 mod caveats;
 
 use super::names::{self, list, si};
-use super::stats::Spread;
-use super::view::{Seen, View};
+use super::ranking::{Quantity, Ranked, indistinct};
+use super::stats::{PointStats, Spread};
+use super::view::View;
 use crate::results::{App, Design, Point};
-use std::cmp::Ordering;
 
 /// Text for overlapping ranges.
 pub const NO_DIFFERENCE: &str = "no difference that this run can show";
@@ -46,8 +46,8 @@ pub fn findings(view: &View) -> Vec<Finding> {
     };
     for app in view.apps() {
         for (topic, sentences) in [
-            ("throughput", throughput(view, app)),
-            ("latency", latency(view, app)),
+            ("throughput", best(view, app, Quantity::Rate)),
+            ("latency", best(view, app, Quantity::RoundTrip)),
             ("native and kernel", against::kernel(view, app)),
             ("inline and split", against::split(view, app)),
             ("verbs", against::verbs(view, app)),
@@ -71,23 +71,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
     findings
 }
 
-/// A row and one of its figures.
-pub type Figure<'v, 'a> = (&'v Seen<'a>, Spread);
-
-/// Returns the rows that cannot be distinguished from the row with the best median, which is first, and the best of the
-/// remaining rows.
-pub fn best<'v, 'a>(rows: &[Figure<'v, 'a>], better: Ordering) -> (Vec<Figure<'v, 'a>>, Option<Figure<'v, 'a>>) {
-    let mut sorted = rows.to_vec();
-    sorted.sort_by(|(_, a), (_, b)| match better {
-        Ordering::Greater => b.median.total_cmp(&a.median),
-        _ => a.median.total_cmp(&b.median),
-    });
-    let Some((_, first)) = sorted.first().copied() else { return (Vec::new(), None) };
-    let (equal, rest): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|(_, other)| first.against(other).is_none());
-    (equal, rest.first().copied())
-}
-
-fn names(rows: &[(&Seen, Spread)]) -> String {
+fn names(rows: &[Ranked]) -> String {
     list(&rows.iter().map(|(seen, _)| seen.name.clone()).collect::<Vec<_>>())
 }
 
@@ -106,37 +90,47 @@ fn micros(us: f64) -> String {
     format!("{} µs", names::three(us))
 }
 
-fn throughput(view: &View, app: App) -> Vec<String> {
+/// Names the best row, or the rows that cannot be distinguished from it, and compares the best with the next row.
+fn best(view: &View, app: App, quantity: Quantity) -> Vec<String> {
     let mut sentences = Vec::new();
-    let Some(&most) = view.points(app).last() else { return sentences };
-    let rows: Vec<_> =
-        view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.rate(most)?))).collect();
-    let (equal, next) = best(&rows, Ordering::Greater);
-    let Some(&(first, rate)) = equal.first() else { return sentences };
-    let with = names::point(most);
-    match &equal[..] {
-        [_] => sentences.push(format!(
-            "On {with}, {} had the highest rate: {} requests/s{}.",
-            first.name,
-            si(rate.median),
-            range(&rate, si)
-        )),
-        several => sentences.push(format!(
-            "On {with}, {} had the highest rates, {} to {} requests/s; between them there is {NO_DIFFERENCE}.",
-            names(several),
-            si(several.iter().map(|(_, rate)| rate.min).fold(f64::INFINITY, f64::min)),
-            si(several.iter().map(|(_, rate)| rate.max).fold(0.0, f64::max)),
-        )),
+    let Some(point) = quantity.setting(view, app) else { return sentences };
+    let (equal, others) = indistinct(quantity.rank(view.ran(app).filter(|seen| seen.is_reliable()), point));
+    let Some(&(first, value)) = equal.first() else { return sentences };
+    let with = names::point(point);
+    if equal.len() > 1 {
+        let least = equal.iter().map(|(_, value)| value.min).fold(f64::INFINITY, f64::min);
+        let most = equal.iter().map(|(_, value)| value.max).fold(0.0, f64::max);
+        let had = match quantity {
+            Quantity::Rate => format!("the highest rates, {} to {} requests/s", si(least), si(most)),
+            Quantity::RoundTrip => format!("the shortest round trips, p50 {} to {}", micros(least), micros(most)),
+        };
+        sentences.push(format!("On {with}, {} had {had}; between them there is {NO_DIFFERENCE}.", names(&equal)));
+    } else {
+        let had = match quantity {
+            Quantity::Rate => format!("the highest rate: {} requests/s{}", si(value.median), range(&value, si)),
+            Quantity::RoundTrip => {
+                let p50 = format!("p50 {}{}", micros(value.median), range(&value, micros));
+                let p99 = first.at(point).and_then(|stats| stats.rtt[2]);
+                let p99 = p99.map(|p99| format!(", p99 {}{}", micros(p99.median), range(&p99, micros)));
+                format!("the shortest round trips: {p50}{}", p99.unwrap_or_default())
+            }
+        };
+        sentences.push(format!("On {with}, {} had {had}.", first.name));
+        sentences.extend(others.first().and_then(|(next, other)| match quantity {
+            Quantity::Rate => {
+                Some(format!("That is {} the rate of the next row, {}.", times(value.times(other)?), next.name))
+            }
+            Quantity::RoundTrip => {
+                Some(format!("The next row, {}, took {} as long.", next.name, times(other.times(&value)?)))
+            }
+        }));
     }
-    if let ([_], Some((next, second))) = (&equal[..], next)
-        && let Some(more) = rate.times(&second)
-    {
-        sentences.push(format!("That is {} the rate of the next row, {}.", times(more), next.name));
+    if quantity == Quantity::Rate {
+        if first.at(point).is_some_and(PointStats::is_limited_by_client) {
+            sentences.push(format!("The rate of {} was limited by its client; the row may be faster.", first.name));
+        }
+        sentences.extend(unprotected(view, app, point));
     }
-    if first.at(most).is_some_and(|stats| stats.is_limited_by_client()) {
-        sentences.push(format!("The rate of {} was limited by its client; the row may be faster.", first.name));
-    }
-    sentences.extend(unprotected(view, app, most));
     sentences
 }
 
@@ -170,40 +164,6 @@ fn unprotected(view: &View, app: App, point: Point) -> Vec<String> {
             bare.row.link.kind.name(),
             si(rate.median)
         ));
-    }
-    sentences
-}
-
-fn latency(view: &View, app: App) -> Vec<String> {
-    let mut sentences = Vec::new();
-    let Some(&least) = view.points(app).first() else { return sentences };
-    let rows: Vec<_> =
-        view.ran(app).filter(|seen| seen.is_reliable()).filter_map(|seen| Some((seen, seen.p50(least)?))).collect();
-    let (equal, next) = best(&rows, Ordering::Less);
-    let Some(&(first, p50)) = equal.first() else { return sentences };
-    let with = names::point(least);
-    match &equal[..] {
-        [_] => {
-            let p99 = first.at(least).and_then(|stats| stats.rtt[2]);
-            let p99 = p99.map_or(String::new(), |p99| format!(", p99 {}{}", micros(p99.median), range(&p99, micros)));
-            sentences.push(format!(
-                "On {with}, {} had the shortest round trips: p50 {}{}{p99}.",
-                first.name,
-                micros(p50.median),
-                range(&p50, micros)
-            ));
-        }
-        several => sentences.push(format!(
-            "On {with}, {} had the shortest round trips, p50 {} to {}; between them there is {NO_DIFFERENCE}.",
-            names(several),
-            micros(several.iter().map(|(_, p50)| p50.min).fold(f64::INFINITY, f64::min)),
-            micros(several.iter().map(|(_, p50)| p50.max).fold(0.0, f64::max)),
-        )),
-    }
-    if let ([_], Some((next, second))) = (&equal[..], next)
-        && let Some(longer) = second.times(&p50)
-    {
-        sentences.push(format!("The next row, {}, took {} as long.", next.name, times(longer)));
     }
     sentences
 }

@@ -30,7 +30,7 @@ const TOUCH: Duration = Duration::from_millis(250);
 pub struct Exported {
     addr: RemoteAddr,
     layout: Layout,
-    /// Upper bound of the lead of the server's clock over the local clock in milliseconds; wraps if it is behind.
+    /// Upper bound of the lead of the server's clock over the local clock in milliseconds; wraps if it is negative.
     clock_offset: u64,
 }
 

@@ -154,7 +154,7 @@ fn touches_are_limited_by_time() {
         }
         let OneSidedStats { found, touches, fallbacks, .. } = bench.reads();
         assert_eq!((sent as u64, fallbacks), (touches, 0));
-        assert!((3..=4).contains(&sent) && found > 900 * depth as u64, "{sent} requests beside {found} GETs");
+        assert!((3..=4).contains(&sent) && found > 900 * depth as u64, "{sent} requests and {found} GETs");
     }
 }
 

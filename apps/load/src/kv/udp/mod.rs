@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const REQUEST: usize = 1500 - 40 - 8;
 /// Largest value whose SET fits into one request datagram.
 pub const LONGEST: u32 = (REQUEST - HEADER - AROUND) as u32;
-/// Bytes of a SET besides the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
+/// Bytes of a SET in addition to the value: `set key:000000000000 0 0 1400\r\n`, and the end of the value's line.
 const AROUND: usize = 31 + 2;
 /// Maximum number of datagrams of an answer: a value of [`LONGEST`] bytes with its lines.
 const CHUNKS: usize = 2;

@@ -1,7 +1,7 @@
-//! A report for a terminal.
+//! Report for a terminal.
 
-use super::doc::{Block, Cell, Table};
-use super::verdict::Verdict;
+use super::{Block, Cell, Table, join};
+use crate::report::verdict::Verdict;
 use comfy_table::{CellAlignment, presets};
 
 /// Most lines of the verdict, so that it is visible at once.
@@ -23,18 +23,7 @@ fn plain(text: &str) -> String {
 
 /// Wraps text, with continuation lines indented by `indent`.
 fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines = vec![String::new()];
-    for word in plain(text).split_whitespace() {
-        let line = lines.last_mut().expect("there is one from the beginning");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH - indent {
-            lines.push(word.to_owned());
-        } else {
-            let gap = if line.is_empty() { "" } else { " " };
-            *line += gap;
-            *line += word;
-        }
-    }
-    lines.join(&format!("\n{}", " ".repeat(indent)))
+    crate::plot::wrapped(&plain(text), WIDTH - indent).join(&format!("\n{}", " ".repeat(indent)))
 }
 
 fn block(block: &Block) -> String {
@@ -42,44 +31,31 @@ fn block(block: &Block) -> String {
         Block::Heading(_, text) => plain(text),
         Block::Text(text) => wrapped(text, 0),
         Block::Verdict(of) => verdict(of),
-        Block::Findings(findings) => {
-            let each = findings
-                .iter()
-                .map(|found| format!("{}\n  {}", plain(&found.topic), wrapped(&found.sentences.join(" "), 2)));
-            each.collect::<Vec<_>>().join("\n")
-        }
+        Block::Findings(findings) => join(findings, "\n", |found| {
+            format!("{}\n  {}", plain(&found.topic), wrapped(&found.sentences.join(" "), 2))
+        }),
         Block::Facts(facts) => {
             let wide = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-            let each = facts.iter().map(|(name, is)| format!("{:wide$}  {}", plain(name), wrapped(is, wide + 2)));
-            each.collect::<Vec<_>>().join("\n")
+            join(facts, "\n", |(name, is)| format!("{:wide$}  {}", plain(name), wrapped(is, wide + 2)))
         }
-        Block::List(sentences) => {
-            sentences.iter().map(|one| format!("- {}", wrapped(one, 2))).collect::<Vec<_>>().join("\n")
-        }
+        Block::List(sentences) => join(sentences, "\n", |one| format!("- {}", wrapped(one, 2))),
         Block::Table(of) => table(of),
-        Block::Figure(_) => String::new(),
-        Block::Commands(commands) => commands
-            .iter()
-            .map(|(of, lines)| {
-                let lines: Vec<_> = lines.iter().map(|line| format!("  {}", plain(line))).collect();
-                format!("{}\n{}", plain(of), lines.join("\n"))
-            })
-            .collect::<Vec<_>>()
-            .join("\n"),
+        Block::Plot(_) => String::new(),
+        Block::Commands(commands) => join(commands, "\n", |(of, lines)| {
+            format!("{}\n{}", plain(of), join(lines, "\n", |line| format!("  {}", plain(line))))
+        }),
         Block::Folded(title, blocks) => format!("{}\n\n{}", plain(title), page(blocks)),
     }
 }
 
 /// Returns the verdict and its table, truncated to [`VERDICT_LINES`] lines.
 fn verdict(Verdict { sentences, table: of, .. }: &Verdict) -> String {
-    let wrapped_sentences: Vec<String> = sentences.iter().map(|sentence| wrapped(sentence, 0)).collect();
-    let lines: Vec<&str> =
-        std::iter::once("Verdict").chain(wrapped_sentences.iter().flat_map(|text| text.lines())).collect();
-    let mut lines: Vec<String> = lines.into_iter().take(VERDICT_LINES).map(str::to_owned).collect();
+    let sentences = join(sentences, "\n", |sentence| wrapped(sentence, 0));
+    let text = format!("Verdict\n{sentences}");
+    let mut lines: Vec<String> = text.lines().take(VERDICT_LINES).map(str::to_owned).collect();
     if !of.rows.is_empty() {
         let room = VERDICT_LINES - lines.len();
-        let shown = table(of);
-        lines.extend(shown.lines().take(room).map(|line| line.chars().take(WIDTH).collect()));
+        lines.extend(table(of).lines().take(room).map(|line| line.chars().take(WIDTH).collect()));
     }
     lines.join("\n")
 }
@@ -95,8 +71,8 @@ fn table(of: &Table) -> String {
         };
         table.add_row(cells.iter().map(cell));
     }
-    for (at, column) in of.columns.iter().enumerate() {
-        if let (true, Some(shown)) = (column.is_figure, table.column_mut(at)) {
+    for (shown, column) in table.column_iter_mut().zip(&of.columns) {
+        if column.is_numeric {
             shown.set_cell_alignment(CellAlignment::Right);
         }
     }
