@@ -95,7 +95,7 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         (All, "tests with split threads", Ok(with([("LINERATE_THREADING", "split")],
             linted(format!("test {everything} --no-fail-fast {SPLIT}"))))),
         (All, "more cases and seeds", Ok(with(cases, seeds("--no-fail-fast")))),
-        (All, "kv over a bad link", Ok(with([("SOAK_SECONDS", "300")], seeds("--test lossy -- --nocapture")))),
+        (All, "kv over a bad link", Ok(with([("SOAK_SECONDS", "300")], seeds("--test kv lossy -- --nocapture")))),
         (All, "kv under memory pressure",
             Ok(with([("SOAK_SECONDS", "600")], seeds("--test clients soak -- --nocapture")))),
         (All, "fuzzing", Ok(script("fuzz"))),

@@ -140,10 +140,14 @@ pub fn hello(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
 /// `CLIENT LIST`. `what` begins the error.
 pub fn check_name(what: &[u8], name: &[u8]) -> CommandResult {
     if name.len() > MAX_NAME {
-        return Err(CommandError::of(&[b"ERR ", what, format!(" cannot be longer than {MAX_NAME} bytes.").as_bytes()]));
+        return Err(CommandError::concat(&[
+            b"ERR ",
+            what,
+            format!(" cannot be longer than {MAX_NAME} bytes.").as_bytes(),
+        ]));
     }
     if !name.iter().all(u8::is_ascii_graphic) {
-        return Err(CommandError::of(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
+        return Err(CommandError::concat(&[b"ERR ", what, b" cannot contain spaces, newlines or special characters."]));
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ pub fn exec(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) ->
             }
             // The map may have been replaced since the commands were queued.
             if !map.is_here(slot) {
-                return Err(CommandError::of(&[moved(map, slot, cx.session).as_bytes()]));
+                return Err(CommandError::concat(&[moved(map, slot, cx.session).as_bytes()]));
             }
         }
     }
@@ -111,7 +111,7 @@ pub fn watch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
 
 #[cold]
 fn too_many_watched() -> CommandError {
-    CommandError::of(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
+    CommandError::concat(&[format!("ERR too many watched keys: {MAX_WATCHED} at most").as_bytes()])
 }
 
 pub fn unwatch(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {

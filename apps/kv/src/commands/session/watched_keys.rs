@@ -67,7 +67,7 @@ impl WatchedKeys {
         if self.keys.len() == MAX_WATCHED {
             return false;
         }
-        let store = shards.of(key);
+        let store = shards.store(key);
         // A key that has expired by now does not count as changed when it is removed.
         let exists = store.exists(key, now);
         let flushes = exists.then(|| store.flushes(key.space));
@@ -81,7 +81,7 @@ impl WatchedKeys {
     pub fn is_changed(&self, shards: &mut Shards<'_>, now: u64) -> bool {
         self.keys.iter().any(|(hash, watched)| {
             let key = watched.key(*hash);
-            let store = shards.of(&key);
+            let store = shards.store(&key);
             // The lookup removes an expired key, which counts as a change.
             store.exists(&key, now);
             store.version(&key) != watched.version
@@ -103,7 +103,7 @@ impl WatchedKeys {
         for hash in some {
             if let Some(watched) = self.keys.remove(&hash) {
                 let key = watched.key(hash);
-                shards.of(&key).unwatch(&key);
+                shards.store(&key).unwatch(&key);
                 self.bytes -= ENTRY + watched.key.len();
             }
         }
@@ -114,7 +114,7 @@ impl WatchedKeys {
     pub fn clear(&mut self, shards: &mut Shards<'_>) {
         for (hash, watched) in self.keys.drain() {
             let key = watched.key(hash);
-            shards.of(&key).unwatch(&key);
+            shards.store(&key).unwatch(&key);
         }
         self.keys.shrink_to(MIN_CAPACITY);
         self.bytes = 0;
