@@ -1,6 +1,6 @@
 //! Reports, errors and termination of load generators.
 
-use crate::common::run;
+use crate::common::{run, summary};
 use crate::{assert_refused, serve};
 use linerate_harness::address::unused_address;
 use rustix::process::Signal;
@@ -63,9 +63,7 @@ fn service_time_delays_replies() {
         let shortest = |more: &str| {
             let server = serve(service, more);
             let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", server.address());
-            let output = run(&format!("{args} --json --histogram"));
-            assert!(output.status.success(), "{output:?}");
-            let report = output.json();
+            let report = summary(&run(&format!("{args} --json --histogram")));
             report["histogram"][0][0].as_f64().unwrap()
         };
         // A busy machine may delay each reply by milliseconds.
@@ -115,9 +113,7 @@ fn server_stall_is_visible_in_an_open_loop_only() {
     // Count requests of 100 ms or longer, more than the delay of many requests on a busy machine.
     let slow = |more: &str| {
         let args = format!("echo load --via kernel --connect {} --duration 1s --json --histogram {more}", stalling());
-        let output = run(&args);
-        assert!(output.status.success(), "{output:?}");
-        let report = output.json();
+        let report = summary(&run(&args));
         assert!(report["rtt_us"]["max"].as_f64().unwrap() > 399_000.0, "{report}");
         let buckets = report["histogram"].as_array().unwrap().iter();
         let slow = buckets.filter(|bucket| bucket[0].as_f64().unwrap() >= 100_000.0);
@@ -156,9 +152,7 @@ fn open_loop_reports_its_pace() {
     let server = serve("echo", "");
     for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
         let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", server.address());
-        let output = run(&format!("{args} --json"));
-        assert!(output.status.success(), "{output:?}");
-        let report = output.json();
+        let report = summary(&run(&format!("{args} --json")));
         let open = &report["open"];
         assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
         let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
@@ -185,9 +179,7 @@ fn warm_up_is_not_counted() {
         }
     });
     let args = format!("echo load --via kernel --connect {address} --warm-up 700ms --duration 300ms --json");
-    let output = run(&args);
-    assert!(output.status.success(), "{output:?}");
-    let report = output.json();
+    let report = summary(&run(&args));
     assert!(report["rtt_us"]["max"].as_f64().unwrap() < 500_000.0, "{report}");
     assert!((0.3..1.0).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
@@ -207,9 +199,7 @@ fn bulk_loads_report_gigabits_per_direction() {
     for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
         let server = serve(service, "");
         let connect = format!("--connect {} --connections 2 --duration 500ms", server.address());
-        let output = run(&format!("{service} load --via kernel --json {connect}"));
-        assert!(output.status.success(), "{output:?}");
-        let report = output.json();
+        let report = summary(&run(&format!("{service} load --via kernel --json {connect}")));
         assert!(report[format!("gbit_per_s_{busy}")].as_f64().unwrap() > 0.1, "{report}");
         assert_eq!(report[format!("bytes_{idle}")], 0);
         assert_eq!(report["errors"], 0);
@@ -302,9 +292,7 @@ fn udp_load_reports_replies() {
         "echo load --udp --via kernel --connect {} --connections 3 --depth 2 --duration 300ms",
         server.address()
     );
-    let output = run(&format!("{load} --json"));
-    assert!(output.status.success(), "{}", output.stderr);
-    let report = output.json();
+    let report = summary(&run(&format!("{load} --json")));
     let number = |name: &str| report[name].as_f64().unwrap();
     assert!(
         number("requests") > 0.0 && number("errors") == 0.0 && number("bytes") == 64.0 * number("requests"),

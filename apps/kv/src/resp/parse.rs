@@ -254,7 +254,6 @@ impl Parser {
 mod tests {
     use super::*;
     use linerate_service::Bytes;
-    use proptest::prelude::*;
 
     const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
 
@@ -298,26 +297,6 @@ mod tests {
             bytes.extend(b"\r\n");
         }
         bytes
-    }
-
-    fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
-        let byte = prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), any::<u8>()];
-        prop::collection::vec(prop::collection::vec(byte, 0..20), 1..6)
-    }
-
-    proptest! {
-        #[test]
-        fn requests_do_not_depend_on_cuts(
-            all in prop::collection::vec(request(), 1..5),
-            mut cuts in prop::collection::vec(0..300usize, 0..12),
-        ) {
-            let bytes = all.iter().map(|args| encoded(args)).collect::<Vec<_>>().concat();
-            cuts.iter_mut().for_each(|cut| *cut = (*cut).min(bytes.len()));
-            cuts.sort();
-            prop_assert_eq!(requests(&bytes, &cuts, KNOWN), Ok(all.clone()));
-            let each: Vec<usize> = (0..bytes.len()).collect();
-            prop_assert_eq!(requests(&bytes, &each, KNOWN), Ok(all));
-        }
     }
 
     #[test]

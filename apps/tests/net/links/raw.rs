@@ -31,6 +31,7 @@ tests! {
 #[test]
 fn frame_above_the_mtu_is_refused() {
     let _turn = turn();
-    let load = linerate(&format!("raw load --via {} --size 9000", Link::vhost_swapped().load));
+    let link = Link::vhost_swapped();
+    let load = linerate(&format!("raw load --via {} --size 9000", link.load));
     assert_refused(load, 1, &["--size 9000", "--mtu"]);
 }

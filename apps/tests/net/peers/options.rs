@@ -2,6 +2,7 @@
 
 use super::engine::{is_native, needs_native, on_engine};
 use crate::common::client::{connect, random};
+use crate::common::summary;
 use crate::common::wire::{Wire, servers};
 use linerate_harness::rerun::in_namespaces;
 use linerate_harness::{PATIENCE, tests};
@@ -189,9 +190,7 @@ fn server(wire: Wire, ecn: bool) {
         for (options, server) in Options::extremes().into_iter().zip([v4, v6].into_iter().cycle()) {
             options.set();
             let load = format!("echo --connect {server} --size {MEGABYTE} --duration 300ms {}", ecn_option(ecn));
-            let ended = wire.load(&on_engine(&load), namespace).wait();
-            assert!(ended.status.success(), "{options:?}: {ended:?}");
-            let report = ended.json();
+            let report = summary(&wire.load(&on_engine(&load), namespace).wait());
             let bytes = report["bytes"].as_u64().unwrap();
             assert!(bytes > 0 && bytes == report["requests"].as_u64().unwrap() * MEGABYTE as u64, "{report}");
             assert_eq!(report["errors"], 0, "{report}");

@@ -186,27 +186,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn flush_changes_watched_keys_that_exist_and_no_others() {
-        for mut client in TestClient::each() {
-            for (flush, changes) in [("flushdb", true), ("flushall", true), ("ping", false)] {
-                client.expect("set a 1", "+OK");
-                client.expect("watch a none", "+OK");
-                client.run(flush);
-                client.expect("multi", "+OK");
-                client.expect("exec", if changes { "*-1" } else { "*0" });
-                client.expect("watch none", "+OK");
-                client.run(flush);
-                client.expect("multi", "+OK");
-                client.expect("exec", "*0");
-                client.expect("watch a", "+OK");
-                client.expect("select 1", "+OK");
-                client.expect("flushdb", "+OK");
-                client.expect("select 0", "+OK");
-                client.expect("multi", "+OK");
-                client.expect("exec", "*0");
-            }
-        }
-    }
 }
