@@ -44,7 +44,7 @@ const TYPES: [(&str, &str); 34] = [
 ];
 
 /// Returns the content type of the file `name`.
-pub(crate) fn of(name: &Path) -> &'static str {
+pub(crate) fn from_name(name: &Path) -> &'static str {
     let extension = name.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let found = TYPES.iter().find(|(other, _)| extension.eq_ignore_ascii_case(other));
     found.map_or(OTHER, |(_, content_type)| content_type)
@@ -63,7 +63,7 @@ mod tests {
             ("README", OTHER),
             ("a.html.unknown", OTHER),
         ] {
-            assert_eq!(of(Path::new(name)), expected, "{name}");
+            assert_eq!(from_name(Path::new(name)), expected, "{name}");
         }
     }
 }

@@ -91,7 +91,7 @@ impl<'a> Shards<'a> {
     /// # Panics
     /// Panics if it is absent.
     #[inline]
-    pub fn of(&mut self, key: &Key) -> &mut Store {
+    pub fn store(&mut self, key: &Key) -> &mut Store {
         let at = self.placement.shard_of(key.hash());
         self.stores[at].as_mut().expect("the shards of a command's keys are present")
     }

@@ -85,7 +85,7 @@ impl Long {
         })
     }
 
-    /// Returns the bytes that the store holding the value counts besides its own arena memory: the list of parts, and
+    /// Returns the bytes that the store holding the value counts in addition to its own arena memory: the list of parts, and
     /// the bytes of a lent value.
     pub(crate) fn overhead(&self) -> usize {
         2 * size_of::<usize>() + size_of_val(&*self.parts) + if self.is_lent { self.len } else { 0 }
@@ -259,13 +259,13 @@ mod tests {
     use super::*;
 
     /// Returns a value of parts with these lengths.
-    fn of(lens: &[usize]) -> Long {
+    fn with_lens(lens: &[usize]) -> Long {
         Long::from_parts(lens.iter().map(|len| Bytes::from(vec![7; *len])))
     }
 
     #[test]
     fn change_inside_value_rewrites_touched_parts() {
-        let long = of(&[10, 20, 30]);
+        let long = with_lens(&[10, 20, 30]);
         for (change, rewrite_range) in [
             (0..1, 0..10),
             (9..10, 0..10),
@@ -281,14 +281,14 @@ mod tests {
 
     #[test]
     fn growth_merges_parts_no_longer_than_bytes_after_them() {
-        let long = of(&[10, 20, 30]);
+        let long = with_lens(&[10, 20, 30]);
         for (change, rewrite_range) in
             [(60..65, 60..60), (60..89, 60..60), (60..90, 0..60), (70..75, 60..60), (70..95, 0..60), (35..61, 0..60)]
         {
             assert_eq!(long.rewrite_range(change.start, change.end), rewrite_range, "{change:?}");
         }
         const HALF: usize = MAX_MERGED / 2;
-        let long = of(&[HALF, HALF]);
+        let long = with_lens(&[HALF, HALF]);
         assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF), HALF..2 * HALF);
         assert_eq!(long.rewrite_range(2 * HALF, 3 * HALF + 1), 2 * HALF..2 * HALF);
     }
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn string_equals_only_the_same_bytes() {
         let bytes = [7; 60];
-        let long = of(&[10, 20, 30]);
+        let long = with_lens(&[10, 20, 30]);
         for string in [Str::Long(&long), Str::Short(&bytes)] {
             assert!(string == bytes[..] && string != bytes[..59] && string != [7; 61][..] && string != [0; 0][..]);
             let mut other = bytes;
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn part_list_and_lent_bytes_count_as_overhead() {
-        let mut long = of(&[10, 20, 30]);
+        let mut long = with_lens(&[10, 20, 30]);
         let list = 2 * size_of::<usize>() + 3 * size_of::<Bytes>();
         assert_eq!(long.overhead(), list);
         long.lend();

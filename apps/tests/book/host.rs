@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for a command to end or to be ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// PATH on the host: `linerate` first, then Debian's directories.
 const PATH: &str = "/run/book:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Script that sets up a host in new namespaces. $1 is the program, $2 the directory of the examples. Its file system
@@ -37,7 +37,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// Returns the directory of the built examples, beside the program.
+/// Returns the directory of the built examples, next to the program.
 pub fn examples() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_linerate")).with_file_name("examples")
 }
@@ -81,7 +81,7 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
         }
         Step::Run { command, shown } => {
             let mut started = start(command);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + STEP_TIMEOUT;
             loop {
                 let printed = |started: &Server| String::from_utf8_lossy(&fs::read(&started.out).unwrap()).into_owned();
                 if let Some(status) = started.child.try_wait().unwrap() {
@@ -100,7 +100,7 @@ fn step(step: &Step, servers: &mut Vec<Server>) -> Result<(), String> {
                 if Instant::now() > deadline {
                     // The process ends with the host.
                     return Err(format!(
-                        "{command}\nneither ended nor was ready with {shown:#?} within {PATIENCE:?}; output:\n{now}"
+                        "{command}\nneither ended nor was ready with {shown:#?} within {STEP_TIMEOUT:?}; output:\n{now}"
                     ));
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -127,14 +127,14 @@ fn start(command: &str) -> Server {
 fn stop(mut server: Server, signal: Signal, shown: &[String]) -> Result<(), String> {
     // The server may have ended already, which its status shows.
     let _ = kill_process(Pid::from_child(&server.child), signal);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
         let printed = fs::read(&server.out).unwrap();
         let printed = String::from_utf8_lossy(&printed[server.seen..]).into_owned();
         match server.child.try_wait().unwrap() {
             Some(status) => return check(&server, status, shown, &printed),
             None if Instant::now() > deadline => {
-                return Err(format!("{}\ndid not end within {PATIENCE:?}; output:\n{printed}", server.command));
+                return Err(format!("{}\ndid not end within {STEP_TIMEOUT:?}; output:\n{printed}", server.command));
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }

@@ -55,7 +55,7 @@ fn pages() -> BTreeMap<String, (PathBuf, Page)> {
 
 fn page(path: &Path) -> Page {
     let page = Page::parse(&fs::read_to_string(path).unwrap());
-    page.unwrap_or_else(|(line, why)| panic!("{}:{line}: {why}", path.display()))
+    page.unwrap_or_else(|(line, error)| panic!("{}:{line}: {error}", path.display()))
 }
 
 /// Prints a line that is visible even if the test passes.
@@ -101,13 +101,13 @@ fn every_command_of_the_book_runs() {
         let (number, path) = host.split_once(' ').unwrap();
         match host::run(&page(Path::new(path)).hosts[number.parse::<usize>().unwrap()]) {
             Ok(()) => println!("{DONE}"),
-            Err(why) => panic!("{why}"),
+            Err(error) => panic!("{error}"),
         }
         return;
     }
     let pages = pages();
     for (name, (_, page)) in &pages {
-        page.not_run.iter().for_each(|(line, why)| print_notice(&format!("not run: {name}:{line}: {why}")));
+        page.not_run.iter().for_each(|(line, reason)| print_notice(&format!("not run: {name}:{line}: {reason}")));
     }
     if !is_root() {
         print_notice("skipped: the commands of the book need root, for namespaces");

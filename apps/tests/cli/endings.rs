@@ -1,6 +1,5 @@
 //! Loads that end early: by a signal, or because the server refuses their keys. Progress of loads on a terminal.
 
-use crate::address;
 use crate::common::{linerate, run, serve, start};
 use linerate_harness::address::unused_address;
 use linerate_harness::process::Ended;
@@ -41,7 +40,7 @@ fn interrupt(load: Program, received: &AtomicUsize, bytes: usize) -> Ended {
 }
 
 #[test]
-fn interrupted_load_marks_its_figures_and_fails() {
+fn interrupted_load_marks_its_measurements_and_fails() {
     for more in ["--json", "", "--reconnect --json"] {
         let (address, received) = counting(true);
         let load = start(&format!("echo load --via kernel --connect {address} --duration 10m {more}"));
@@ -58,7 +57,7 @@ fn interrupted_load_marks_its_figures_and_fails() {
 }
 
 #[test]
-fn interrupted_udp_load_marks_its_figures_and_fails() {
+fn interrupted_udp_load_marks_its_measurements_and_fails() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (address, received) = (socket.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let count = received.clone();
@@ -75,7 +74,7 @@ fn interrupted_udp_load_marks_its_figures_and_fails() {
 }
 
 #[test]
-fn load_interrupted_before_its_measurement_has_no_figures() {
+fn load_interrupted_before_its_measurement_has_no_report() {
     let (address, received) = counting(false);
     let load = start(&format!("kv load --via kernel --connect {address} --json"));
     let output = interrupt(load, &received, 0);
@@ -95,9 +94,9 @@ fn load_stops_filling_a_server_that_refuses_keys() {
         ([&memcached, small], "--udp --protocol memcached", "SERVER_ERROR out of memory storing object"),
     ] {
         let server = serve("kv", &format!("--via kernel {}", serving.join(" ")));
-        let output = run(&format!("kv load --via kernel --connect {} --keys 1000000 {loading}", address(&server)));
+        let output = run(&format!("kv load --via kernel --connect {} --keys 1000000 {loading}", server.address()));
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), ""), "{output:?}");
-        let line = output.stderr.strip_prefix(&format!("linerate: {} refused ", address(&server))).unwrap();
+        let line = output.stderr.strip_prefix(&format!("linerate: {} refused ", server.address())).unwrap();
         let (refused, line) = line.split_once(" SETs while keys were loaded; the first: SET key:").unwrap();
         // Outstanding SETs may also be refused.
         assert!((1000..10_000).contains(&refused.parse::<u32>().unwrap()), "{output:?}");

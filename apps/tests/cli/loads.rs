@@ -1,7 +1,7 @@
 //! Reports, errors and termination of load generators.
 
-use crate::common::run;
-use crate::{address, assert_refused, serve};
+use crate::common::{run, summary};
+use crate::{assert_refused, serve};
 use linerate_harness::address::unused_address;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -18,12 +18,12 @@ fn echo_load_report_is_one_json_object() {
         ("--connections 3 --size 1000 --depth 16", 1000),
         ("--connections 2 --size 3m --depth 2", 3 << 20),
     ] {
-        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", address(&server));
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --json {more}", server.address());
         let output = run(&args);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let stdout = &output.stdout;
         assert_eq!(stdout.lines().count(), 1, "{stdout}");
-        let report: serde_json::Value = serde_json::from_str(stdout).unwrap();
+        let report = output.json();
         let number = |name: &str| report[name].as_f64().unwrap();
         assert_eq!(number("errors"), 0.0);
         assert!(number("requests") > 0.0, "{report}");
@@ -41,8 +41,8 @@ fn echo_load_report_is_one_json_object() {
 #[test]
 fn histogram_covers_all_requests() {
     let server = serve("echo", "");
-    let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", address(&server));
-    let report: serde_json::Value = run(&args).json();
+    let args = format!("echo load --via kernel --connect {} --duration 200ms --json --histogram", server.address());
+    let report = run(&args).json();
     let buckets = report["histogram"].as_array().unwrap().iter();
     let buckets: Vec<_> = buckets.map(|bucket| (bucket[0].as_f64().unwrap(), bucket[1].as_u64().unwrap())).collect();
     // The request that is outstanding at the end counts if it has waited longer than the others.
@@ -62,10 +62,8 @@ fn service_time_delays_replies() {
     for (service, load) in [("echo", ""), ("kv", "--keys 10")] {
         let shortest = |more: &str| {
             let server = serve(service, more);
-            let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", address(&server));
-            let output = run(&format!("{args} --json --histogram"));
-            assert!(output.status.success(), "{output:?}");
-            let report: serde_json::Value = output.json();
+            let args = format!("{service} load --via kernel --connect {} --duration 200ms {load}", server.address());
+            let report = summary(&run(&format!("{args} --json --histogram")));
             report["histogram"][0][0].as_f64().unwrap()
         };
         // A busy machine may delay each reply by milliseconds.
@@ -78,20 +76,20 @@ fn service_time_delays_replies() {
 fn reconnect_opens_a_connection_per_request() {
     for (more, workers) in [("--connections 1", ""), ("--connections 16 --size 3000 --warm-up 100ms", "--workers 2")] {
         let server = serve("echo", &format!("--json {workers}"));
-        let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", address(&server));
+        let args = format!("echo load --via kernel --connect {} --reconnect --duration 300ms --json", server.address());
         let output = run(&format!("{args} {more}"));
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        let report: serde_json::Value = output.json();
+        let report = output.json();
         let number = |name: &str| report[name].as_f64().unwrap();
         assert!(number("requests") > 1.0 && number("connections") == number("rate"), "{report}");
         assert!(number("seconds") >= 0.3 && report["rtt_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
-        let summary: serde_json::Value = server.stop().json();
+        let summary = server.stop().json();
         // Each connection carries one request, and all but the last are closed in order.
         assert!(summary["accepted"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
         assert!(summary["finished"].as_f64().unwrap() >= number("requests"), "{summary} {report}");
     }
     let server = serve("echo", "");
-    let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", address(&server)));
+    let output = run(&format!("echo load --via kernel --connect {} --reconnect --duration 100ms", server.address()));
     assert!(output.status.success() && output.stdout.starts_with("connections/s"), "{output:?}");
 }
 
@@ -115,9 +113,7 @@ fn server_stall_is_visible_in_an_open_loop_only() {
     // Count requests of 100 ms or longer, more than the delay of many requests on a busy machine.
     let slow = |more: &str| {
         let args = format!("echo load --via kernel --connect {} --duration 1s --json --histogram {more}", stalling());
-        let output = run(&args);
-        assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = output.json();
+        let report = summary(&run(&args));
         assert!(report["rtt_us"]["max"].as_f64().unwrap() > 399_000.0, "{report}");
         let buckets = report["histogram"].as_array().unwrap().iter();
         let slow = buckets.filter(|bucket| bucket[0].as_f64().unwrap() >= 100_000.0);
@@ -135,7 +131,7 @@ fn requests_that_a_stalled_server_does_not_answer_are_errors() {
         let address = peer(2, |stream| _ = std::io::copy(&mut &stream, &mut std::io::sink()));
         let args = format!("{service} load --via kernel --connect {address} --connections 2 --duration 800ms {more}");
         let output = run(&format!("{args} --json"));
-        let report: serde_json::Value = output.json();
+        let report = output.json();
         assert_eq!((output.status.code(), &report["errors"]), (Some(1), &stalled.into()), "{load}: {output:?}");
         assert!(report["rtt_us"]["p50"].as_f64() > Some(799_000.0), "{load}: {report}");
         let expected = format!("{stalled} requests still unanswered at the end");
@@ -144,7 +140,7 @@ fn requests_that_a_stalled_server_does_not_answer_are_errors() {
     // Requests that were due and not sent count too: in the first 300 ms of the load, 300 became due.
     let address = peer(1, |stream| _ = std::io::copy(&mut &stream, &mut std::io::sink()));
     let output = run(&format!("echo load --via kernel --connect {address} --duration 800ms --rate 1000 --json"));
-    let report: serde_json::Value = output.json();
+    let report = output.json();
     assert!((200..=400).contains(&report["errors"].as_u64().unwrap()), "{report}");
     let max = |name: &serde_json::Value| name["max"].as_f64().unwrap();
     assert!(max(&report["rtt_us"]) > 700_000.0 && max(&report["open"]["late_us"]) > 600_000.0, "{report}");
@@ -155,10 +151,8 @@ fn requests_that_a_stalled_server_does_not_answer_are_errors() {
 fn open_loop_reports_its_pace() {
     let server = serve("echo", "");
     for (more, arrivals) in [("", "poisson"), ("--arrivals even --connections 3 --warm-up 100ms", "even")] {
-        let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", address(&server));
-        let output = run(&format!("{args} --json"));
-        assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = output.json();
+        let args = format!("echo load --via kernel --connect {} --duration 500ms --rate 2000 {more}", server.address());
+        let report = summary(&run(&format!("{args} --json")));
         let open = &report["open"];
         assert_eq!((&open["rate"], &open["arrivals"]), (&2000.0.into(), &arrivals.into()), "{report}");
         let [due, unanswered] = ["due", "unanswered"].map(|name| open[name].as_u64().unwrap());
@@ -167,7 +161,7 @@ fn open_loop_reports_its_pace() {
         assert_eq!(report["requests"].as_u64().unwrap() + unanswered, due, "{report}");
         assert!(unanswered < due && open["late_us"]["p50"].as_f64().is_some(), "{report}");
     }
-    let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", address(&server)));
+    let output = run(&format!("echo load --via kernel --connect {} --duration 100ms --rate 100", server.address()));
     for part in ["offered/s           100", "were due", "RTT in µs", "sent late"] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
     }
@@ -185,9 +179,7 @@ fn warm_up_is_not_counted() {
         }
     });
     let args = format!("echo load --via kernel --connect {address} --warm-up 700ms --duration 300ms --json");
-    let output = run(&args);
-    assert!(output.status.success(), "{output:?}");
-    let report: serde_json::Value = output.json();
+    let report = summary(&run(&args));
     assert!(report["rtt_us"]["max"].as_f64().unwrap() < 500_000.0, "{report}");
     assert!((0.3..1.0).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
@@ -195,7 +187,7 @@ fn warm_up_is_not_counted() {
 #[test]
 fn echo_load_prints_a_text_report() {
     let server = serve("echo", "");
-    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", address(&server)));
+    let output = run(&format!("echo load --via kernel --connect {} --duration 200ms", server.address()));
     assert!(output.status.success(), "{output:?}");
     for part in ["requests/s", "errors                0", "RTT in µs", "p99.9", "max"] {
         assert!(output.stdout.contains(part), "{part}: {output:?}");
@@ -206,10 +198,8 @@ fn echo_load_prints_a_text_report() {
 fn bulk_loads_report_gigabits_per_direction() {
     for (service, busy, idle) in [("discard", "up", "down"), ("chargen", "down", "up")] {
         let server = serve(service, "");
-        let connect = format!("--connect {} --connections 2 --duration 500ms", address(&server));
-        let output = run(&format!("{service} load --via kernel --json {connect}"));
-        assert!(output.status.success(), "{output:?}");
-        let report: serde_json::Value = output.json();
+        let connect = format!("--connect {} --connections 2 --duration 500ms", server.address());
+        let report = summary(&run(&format!("{service} load --via kernel --json {connect}")));
         assert!(report[format!("gbit_per_s_{busy}")].as_f64().unwrap() > 0.1, "{report}");
         assert_eq!(report[format!("bytes_{idle}")], 0);
         assert_eq!(report["errors"], 0);
@@ -265,7 +255,7 @@ fn peer(connections: usize, answer: fn(TcpStream)) -> SocketAddr {
 fn assert_errors(address: SocketAddr, part: &str) {
     let output = run(&format!("echo load --via kernel --connect {address} --duration 300ms --json"));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let report: serde_json::Value = output.json();
+    let report = output.json();
     assert!(report["errors"].as_u64().unwrap() > 0, "{report}");
     assert!(output.stderr.contains(part) && output.stderr.lines().count() == 1, "{output:?}");
 }
@@ -300,11 +290,9 @@ fn udp_load_reports_replies() {
     let server = serve("echo", "--json");
     let load = format!(
         "echo load --udp --via kernel --connect {} --connections 3 --depth 2 --duration 300ms",
-        address(&server)
+        server.address()
     );
-    let output = run(&format!("{load} --json"));
-    assert!(output.status.success(), "{}", output.stderr);
-    let report: serde_json::Value = output.json();
+    let report = summary(&run(&format!("{load} --json")));
     let number = |name: &str| report[name].as_f64().unwrap();
     assert!(
         number("requests") > 0.0 && number("errors") == 0.0 && number("bytes") == 64.0 * number("requests"),

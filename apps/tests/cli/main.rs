@@ -3,43 +3,32 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod defaults;
+mod drain;
 mod endings;
 mod loads;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod servers;
 
-use common::{linerate, run};
+use common::{ANY_PORT, linerate, run};
 use linerate_harness::program::Program;
-use linerate_harness::{PATIENCE, wait_for};
+use linerate_harness::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
 /// Starts a server over kernel sockets on a free loopback port.
 fn serve(service: &str, more: &str) -> Program {
-    common::serve(service, &format!("--via kernel --listen 127.0.0.1:0 {more}"))
+    common::serve(service, &format!("{ANY_PORT} {more}"))
 }
 
-fn address(server: &Program) -> SocketAddr {
-    server.address()
-}
-
-/// Connects a kernel socket to a server, with a time limit on reads and writes.
 fn connect(server: &Program) -> TcpStream {
-    let stream = TcpStream::connect(address(server)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream
+    common::client::connect(server.address())
 }
 
-/// Asserts that the program prints one line with its name and `part` on standard error, and nothing on standard output.
 #[track_caller]
 fn assert_refused(args: &str, status: i32, part: &str) {
-    let output = run(args);
-    let stderr = &output.stderr;
-    assert_eq!(output.status.code(), Some(status), "{args}: {stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{args}: {stderr}");
-    assert!(stderr.starts_with("linerate: ") && stderr.contains(part), "{args}: {stderr}");
-    assert_eq!(output.stdout, "", "{args}");
+    common::assert_refused(linerate(args), status, &[part]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Servers over kernel sockets, and their termination.
 
-use crate::{address, assert_refused, connect, serve};
+use crate::{assert_refused, common, connect, serve};
 use linerate_harness::program::Program;
 use linerate_harness::{PATIENCE, wait_for};
 use rustix::process::Signal;
@@ -13,13 +13,7 @@ use std::thread;
 fn echo_returns_100_mb_exactly_and_answers_a_half_closed_connection() {
     const SIZE: usize = 100_000_000;
     let server = serve("echo", "");
-    let mut seed = 1u32;
-    let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (seed >> 24) as u8
-    })
-    .take(SIZE)
-    .collect();
+    let bytes = common::client::random(SIZE);
     let mut stream = connect(&server);
     let mut sender = stream.try_clone().unwrap();
     let mut back = vec![0; SIZE];
@@ -57,8 +51,7 @@ fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
     let addresses = server.addresses();
     assert!(addresses[0].is_ipv4() && addresses[1].is_ipv6());
     for address in addresses {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = common::client::connect(address);
         stream.write_all(b"hello").unwrap();
         let mut back = [0; 5];
         stream.read_exact(&mut back).unwrap();
@@ -71,7 +64,7 @@ fn echo_answers_datagrams() {
     let server = serve("echo", "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.connect(address(&server)).unwrap();
+    socket.connect(server.address()).unwrap();
     for len in [0, 1, 64, 1472, 8000] {
         let sent = vec![len as u8; len];
         socket.send(&sent).unwrap();
@@ -181,7 +174,7 @@ fn json_summary_is_one_object_on_standard_output() {
     stream.read_to_end(&mut Vec::new()).unwrap();
     let output = server.stop();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    let summary: serde_json::Value = output.json();
+    let summary = output.json();
     assert_eq!(summary["accepted"], 2, "{summary}");
     let [turns, busy, bursts] = ["turns", "busy_turns", "bursts"].map(|name| summary[name].as_u64().unwrap());
     assert!(

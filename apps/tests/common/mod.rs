@@ -1,15 +1,22 @@
-//! Runs the program.
+//! Programs under test and their clients over kernel sockets.
+#![allow(dead_code, reason = "each test target uses a part of it")]
+
+pub mod client;
+#[cfg(feature = "dpdk")]
+pub mod wire;
 
 use linerate_harness::process::Ended;
 use linerate_harness::program::{self, Program};
+use std::borrow::Borrow;
 use std::process::Command;
+
+/// Options of a server over kernel sockets on an unused loopback port.
+pub const ANY_PORT: &str = "--via kernel --listen 127.0.0.1:0";
 
 /// Returns the command of the program with the words of `args`.
 pub fn linerate(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
     command.args(args.split_whitespace()).env_remove("RUST_LOG");
-    // Directory of the introspection socket.
-    command.env("RUNTIME_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
@@ -28,4 +35,27 @@ pub fn serve(service: &str, args: &str) -> Program {
 #[track_caller]
 pub fn run(args: &str) -> Ended {
     program::run(linerate(args))
+}
+
+/// Runs a program to its end and applies [`assert_refusal`].
+#[track_caller]
+pub fn assert_refused(command: impl Borrow<Command>, status: i32, parts: &[&str]) {
+    assert_refusal(&program::run(command), status, parts);
+}
+
+/// Asserts exit status `status` and one line on standard error with the program's name and all `parts`, without standard
+/// output.
+#[track_caller]
+pub fn assert_refusal(ended: &Ended, status: i32, parts: &[&str]) {
+    assert_eq!(ended.status.code(), Some(status), "{ended:?}");
+    let [line] = ended.stderr.lines().collect::<Vec<_>>()[..] else { panic!("not one line: {ended:?}") };
+    assert!(line.starts_with("linerate: ") && parts.iter().all(|part| line.contains(part)), "{line}");
+    assert!(ended.stdout.is_empty(), "{ended:?}");
+}
+
+/// Returns the JSON summary or report of a program that succeeded.
+#[track_caller]
+pub fn summary(ended: &Ended) -> serde_json::Value {
+    assert!(ended.status.success(), "{ended:?}");
+    ended.json()
 }

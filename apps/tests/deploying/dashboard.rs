@@ -156,7 +156,7 @@ fn prometheus_has_a_value_for_each_query() {
     prometheus.arg(format!("--web.listen-address={address}"));
     let _prometheus = Program::start(prometheus);
 
-    let to = kernel.ready.split_once(" on ").unwrap().1.split_once(" via ").unwrap().0;
+    let to = kernel.address();
     let mut loads = vec![start(&format!("echo load --via kernel --connect {to} --duration 60s"))];
     if stack.is_some() {
         let here = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --duration 60s";

@@ -1,9 +1,10 @@
-//! Deployment: configuration file, systemd unit, Grafana dashboard and Kubernetes manifest.
+//! Deployment: configuration file, systemd unit, Grafana dashboard, Kubernetes manifest, and several servers.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod dashboard;
 mod kubernetes;
+mod scaling_out;
 
 use common::{linerate, run, serve};
 use linerate_harness::PATIENCE;

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Packages that build without DPDK, root or a network.
 const PORTABLE: &str = "--workspace --exclude linerate-dpdk-sys --no-default-features";
-const SPLIT: &str = "--test cli --test http --test kv --test kv_clients --test drain --test net --test links \
-                     --test linux_peers --test rdma --test zero_copy";
-const CLIENTS: &str = "--test kv_clients --test linux_peers --test net";
+const SPLIT: &str = "--test cli --test clients --test net";
+const CLIENTS: &str = "--test clients --test net";
 const BOOK: &str = "-p linerate-book --features mdbook";
 /// Compiler with the lints of Clippy, and the variables with which `cargo clippy` denies warnings for `cargo check`.
 /// With them one compilation serves for the lints and the tests.
@@ -96,9 +95,9 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         (All, "tests with split threads", Ok(with([("LINERATE_THREADING", "split")],
             linted(format!("test {everything} --no-fail-fast {SPLIT}"))))),
         (All, "more cases and seeds", Ok(with(cases, seeds("--no-fail-fast")))),
-        (All, "kv over a bad link", Ok(with([("SOAK_SECONDS", "300")], seeds("--test lossy -- --nocapture")))),
+        (All, "kv over a bad link", Ok(with([("SOAK_SECONDS", "300")], seeds("--test kv lossy -- --nocapture")))),
         (All, "kv under memory pressure",
-            Ok(with([("SOAK_SECONDS", "600")], seeds("--test kv_soak -- --nocapture")))),
+            Ok(with([("SOAK_SECONDS", "600")], seeds("--test clients soak -- --nocapture")))),
         (All, "fuzzing", Ok(script("fuzz"))),
         (All, "instruction counts", needs(
             &[(machine.has("valgrind"), "instructions are counted by valgrind, which is missing")],

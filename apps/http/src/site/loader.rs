@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Memory that a file is assumed to take beside its contents, so that empty files count, too.
+/// Memory that a file is assumed to take in addition to its contents, so that empty files count, too.
 pub(super) const OVERHEAD: u64 = 512;
 /// Attempts to open a file while other files are renamed.
 const ATTEMPTS: usize = 1000;
@@ -139,7 +139,7 @@ fn page(contents: Vec<u8>, path: &str, modified: Option<SystemTime>) -> Page {
         (since.as_secs(), HeaderValue::try_from(date).expect("ASCII"))
     });
     Page {
-        content_type: HeaderValue::from_static(content_type::of(Path::new(path))),
+        content_type: HeaderValue::from_static(content_type::from_name(Path::new(path))),
         tag,
         modified,
         bytes: contents.into_boxed_slice().into(),

@@ -1,6 +1,6 @@
 //! Fuzz targets of the key-value service: hostile input, and the properties that hold for any input.
 //!
-//! Each target is a function of bytes. The fuzzer calls it with generated inputs. A test (`apps/kv/tests/corpus.rs`,
+//! Each target is a function of bytes. The fuzzer calls it with generated inputs. A test (`apps/kv/tests/kv/corpus.rs`,
 //! which includes this file) calls it with the stored corpora and seeded mutations of them.
 
 #[path = "../../../../stack/fuzz/src/corpus.rs"]
@@ -8,7 +8,7 @@ mod corpus;
 mod cuts;
 mod datagrams;
 mod memcached;
-#[path = "../../tests/service/net.rs"]
+#[path = "../../tests/kv/service/net.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
 mod net;
 mod replies;

@@ -93,14 +93,14 @@ impl CommandError {
     }
 
     /// Creates an error from `parts`, which may contain bytes from a client.
-    pub fn of(parts: &[&[u8]]) -> Self {
+    pub fn concat(parts: &[&[u8]]) -> Self {
         let mut text = parts.concat();
         text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
         CommandError(Cow::Owned(text))
     }
 
     pub fn arity(name: &str) -> Self {
-        CommandError::of(&[b"ERR wrong number of arguments for '", name.as_bytes(), b"' command"])
+        CommandError::concat(&[b"ERR wrong number of arguments for '", name.as_bytes(), b"' command"])
     }
 
     pub fn unknown(args: Args<'_>) -> Self {
@@ -113,12 +113,12 @@ impl CommandError {
             text.extend_from_slice(until_nul(&args.prefix(at, left)));
             text.extend_from_slice(b"' ");
         }
-        CommandError::of(&[&text])
+        CommandError::concat(&[&text])
     }
 
     pub fn unknown_subcommand(parent: &str, name: &[u8]) -> Self {
         let parent = parent.to_ascii_uppercase();
-        CommandError::of(&[
+        CommandError::concat(&[
             b"ERR unknown subcommand '",
             until_nul(&name[..name.len().min(MAX_SHOWN)]),
             b"'. Try ",
@@ -128,11 +128,11 @@ impl CommandError {
     }
 
     pub fn expire_time(name: &str) -> Self {
-        CommandError::of(&[b"ERR invalid expire time in '", name.as_bytes(), b"' command"])
+        CommandError::concat(&[b"ERR invalid expire time in '", name.as_bytes(), b"' command"])
     }
 
     pub fn hello_option(option: &[u8]) -> Self {
-        CommandError::of(&[b"ERR Syntax error in HELLO option '", until_nul(option), b"'"])
+        CommandError::concat(&[b"ERR Syntax error in HELLO option '", until_nul(option), b"'"])
     }
 }
 
@@ -144,7 +144,7 @@ fn until_nul(word: &[u8]) -> &[u8] {
 
 impl From<store::Error> for CommandError {
     fn from(error: store::Error) -> Self {
-        CommandError::of(&[error.to_string().as_bytes()])
+        CommandError::concat(&[error.to_string().as_bytes()])
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Scatter {
 impl Scatter {
     /// Returns the command of a request with several keys, if it can be split into them.
     #[inline]
-    pub fn of(args: Args<'_>) -> Option<Self> {
+    pub fn split(args: Args<'_>) -> Option<Self> {
         if args.len() < 3 {
             return None;
         }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn commands_with_several_keys_are_found_in_any_case() {
-        let of = |words: &str| Scatter::of(words.split(' ').map(str::as_bytes).collect::<OwnedArgs>().args());
+        let of = |words: &str| Scatter::split(words.split(' ').map(str::as_bytes).collect::<OwnedArgs>().args());
         assert_eq!(of("MGET a b"), Some(Scatter::Values));
         assert_eq!((of("del a b"), of("unLink a b")), (Some(Scatter::Remove), Some(Scatter::Remove)));
         assert_eq!((of("exists a b"), of("TOUCH a b c")), (Some(Scatter::Exists), Some(Scatter::Touch)));

@@ -226,7 +226,7 @@ impl TestClient {
         for word in self.words.iter().filter(|_| has_few).chain(&words) {
             let key = self.hasher.key(0, word);
             let found = find(&self.export, word, self.now);
-            let there = Shards::new(&mut self.stores, &self.placement).of(&key).peek_untouched(&key, self.now);
+            let there = Shards::new(&mut self.stores, &self.placement).store(&key).peek_untouched(&key, self.now);
             let fits = there.as_ref().is_some_and(|value| word.len() + value.len() <= self.export.layout().longest());
             if found.is_some() || fits && has_few {
                 assert_eq!(found, there, "{command} of {:?}", word.escape_ascii().to_string());

@@ -3,66 +3,49 @@
 use std::ops::{AddAssign, Index, SubAssign};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "names of memcached, explained in its documentation; the others are documented here")]
-pub enum Count {
-    CmdGet,
-    CmdSet,
-    CmdFlush,
-    CmdTouch,
-    CmdMeta,
-    GetHits,
-    GetMisses,
-    DeleteMisses,
-    DeleteHits,
-    IncrMisses,
-    IncrHits,
-    DecrMisses,
-    DecrHits,
-    CasMisses,
-    CasHits,
-    CasBadval,
-    TouchHits,
-    TouchMisses,
-    StoreTooLarge,
-    StoreNoMemory,
-    TotalItems,
-    /// Datagrams whose requests were run.
-    UdpRequests,
-    /// Datagrams without valid requests, which get no reply.
-    UdpIgnored,
-    /// Datagrams dropped during a pause or for lack of room, and replies cut off for lack of room.
-    UdpDropped,
+/// Defines the counters with their names in the reply to `stats`.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $count:ident = $name:literal,)*) => {
+        /// Counter.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "names of memcached, explained in its documentation; the others have comments")]
+        pub enum Count {
+            $($(#[$doc])* $count,)*
+        }
+
+        const NAMES: [&str; [$($name),*].len()] = [$($name),*];
+    };
 }
 
-/// Names in the reply to `stats`, in the order of [`Count`].
-const NAMES: [&str; Count::UdpDropped as usize + 1] = [
-    "cmd_get",
-    "cmd_set",
-    "cmd_flush",
-    "cmd_touch",
-    "cmd_meta",
-    "get_hits",
-    "get_misses",
-    "delete_misses",
-    "delete_hits",
-    "incr_misses",
-    "incr_hits",
-    "decr_misses",
-    "decr_hits",
-    "cas_misses",
-    "cas_hits",
-    "cas_badval",
-    "touch_hits",
-    "touch_misses",
-    "store_too_large",
-    "store_no_memory",
-    "total_items",
-    "udp_requests",
-    "udp_ignored",
-    "udp_dropped",
-];
+counters! {
+    CmdGet = "cmd_get",
+    CmdSet = "cmd_set",
+    CmdFlush = "cmd_flush",
+    CmdTouch = "cmd_touch",
+    CmdMeta = "cmd_meta",
+    GetHits = "get_hits",
+    GetMisses = "get_misses",
+    DeleteMisses = "delete_misses",
+    DeleteHits = "delete_hits",
+    IncrMisses = "incr_misses",
+    IncrHits = "incr_hits",
+    DecrMisses = "decr_misses",
+    DecrHits = "decr_hits",
+    CasMisses = "cas_misses",
+    CasHits = "cas_hits",
+    CasBadval = "cas_badval",
+    TouchHits = "touch_hits",
+    TouchMisses = "touch_misses",
+    StoreTooLarge = "store_too_large",
+    StoreNoMemory = "store_no_memory",
+    TotalItems = "total_items",
+    /// Datagrams whose requests were run.
+    UdpRequests = "udp_requests",
+    /// Datagrams without valid requests, which get no reply.
+    UdpIgnored = "udp_ignored",
+    /// Datagrams dropped during a pause or for lack of room, and replies cut off for lack of room.
+    UdpDropped = "udp_dropped",
+}
 
 /// Counter values.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

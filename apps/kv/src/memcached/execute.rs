@@ -72,7 +72,7 @@ pub fn execute(request: &Request<'_>, data: Data<'_>, cx: &mut Context<'_, '_>, 
         }
         Command::Delete(key) => {
             let key = cx.key(key);
-            if cx.shards.of(&key).remove(&key, cx.time.now) {
+            if cx.shards.store(&key).remove(&key, cx.time.now) {
                 cx.counts.add(Count::DeleteHits);
                 b"DELETED\r\n"
             } else {
@@ -144,7 +144,7 @@ fn get(keys: Words<'_>, cas: bool, expires: Option<i32>, cx: &mut Context<'_, '_
 #[inline]
 fn get_one(key: &Key, cas: bool, cx: &mut Context<'_, '_>, sink: &mut impl Sink) {
     let now = cx.time.now;
-    let store = cx.shards.of(key);
+    let store = cx.shards.store(key);
     cx.counts.add(Count::CmdGet);
     let Ok(Some(found)) = store.fetch(key, true, now) else {
         cx.counts.add(Count::GetMisses);
@@ -174,7 +174,7 @@ fn store(key: &[u8], put: &Put, data: Data<'_>, cx: &mut Context<'_, '_>) -> &'s
         done @ (StoreResult::TooLarge | StoreResult::Full) => {
             // The client must not find the value it wanted to replace.
             if put.how == StoreMode::Set && put.cas.is_none() {
-                cx.shards.of(&key).remove(&key, cx.time.now);
+                cx.shards.store(&key).remove(&key, cx.time.now);
             }
             if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE }
         }
@@ -186,7 +186,7 @@ fn touch(key: &[u8], expires: i32, cx: &mut Context<'_, '_>) -> &'static [u8] {
     match put::touch(cx, &key, expires) {
         Ok(true) => {
             let now = cx.time.now;
-            let store = cx.shards.of(&key);
+            let store = cx.shards.store(&key);
             if let Ok(Some(found)) = store.fetch(&key, true, now) {
                 let meta = found.meta;
                 put::note_fetched(store, &key, meta, now);

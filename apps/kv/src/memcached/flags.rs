@@ -24,7 +24,7 @@ const TOO_MANY: &str = "CLIENT_ERROR options flags too long\r\n";
 const TOO_MANY_TO_GET: &str = "CLIENT_ERROR options flags are too long\r\n";
 
 /// Key and flags of a meta command.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Meta<'a> {
     /// Key as sent.
     name: &'a [u8],
@@ -55,24 +55,18 @@ pub(super) struct Meta<'a> {
     pub mode: Option<u8>,
 }
 
+/// Assigns `value` to `field`, or returns `error` if there is none.
+fn assign<T>(field: &mut T, value: Option<T>, error: &'static str) -> Option<&'static str> {
+    match value {
+        Some(value) => *field = value,
+        None => return Some(error),
+    }
+    None
+}
+
 impl<'a> Meta<'a> {
     fn new(name: &'a [u8], flags: Words<'a>) -> Self {
-        Meta {
-            name,
-            flags,
-            binary: false,
-            value: false,
-            unused: false,
-            invalidate: false,
-            cas: None,
-            client_flags: 0,
-            expires: None,
-            vivify: None,
-            recache: None,
-            delta: 1,
-            initial: 0,
-            mode: None,
-        }
+        Meta { name, flags, delta: 1, ..Meta::default() }
     }
 
     /// Returns true if `mg` with these flags may store an item, change its expiry time, or let a client win it.
@@ -100,54 +94,26 @@ impl<'a> Meta<'a> {
                 _ => return Err(DUPLICATE),
             }
             // The last error is reported.
-            let time = |field: &mut Option<i32>| {
-                *field = signed(token);
-                field.is_none().then_some(BAD_TOKEN)
-            };
+            let is_key = || binary_key::decode(self.name, &mut [0; KEY]).map(|_| true);
             let invalid = match letter {
-                b'b' => {
-                    self.binary = true;
-                    binary_key::decode(self.name, &mut [0; KEY]).is_none().then_some(BAD_KEY)
+                b'b' => assign(&mut self.binary, is_key(), BAD_KEY),
+                b'N' => assign(&mut self.vivify, signed(token).map(Some), BAD_TOKEN),
+                b'T' => assign(&mut self.expires, signed(token).map(Some), BAD_TOKEN),
+                b'R' => assign(&mut self.recache, signed(token).map(Some), BAD_TOKEN),
+                b'C' => assign(&mut self.cas, unsigned(token).map(Some), BAD_TOKEN),
+                b'D' => assign(&mut self.delta, unsigned(token), BAD_DELTA),
+                b'J' => assign(&mut self.initial, unsigned(token), BAD_INITIAL),
+                b'F' => {
+                    let flags = unsigned(token).map(|flags| flags as u32);
+                    assign(&mut self.client_flags, flags, wrong.unwrap_or(BAD_LINE))
                 }
-                b'N' => time(&mut self.vivify),
-                b'T' => time(&mut self.expires),
-                b'R' => time(&mut self.recache),
-                b'C' => {
-                    self.cas = unsigned(token);
-                    self.cas.is_none().then_some(BAD_TOKEN)
+                b'M' => {
+                    assign(&mut self.mode, token.first().filter(|_| token.len() == 1).map(|mode| Some(*mode)), BAD_MODE)
                 }
-                b'D' => unsigned(token).map(|delta| self.delta = delta).is_none().then_some(BAD_DELTA),
-                b'J' => unsigned(token).map(|initial| self.initial = initial).is_none().then_some(BAD_INITIAL),
-                b'F' => match unsigned(token) {
-                    Some(flags) => {
-                        self.client_flags = flags as u32;
-                        None
-                    }
-                    None => wrong.or(Some(BAD_LINE)),
-                },
-                b'M' => match token {
-                    [mode] => {
-                        self.mode = Some(*mode);
-                        None
-                    }
-                    _ => Some(BAD_MODE),
-                },
-                b'q' => {
-                    quiet = true;
-                    None
-                }
-                b'v' => {
-                    self.value = true;
-                    None
-                }
-                b'u' => {
-                    self.unused = true;
-                    None
-                }
-                b'I' => {
-                    self.invalidate = true;
-                    None
-                }
+                b'q' => assign(&mut quiet, Some(true), ""),
+                b'v' => assign(&mut self.value, Some(true), ""),
+                b'u' => assign(&mut self.unused, Some(true), ""),
+                b'I' => assign(&mut self.invalidate, Some(true), ""),
                 b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' => None,
                 _ => return Err(INVALID),
             };

@@ -30,7 +30,7 @@ pub(super) fn get(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sink: 
     cx.counts.add(Count::CmdMeta);
     cx.counts.add(Count::CmdGet);
     let time @ Time { now, .. } = cx.time;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let (mut item, value) = match store.fetch(&key, !meta.unused, now) {
         Ok(Some(found)) => {
             cx.counts.add(Count::GetHits);
@@ -177,7 +177,7 @@ pub(super) fn set(
         StoreResult::Unended => return sink.put(BAD_CHUNK),
         done @ (StoreResult::TooLarge | StoreResult::Full) => {
             // The client must not find the value it wanted to replace.
-            cx.shards.of(&key).remove(&key, cx.time.now);
+            cx.shards.store(&key).remove(&key, cx.time.now);
             return sink.put(if done == StoreResult::Full { NO_MEMORY_TO_STORE } else { TOO_LARGE });
         }
     };
@@ -196,7 +196,7 @@ pub(super) fn delete(meta: &Meta<'_>, quiet: bool, cx: &mut Context<'_, '_>, sin
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     let time @ Time { now, .. } = cx.time;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let code = match store.meta(&key, now) {
         None => {
             cx.counts.add(Count::DeleteMisses);
@@ -231,7 +231,7 @@ pub(super) fn count(meta: &Meta<'_>, up: bool, quiet: bool, cx: &mut Context<'_,
     cx.counts.add(Count::CmdMeta);
     let counted = put::count(cx, &key, up, meta.delta, meta.cas);
     let time @ Time { now, .. } = cx.time;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let mut digits_room = [0; DIGITS];
     let (number, cas, is_new) = match counted {
         CountResult::To(number, cas) => (number, cas, false),
@@ -283,7 +283,7 @@ pub(super) fn debug(meta: &Meta<'_>, cx: &mut Context<'_, '_>, sink: &mut impl S
     let key = cx.key(meta.key(&mut room));
     cx.counts.add(Count::CmdMeta);
     let now = cx.time.now;
-    let store: &mut Store = cx.shards.of(&key);
+    let store: &mut Store = cx.shards.store(&key);
     let Ok(Some(found)) = store.fetch(&key, false, now) else { return sink.put(b"EN\r\n") };
     let mut line = Line::new(b"ME ");
     if found.meta.marks & BINARY != 0 {

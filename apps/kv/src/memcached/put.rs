@@ -47,7 +47,7 @@ pub(super) enum StoreResult {
 pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>) -> StoreResult {
     let now = cx.time.now;
     let largest = cx.limits.item;
-    let store = cx.shards.of(key);
+    let store = cx.shards.store(key);
     let value = match data {
         Data::Short(bytes) => Value::Short(bytes),
         Data::Long(long) => Value::Long(long),
@@ -84,8 +84,7 @@ pub(super) fn put(cx: &mut Context<'_, '_>, key: &Key, put: &Put, data: Data<'_>
         {
             Ok(StoreResult::Exists)
         }
-        (StoreMode::Append, Some(old)) => append(store, key, old, &value, largest, now),
-        (StoreMode::Prepend, Some(old)) => prepend(store, key, old, &value, largest, now),
+        (how, Some(old)) => extend(store, key, old, how, &value, largest, now),
     };
     let done = done.unwrap_or(StoreResult::Full);
     match done {
@@ -108,50 +107,30 @@ fn set(store: &mut Store, key: &Key, put: &Put, value: Value<'_>, now: u64) -> R
     store.set_with_meta(key, value, put.flags, put.marks, put.expiry, now).map(StoreResult::Stored)
 }
 
-/// Returns the length of the value under `key` if the item with `more` bytes added does not exceed `largest`.
-fn has_room(
+/// Appends or prepends `value`, unless the item would exceed `largest`.
+fn extend(
     store: &mut Store,
     key: &Key,
     old: ItemMeta,
-    more: usize,
-    largest: usize,
-    now: u64,
-) -> Result<Option<usize>, Error> {
-    let len = store.peek(key, now)?.map_or(0, |value| value.len());
-    Ok((size(key.bytes.len(), old.flags, len + more) <= largest).then_some(len))
-}
-
-fn append(
-    store: &mut Store,
-    key: &Key,
-    old: ItemMeta,
+    how: StoreMode,
     value: &Value<'_>,
     largest: usize,
     now: u64,
 ) -> Result<StoreResult, Error> {
     let value = as_str(value);
-    if has_room(store, key, old, value.len(), largest, now)?.is_none() {
+    let len = store.peek(key, now)?.map_or(0, |value| value.len());
+    if size(key.bytes.len(), old.flags, len + value.len()) > largest {
         return Ok(StoreResult::NotStored);
     }
-    match value {
-        Str::Short(bytes) => store.append(key, bytes, now)?,
-        Str::Long(_) => store.append(key, &value.to_vec(), now)?,
-    };
-    let cas = store.next_cas();
-    store.set_meta(key, ItemMeta { cas, marks: 0, ..old }, now);
-    Ok(StoreResult::Stored(cas))
-}
-
-fn prepend(
-    store: &mut Store,
-    key: &Key,
-    old: ItemMeta,
-    value: &Value<'_>,
-    largest: usize,
-    now: u64,
-) -> Result<StoreResult, Error> {
-    let value = as_str(value);
-    let Some(len) = has_room(store, key, old, value.len(), largest, now)? else { return Ok(StoreResult::NotStored) };
+    if how == StoreMode::Append {
+        match value {
+            Str::Short(bytes) => store.append(key, bytes, now)?,
+            Str::Long(_) => store.append(key, &value.to_vec(), now)?,
+        };
+        let cas = store.next_cas();
+        store.set_meta(key, ItemMeta { cas, marks: 0, ..old }, now);
+        return Ok(StoreResult::Stored(cas));
+    }
     let mut whole = Vec::with_capacity(len + value.len());
     value.copy_to(&mut whole);
     if let Some(after) = store.peek(key, now)? {
@@ -182,7 +161,7 @@ pub(super) enum CountResult {
 pub(super) fn count(cx: &mut Context<'_, '_>, key: &Key, up: bool, by: u64, cas: Option<u64>) -> CountResult {
     let (hits, misses) = if up { (Count::IncrHits, Count::IncrMisses) } else { (Count::DecrHits, Count::DecrMisses) };
     let now = cx.time.now;
-    let store = cx.shards.of(key);
+    let store = cx.shards.store(key);
     let Ok(found) = store.fetch(key, true, now) else { return CountResult::NoNumber };
     let Some(found) = found else {
         cx.counts.add(misses);
@@ -226,7 +205,7 @@ fn write_number(store: &mut Store, key: &Key, number: u64, len: usize, meta: Ite
 /// Sets the expiry time of `key` as given by a client in `seconds`. Returns false if it does not exist.
 pub(super) fn touch(cx: &mut Context<'_, '_>, key: &Key, seconds: i32) -> Result<bool, Error> {
     let now = cx.time.now;
-    let store = cx.shards.of(key);
+    let store = cx.shards.store(key);
     cx.counts.add(Count::CmdTouch);
     if !store.set_expiry(key, cx.time.expires_at(seconds), now)? {
         cx.counts.add(Count::TouchMisses);

@@ -6,7 +6,7 @@ use crate::store::Expiry;
 const MONTH: i32 = 60 * 60 * 24 * 30;
 
 /// Iterator over the space-separated words of a line.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub struct Words<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Words<'a> {

@@ -34,7 +34,7 @@ pub fn parse(digits: &[u8]) -> Option<i64> {
 ///
 /// ```
 /// use linerate_kv::resp::number::Digits;
-/// assert_eq!(&*Digits::of(-42), b"-42");
+/// assert_eq!(&*Digits::new(-42), b"-42");
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Digits {
@@ -47,7 +47,7 @@ pub(super) const LONGEST: usize = 20;
 
 impl Digits {
     #[inline]
-    pub fn of(number: i64) -> Self {
+    pub fn new(number: i64) -> Self {
         let mut bytes = [0; LONGEST];
         let from = write(number, &mut bytes);
         Digits { bytes, from: from as u8 }
@@ -92,7 +92,7 @@ mod tests {
         #[test]
         fn digits_equal_those_of_the_standard_library(number in any::<i64>(), shift in 0..64u32) {
             let number = number >> shift;
-            prop_assert_eq!(Digits::of(number).to_vec(), number.to_string().into_bytes());
+            prop_assert_eq!(Digits::new(number).to_vec(), number.to_string().into_bytes());
         }
 
         #[test]
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn extreme_numbers_are_formatted() {
         for number in [0, i64::MAX, i64::MIN] {
-            assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
+            assert_eq!(&*Digits::new(number), number.to_string().as_bytes());
         }
     }
 

@@ -72,7 +72,7 @@ impl<'a> Reply<'a> {
     }
 
     pub fn bulk_number(&mut self, number: i64) {
-        self.bulk(&number::Digits::of(number));
+        self.bulk(&number::Digits::new(number));
     }
 
     /// Writes a stored string, without a copy if it is long.

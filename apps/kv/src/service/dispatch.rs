@@ -5,7 +5,7 @@ use crate::commands::{self, Request, Scatter, Session};
 use crate::memcached::{self, Data, Flow};
 use crate::resp::{self, OwnedArgs, Protocol};
 use crate::service::Kv;
-use crate::service::conn::gather::{Part, ReplyUse};
+use crate::service::conn::gather::{BatchPart, ReplyUse};
 use crate::service::conn::output::MANY;
 use crate::service::conn::{Client, Foreign, PendingRequest, ProtocolState, Requester};
 use crate::service::fast_path::FastRequest;
@@ -93,7 +93,8 @@ impl Kv {
         if client.seal_round()
             && let Some(round) = &mut client.round
         {
-            let sent = |part: &Part| self.batches[part.owner].as_ref().map_or(0, |batch| batch.text.len() - part.text);
+            let sent =
+                |part: &BatchPart| self.batches[part.owner].as_ref().map_or(0, |batch| batch.text.len() - part.text);
             round.sent += round.parts.iter().map(sent).sum::<usize>();
             std::mem::swap(&mut self.replies, &mut round.held.replies);
             self.replies.set_limit(self.server.settings().output);
@@ -168,7 +169,7 @@ impl Kv {
             if (used > 0 || self.is_routed)
                 && session.is_plain()
                 && !parser.is_within()
-                && let Some((fast, key)) = FastRequest::of(rest)
+                && let Some((fast, key)) = FastRequest::parse(rest)
             {
                 if self.is_routed
                     && let key = self.hasher.key(session.space(), key)
@@ -225,7 +226,7 @@ impl Kv {
             if whole.is_none()
                 && args.longs().len() == 0
                 && session.is_plain()
-                && let Some(scatter) = Scatter::of(args)
+                && let Some(scatter) = Scatter::split(args)
             {
                 let to = Splitting { conn: client.conn, session, round: &mut client.round };
                 if self.scatter(to, scatter, args) {
@@ -273,7 +274,7 @@ impl Kv {
                 && args.longs().len() == 0
                 && whole.is_none()
                 && let Some(hash) = request.key_hash()
-                && let Some(batch) = self.batch_for(&needs, &mut client.round, ReplyUse::of(session))
+                && let Some(batch) = self.batch_for(&needs, &mut client.round, ReplyUse::in_session(session))
             {
                 let from = Requester { conn: client.conn, space: session.space(), protocol: session.protocol() };
                 batch.push_text(from, Form::Redis, hash, text);
@@ -513,6 +514,15 @@ impl Kv {
         }
     }
 
+    /// Parses the line at the start of a memcached request, without its long value.
+    pub(in crate::service) fn memcached_line<'a>(&self, bytes: &'a [u8]) -> Option<memcached::Request<'a>> {
+        let limits = memcached::Limits { long: 0, ..self.server.memcached_limits() };
+        match memcached::Parser::default().parse(bytes, &limits) {
+            Ok(memcached::Parsed::Request { request, .. } | memcached::Parsed::Long { request, .. }) => Some(request),
+            _ => None,
+        }
+    }
+
     /// Runs a stored request, or arranges for the shards it needs.
     fn retry(&mut self, client: &mut Client, pending: PendingRequest) {
         if self.must_pending_wait(client, &pending) {
@@ -535,18 +545,9 @@ impl Kv {
                 // A request that paused here continues here.
                 (self.needed_shards(&request, session), request.can_run_remotely() && !session.is_paused())
             }
-            (PendingRequest::Memcached(bytes, _), _) => {
-                let mut needs = ShardSet::NONE;
-                let mut can_run_remotely = false;
-                // The request line is enough: parse it without the long value.
-                if let Ok(memcached::Parsed::Request { request, .. } | memcached::Parsed::Long { request, .. }) =
-                    memcached::Parser::default()
-                        .parse(bytes, &memcached::Limits { long: 0, ..self.server.memcached_limits() })
-                {
-                    (needs, can_run_remotely) = (self.memcached_needs(&request).0, !request.needs_all());
-                }
-                (needs, can_run_remotely)
-            }
+            (PendingRequest::Memcached(bytes, _), _) => self
+                .memcached_line(bytes)
+                .map_or((ShardSet::NONE, false), |line| (self.memcached_needs(&line).0, !line.needs_all())),
             (PendingRequest::CommandError(..), _) => (ShardSet::NONE, false),
             _ => return,
         };
@@ -577,7 +578,7 @@ impl Kv {
                 pending.longs_mut().for_each(|long| store.lend(long));
             }
             let from = client.requester();
-            let reply_use = client.session().map_or(ReplyUse::Text, ReplyUse::of);
+            let reply_use = client.session().map_or(ReplyUse::Text, ReplyUse::in_session);
             let memory = pending.memory();
             if let Some(batch) = self.batch_to(owner, &mut client.round, reply_use) {
                 batch.push_stored(from, pending);

@@ -9,14 +9,12 @@
 //! | `fast_path` | plain GET and short SET: parser, prefetching, execution, per-connection state |
 //! | `workers` | state shared by all workers, messages, and access to the shards of other workers |
 //! | `udp` | memcached requests in datagrams |
-//! | `slow_log` | requests that occupy a worker for long |
 //! | `client_memory` | memory of clients and its limit |
-//! | `latency` | histogram of latencies |
 //! | `long_work` | fairness between clients by the work of their requests |
 //! | `pause` | `CLIENT PAUSE` |
 //! | `background` | periodic work |
 //! | `clock` | clock of the server |
-//! | `figures` | figures for metrics |
+//! | `monitoring` | metrics, histogram of latencies, and log of slow requests |
 //!
 //! A request whose keys are in the worker's own shard runs at once. A request whose keys are in one shard of another
 //! worker is sent there, in one batch for each worker and turn. Each worker runs its requests in order, so the requests
@@ -30,13 +28,11 @@ mod clock;
 mod conn;
 mod dispatch;
 mod fast_path;
-mod figures;
 mod input;
-mod latency;
 mod long_work;
+mod monitoring;
 mod pause;
 mod scatter;
-mod slow_log;
 mod udp;
 mod workers;
 
@@ -51,15 +47,15 @@ use crate::shards::Placement;
 use crate::store::{HashBatch, KeyHasher, Store};
 use client_memory::ClientMemory;
 use clock::ServerClock;
-use conn::gather::Round;
+use conn::gather::ReplyRound;
 use conn::output::Replies;
 use conn::{Client, ProtocolState};
 use fast_path::{ConnFastState, ParsedAhead};
-use latency::Latency;
 use linerate_service::inspect::ServiceMetrics;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{CloseReason, ConnId, Datagram, Origin, Service, Transport, WorkerCtx};
 use long_work::LongWork;
+use monitoring::latency::{self, Latency};
 use pause::PauseProgress;
 use scatter::ScatteredKey;
 use std::net::SocketAddr;
@@ -97,7 +93,7 @@ pub struct Kv {
     idle_batches: Vec<Box<RemoteBatch>>,
     /// Finished rounds for reuse.
     #[expect(clippy::vec_box, reason = "they go to clients in their boxes")]
-    idle_rounds: Vec<Box<Round>>,
+    idle_rounds: Vec<Box<ReplyRound>>,
     /// Number of batches that other workers run.
     batches_elsewhere: u64,
     /// Session and parser for requests of other workers.
@@ -282,7 +278,7 @@ impl Service for Kv {
             self.clients.resize_with(conn.slot() + 1, || None);
             self.fast_states.resize(conn.slot() + 1, ConnFastState::default());
         }
-        self.fast_states[conn.slot()] = ConnFastState::of(&client);
+        self.fast_states[conn.slot()] = ConnFastState::new(&client);
         self.clients[conn.slot()] = Some(client);
     }
 
@@ -343,7 +339,7 @@ impl Service for Kv {
         ServiceMetrics {
             requests: Some(self.stats.commands + self.counts.keys()),
             slow_requests: Some(self.stats.slow),
-            others: self.all_figures(),
+            others: self.all_metrics(),
         }
     }
 

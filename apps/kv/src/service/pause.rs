@@ -189,13 +189,7 @@ impl Kv {
                 self.must_wait(&Request::new(args.args(), session.space(), &self.hasher), session)
             }
             (PendingRequest::Memcached(bytes, _), _) => {
-                let limits = memcached::Limits { long: 0, ..self.server.memcached_limits() };
-                match memcached::Parser::default().parse(bytes, &limits) {
-                    Ok(memcached::Parsed::Request { request, .. } | memcached::Parsed::Long { request, .. }) => {
-                        self.must_text_wait(&request)
-                    }
-                    _ => false,
-                }
+                self.memcached_line(bytes).is_some_and(|request| self.must_text_wait(&request))
             }
             _ => false,
         }

@@ -4,7 +4,7 @@
 use crate::commands::{Scatter, Session};
 use crate::resp::{Args, Reply};
 use crate::service::Kv;
-use crate::service::conn::gather::{MAX_REQUESTS, ReplyUse, Round};
+use crate::service::conn::gather::{MAX_REQUESTS, ReplyRound, ReplyUse};
 use crate::service::workers::routed::{Operation, Routed};
 use crate::store::LocationHint;
 use linerate_service::ConnId;
@@ -24,7 +24,7 @@ pub(in crate::service) struct ScatteredKey {
 pub(in crate::service) struct Splitting<'a> {
     pub conn: ConnId,
     pub session: &'a mut Session,
-    pub round: &'a mut Option<Box<Round>>,
+    pub round: &'a mut Option<Box<ReplyRound>>,
 }
 
 impl Kv {

@@ -37,7 +37,7 @@ pub fn function_list(_: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut
             rest.next().ok_or(LIBRARY_NAME)?;
             has_name = true;
         } else {
-            return Err(CommandError::of(&[b"ERR Unknown argument ", word]));
+            return Err(CommandError::concat(&[b"ERR Unknown argument ", word]));
         }
     }
     reply.array(0);

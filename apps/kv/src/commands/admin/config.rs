@@ -213,7 +213,7 @@ fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, CommandErro
         let name = args.at(at);
         let found = PARAMETERS.iter().find(|parameter| parameter.name.as_bytes().eq_ignore_ascii_case(name));
         let Some(parameter) = found else {
-            return Err(CommandError::of(&[
+            return Err(CommandError::concat(&[
                 b"ERR Unknown option or number of arguments for CONFIG SET - '",
                 name,
                 b"'",
@@ -229,7 +229,7 @@ fn pairs(args: Args<'_>) -> Result<Vec<(&'static Parameter, &[u8])>, CommandErro
 
 fn failed(name: &str, reason: &str) -> CommandError {
     let text = format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}");
-    CommandError::of(&[text.as_bytes()])
+    CommandError::concat(&[text.as_bytes()])
 }
 
 pub fn resetstat(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
@@ -266,8 +266,8 @@ mod tests {
             client.expect("config resetstat", "+OK");
             assert_eq!(client.stats.commands, before.commands + 1, "counters of the worker never decrease");
             let info = client.run("info stats");
-            for figure in ["total_commands_processed:1 ", "keyspace_misses:0 "] {
-                assert!(info.contains(figure), "{figure} in {info}");
+            for count in ["total_commands_processed:1 ", "keyspace_misses:0 "] {
+                assert!(info.contains(count), "{count} in {info}");
             }
             client.expect("get nosuch", "_");
             assert!(client.run("info stats").contains("keyspace_misses:1 "));

@@ -91,7 +91,8 @@ pub fn counter(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
     let numbers = match (request.args.get(1), request.args.get(2)) {
         (None, _) => [names.len() as u64, names.capacity() as u64],
         (Some(name), None) => {
-            let offset = names.offset(name).map_err(|no| CommandError::of(&[b"ERR ", no.to_string().as_bytes()]))?;
+            let offset =
+                names.offset(name).map_err(|no| CommandError::concat(&[b"ERR ", no.to_string().as_bytes()]))?;
             [address + offset, key.into()]
         }
         (Some(name), Some(word)) if request.args.len() == 3 && word.eq_ignore_ascii_case(b"value") => {

@@ -39,7 +39,7 @@ impl Condition {
                 b"xx" => condition.is_some_time = true,
                 b"gt" => condition.is_later = true,
                 b"lt" => condition.is_sooner = true,
-                _ => return Err(CommandError::of(&[b"ERR Unsupported option ", option])),
+                _ => return Err(CommandError::concat(&[b"ERR Unsupported option ", option])),
             }
         }
         let Condition { is_never, is_some_time, is_later, is_sooner } = condition;
@@ -70,7 +70,7 @@ fn set(
     let time = integer(&request.args[2])?;
     let at = unit.to_millis(time, cx).ok_or_else(|| CommandError::expire_time(name))?;
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let is_met = store.expires_at(&key, cx.now).is_some_and(|before| condition.is_met(before, at));
     if is_met && at <= cx.now as i64 {
         store.remove(&key, cx.now);
@@ -83,7 +83,7 @@ fn set(
 
 pub fn persist(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let expires = store.expires_at(&key, cx.now).flatten().is_some();
     if expires {
         store.set_expiry(&key, None, cx.now)?;
@@ -120,7 +120,7 @@ fn reply_expiry(
     convert: impl Fn(u64) -> u64,
 ) -> CommandResult {
     let key = cx.key(request, 1);
-    let found = cx.shards.of(&key).expires_at(&key, cx.now);
+    let found = cx.shards.store(&key).expires_at(&key, cx.now);
     cx.count_lookup(found.is_some());
     reply.integer(match found {
         None => -2,

@@ -17,7 +17,7 @@ fn put(cx: &mut Context<'_, '_>, request: &Request<'_>) -> Result<usize, crate::
     }
     let key = cx.key(request, 1);
     let is_shared = cx.shards.count() > 1;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     // All or none: reserve memory first. A single field needs no reservation.
     if request.args.len() > 4 {
         store.hlen(&key, cx.now)?;
@@ -44,7 +44,7 @@ pub fn hmset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
 
 pub fn hsetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let is_new = store.hget(&key, &request.args[2], cx.now)?.is_none();
     if is_new {
         store.hset(&key, &request.args[2], request.args.value(3), cx.now)?;
@@ -55,7 +55,7 @@ pub fn hsetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 
 pub fn hget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    match cx.shards.of(&key).hget(&key, &request.args[2], cx.now)? {
+    match cx.shards.store(&key).hget(&key, &request.args[2], cx.now)? {
         Some(value) => {
             cx.stats.hits += 1;
             reply.value(&value);
@@ -70,7 +70,7 @@ pub fn hget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 
 pub fn hmget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let is_there = store.hlen(&key, cx.now)? > 0;
     reply.array(request.args.len() - 2);
     for field in request.args.iter().skip(2) {
@@ -85,7 +85,7 @@ pub fn hmget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
 
 pub fn hdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let mut gone = 0;
     for field in request.args.iter().skip(2) {
         gone += usize::from(store.hdel(&key, field, cx.now)?);
@@ -155,7 +155,7 @@ fn visit(
         _ => Box::default(),
     };
     let may_pause = request.may_run_in_steps(cx.session);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let len = store.hlen(&key, cx.now)?;
     let version = store.hversion(&key, cx.now)?;
     if progress.cursor > 0 && progress.version != version {
@@ -195,7 +195,7 @@ fn visit(
 
 pub fn hexists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let is_there = cx.shards.of(&key).hget(&key, &request.args[2], cx.now)?.is_some();
+    let is_there = cx.shards.store(&key).hget(&key, &request.args[2], cx.now)?.is_some();
     cx.count_lookup(is_there);
     reply.flag(is_there);
     Ok(())
@@ -203,7 +203,7 @@ pub fn hexists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 
 pub fn hlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let len = cx.shards.of(&key).hlen(&key, cx.now)?;
+    let len = cx.shards.store(&key).hlen(&key, cx.now)?;
     cx.count_lookup(len > 0);
     reply.count(len);
     Ok(())
@@ -211,7 +211,7 @@ pub fn hlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 
 pub fn hstrlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let len = cx.shards.of(&key).hstrlen(&key, &request.args[2], cx.now)?;
+    let len = cx.shards.store(&key).hstrlen(&key, &request.args[2], cx.now)?;
     reply.count(len);
     Ok(())
 }
@@ -219,13 +219,13 @@ pub fn hstrlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 pub fn hincrby(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let by = integer(&request.args[3])?;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let number = match store.hget(&key, &request.args[2], cx.now)? {
         None => 0,
         Some(value) => number_in(&value).ok_or(HASH_INTEGER)?,
     };
     let number = number.checked_add(by).ok_or(OVERFLOW)?;
-    store.hset(&key, &request.args[2], &Digits::of(number)[..], cx.now)?;
+    store.hset(&key, &request.args[2], &Digits::new(number)[..], cx.now)?;
     reply.integer(number);
     Ok(())
 }

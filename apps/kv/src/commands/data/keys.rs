@@ -33,7 +33,7 @@ fn count(
     let mut count = 0;
     for at in 1..request.args.len() {
         let key = cx.key(request, at);
-        count += usize::from(is_one(cx.shards.of(&key), &key, cx.now));
+        count += usize::from(is_one(cx.shards.store(&key), &key, cx.now));
     }
     reply.count(count);
 }
@@ -47,7 +47,7 @@ pub fn type_name(value_type: ValueType) -> &'static str {
 
 pub fn value_type(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    reply.simple(cx.shards.of(&key).value_type(&key, cx.now).map_or("none", type_name));
+    reply.simple(cx.shards.store(&key).value_type(&key, cx.now).map_or("none", type_name));
     Ok(())
 }
 
@@ -67,26 +67,26 @@ pub fn renamenx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
 fn move_to(cx: &mut Context<'_, '_>, request: &Request<'_>, replace: bool) -> Result<bool, CommandError> {
     let (from, to) = (cx.key(request, 1), cx.key(request, 2));
     if from.bytes == to.bytes {
-        return if cx.shards.of(&from).exists(&from, cx.now) { Ok(replace) } else { Err(NO_KEY) };
+        return if cx.shards.store(&from).exists(&from, cx.now) { Ok(replace) } else { Err(NO_KEY) };
     }
-    if !cx.shards.of(&from).exists(&from, cx.now) {
+    if !cx.shards.store(&from).exists(&from, cx.now) {
         return Err(NO_KEY);
     }
-    if !replace && cx.shards.of(&to).exists(&to, cx.now) {
+    if !replace && cx.shards.store(&to).exists(&to, cx.now) {
         return Ok(false);
     }
     if cx.shards.are_in_same_shard(&from, &to) {
-        cx.shards.of(&from).rename(&from, &to, cx.now)?;
+        cx.shards.store(&from).rename(&from, &to, cx.now)?;
     } else {
         transfer(cx, &from, &to)?;
-        cx.shards.of(&from).remove(&from, cx.now);
+        cx.shards.store(&from).remove(&from, cx.now);
     }
     Ok(true)
 }
 
 fn transfer(cx: &mut Context<'_, '_>, from: &Key<'_>, to: &Key<'_>) -> CommandResult {
-    if let Some(owned) = cx.shards.of(from).dump(from, cx.now) {
-        cx.shards.of(to).restore(to, owned, cx.now)?;
+    if let Some(owned) = cx.shards.store(from).dump(from, cx.now) {
+        cx.shards.store(to).restore(to, owned, cx.now)?;
     }
     Ok(())
 }
@@ -101,8 +101,8 @@ pub fn copy(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     if space == from.space && from.bytes == to.bytes {
         return Err(SAME_KEY);
     }
-    let is_there = cx.shards.of(&from).exists(&from, cx.now);
-    let is_copied = is_there && (replace || !cx.shards.of(&to).exists(&to, cx.now));
+    let is_there = cx.shards.store(&from).exists(&from, cx.now);
+    let is_copied = is_there && (replace || !cx.shards.store(&to).exists(&to, cx.now));
     if is_copied {
         transfer(cx, &from, &to)?;
     }
@@ -139,7 +139,7 @@ pub fn database(number: &[u8]) -> Result<u8, CommandError> {
 
 pub fn encoding(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
-    match cx.shards.of(&key).encoding(&key, cx.now) {
+    match cx.shards.store(&key).encoding(&key, cx.now) {
         Some(encoding) => reply.bulk(encoding.as_bytes()),
         None => reply.null(),
     }
@@ -148,7 +148,7 @@ pub fn encoding(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
 
 pub fn frequency(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     match store.frequency(&key, cx.now) {
         Some(_) if !matches!(store.evict(), EvictionPolicy::Lfu(_)) => return Err(NO_LFU),
         Some(frequency) => reply.integer(frequency.into()),
@@ -159,7 +159,7 @@ pub fn frequency(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Re
 
 pub fn idle(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     match store.idle(&key, cx.now) {
         Some(_) if matches!(store.evict(), EvictionPolicy::Lfu(_)) => return Err(LFU),
         Some(seconds) => reply.integer(seconds as i64),
@@ -171,7 +171,7 @@ pub fn idle(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 /// Returns 1 if the key exists: values are not shared.
 pub fn reference_count(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 2);
-    if cx.shards.of(&key).exists(&key, cx.now) {
+    if cx.shards.store(&key).exists(&key, cx.now) {
         reply.integer(1)
     } else {
         reply.null()
@@ -188,7 +188,7 @@ pub fn memory_usage(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut
         }
     }
     let key = cx.key(request, 2);
-    match cx.shards.of(&key).size_of(&key, cx.now) {
+    match cx.shards.store(&key).size_of(&key, cx.now) {
         Some(size) => reply.count(size),
         None => reply.null(),
     }

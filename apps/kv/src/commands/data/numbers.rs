@@ -26,21 +26,21 @@ pub fn decrby(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 
 fn count(by: i64, cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let number = match store.get(&key, cx.now)? {
         None => 0,
         Some(Str::Short(bytes)) => integer(bytes)?,
         Some(Str::Long(_)) => integer(b"")?,
     };
     let number = number.checked_add(by).ok_or(OVERFLOW)?;
-    store.set(&key, &Digits::of(number)[..], Expiry::Keep, cx.now)?;
+    store.set(&key, &Digits::new(number)[..], Expiry::Keep, cx.now)?;
     reply.integer(number);
     Ok(())
 }
 
 pub fn incrbyfloat(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let number = match store.get(&key, cx.now)? {
         None => 0.0,
         Some(value) if value.len() <= LONGEST_FLOAT => float(&value.to_vec())?,

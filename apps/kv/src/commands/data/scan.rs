@@ -16,7 +16,7 @@ use std::ops::Range;
 const MAX_SLOTS: usize = 1 << 13;
 /// Work limit of a `SCAN` or a step of `KEYS`: some milliseconds.
 pub(in crate::commands) const WORK: usize = 1 << 20;
-/// Work per key besides its bytes and the pattern match: a cache miss.
+/// Work per key in addition to its bytes and the pattern match: a cache miss.
 pub(in crate::commands) const KEY_WORK: usize = 64;
 
 /// State of a `KEYS` that has examined part of the keys.
@@ -277,7 +277,7 @@ pub fn scan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
 pub fn hscan(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let mut next = parse_cursor(&request.args[2])?;
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     if store.hlen(&key, cx.now)? == 0 {
         reply_scanned(0, &mut CollectedReplies::default(), reply);
         return Ok(());

@@ -8,7 +8,7 @@ use crate::store::{Expiry, Long, Str};
 
 pub fn get(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    match cx.shards.of(&key).get(&key, cx.now)? {
+    match cx.shards.store(&key).get(&key, cx.now)? {
         Some(value) => {
             cx.stats.hits += 1;
             reply.value(&value);
@@ -25,14 +25,14 @@ pub fn set(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_
     let key = cx.key(request, 1);
     let value = request.args.value(2);
     if request.args.len() == 3 {
-        cx.shards.of(&key).set(&key, value, Expiry::Never, cx.now)?;
+        cx.shards.store(&key).set(&key, value, Expiry::Never, cx.now)?;
         reply.ok();
         return Ok(());
     }
     let options = Options::parse(request.args, 3, Of::Set)?;
     let (expiry, _) = options.expiry("set", cx)?;
-    let store = cx.shards.of(&key);
-    let old = if options.get { Some(Old::of(store.get(&key, cx.now)?)) } else { None };
+    let store = cx.shards.store(&key);
+    let old = if options.get { Some(Old::new(store.get(&key, cx.now)?)) } else { None };
     let is_there = (options.if_new || options.if_exists) && store.exists(&key, cx.now);
     let is_wanted = !(options.if_new && is_there || options.if_exists && !is_there);
     if is_wanted {
@@ -54,7 +54,7 @@ enum Old {
 }
 
 impl Old {
-    fn of(value: Option<Str<'_>>) -> Self {
+    fn new(value: Option<Str<'_>>) -> Self {
         match value {
             None => Old::None,
             Some(Str::Short(bytes)) => Old::Short(bytes.to_vec()),
@@ -74,7 +74,7 @@ impl Old {
 
 pub fn setnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let is_new = !store.exists(&key, cx.now);
     if is_new {
         store.set(&key, request.args.value(2), Expiry::Never, cx.now)?;
@@ -100,15 +100,15 @@ fn set_for(
 ) -> CommandResult {
     let key = cx.key(request, 1);
     let millis = millis(&request.args[2], unit, name, cx)?;
-    cx.shards.of(&key).set(&key, request.args.value(3), Expiry::At(expiry(millis)), cx.now)?;
+    cx.shards.store(&key).set(&key, request.args.value(3), Expiry::At(expiry(millis)), cx.now)?;
     reply.ok();
     Ok(())
 }
 
 pub fn getset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
-    let old = Old::of(store.get(&key, cx.now)?);
+    let store = cx.shards.store(&key);
+    let old = Old::new(store.get(&key, cx.now)?);
     store.set(&key, request.args.value(2), Expiry::Never, cx.now)?;
     old.reply(cx, reply);
     Ok(())
@@ -116,7 +116,7 @@ pub fn getset(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 
 pub fn getdel(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let value = store.get(&key, cx.now)?;
     let is_there = value.is_some();
     match value {
@@ -132,7 +132,7 @@ pub fn getex(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     let key = cx.key(request, 1);
     let options = Options::parse(request.args, 2, Of::Getex)?;
     let expiry_time = options.expiry("getex", cx);
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     if store.get(&key, cx.now)?.is_none() {
         cx.count_lookup(false);
         reply.null();
@@ -159,7 +159,7 @@ pub fn mget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'
     for at in 1..request.args.len() {
         let key = cx.key(request, at);
         // Values of other types are nil, not an error.
-        let value = cx.shards.of(&key).get(&key, cx.now).ok().flatten();
+        let value = cx.shards.store(&key).get(&key, cx.now).ok().flatten();
         match &value {
             Some(value) => reply.value(value),
             None => reply.null(),
@@ -182,7 +182,7 @@ pub fn msetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
     }
     let is_any_there = (1..request.args.len()).step_by(2).any(|at| {
         let key = cx.key(request, at);
-        cx.shards.of(&key).exists(&key, cx.now)
+        cx.shards.store(&key).exists(&key, cx.now)
     });
     if !is_any_there {
         set_all(cx, request)?;
@@ -202,7 +202,7 @@ fn set_all(cx: &mut Context<'_, '_>, request: &Request<'_>) -> CommandResult {
     }
     for at in (1..request.args.len()).step_by(2) {
         let key = cx.key(request, at);
-        cx.shards.of(&key).set(&key, request.args.value(at + 1), Expiry::Never, cx.now)?;
+        cx.shards.store(&key).set(&key, request.args.value(at + 1), Expiry::Never, cx.now)?;
     }
     Ok(())
 }
@@ -215,11 +215,11 @@ fn check_len(cx: &Context<'_, '_>, len: u64) -> Result<(), CommandError> {
 pub fn append(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let more = &request.args[2];
-    if let Some(old) = cx.shards.of(&key).peek(&key, cx.now)? {
+    if let Some(old) = cx.shards.store(&key).peek(&key, cx.now)? {
         let len = old.len() + more.len();
         check_len(cx, len as u64)?;
     }
-    let len = cx.shards.of(&key).append(&key, more, cx.now)?;
+    let len = cx.shards.store(&key).append(&key, more, cx.now)?;
     reply.count(len);
     Ok(())
 }
@@ -231,21 +231,21 @@ pub fn setrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Rep
     let bytes = &request.args[3];
     if bytes.is_empty() {
         // Writing no bytes does not extend the string.
-        let len = cx.shards.of(&key).peek(&key, cx.now)?.map_or(0, |value| value.len());
+        let len = cx.shards.store(&key).peek(&key, cx.now)?.map_or(0, |value| value.len());
         reply.count(len);
         return Ok(());
     }
     // The type is checked before the length.
-    cx.shards.of(&key).peek(&key, cx.now)?;
+    cx.shards.store(&key).peek(&key, cx.now)?;
     check_len(cx, at.saturating_add(bytes.len() as u64))?;
-    let len = cx.shards.of(&key).set_range(&key, at as usize, bytes, cx.now)?;
+    let len = cx.shards.store(&key).set_range(&key, at as usize, bytes, cx.now)?;
     reply.count(len);
     Ok(())
 }
 
 pub fn strlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    let len = cx.shards.of(&key).get(&key, cx.now)?.map(|value| value.len());
+    let len = cx.shards.store(&key).get(&key, cx.now)?.map(|value| value.len());
     cx.count_lookup(len.is_some());
     reply.count(len.unwrap_or(0));
     Ok(())
@@ -254,7 +254,7 @@ pub fn strlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 pub fn getrange(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let (start, end) = (integer(&request.args[2])?, integer(&request.args[3])?);
-    let value = cx.shards.of(&key).get(&key, cx.now)?;
+    let value = cx.shards.store(&key).get(&key, cx.now)?;
     let is_there = value.is_some();
     match value {
         Some(value) => {

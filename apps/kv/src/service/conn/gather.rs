@@ -59,7 +59,7 @@ pub(in crate::service) enum ReplyUse {
 
 impl ReplyUse {
     /// Returns the use of the reply to the current request of `session`.
-    pub fn of(session: &Session) -> Self {
+    pub fn in_session(session: &Session) -> Self {
         if session.is_silent() { ReplyUse::Silent } else { ReplyUse::Text }
     }
 }
@@ -74,7 +74,7 @@ struct Run {
 
 /// Requests of a client in the batch for one worker.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::service) struct Part {
+pub(in crate::service) struct BatchPart {
     pub owner: usize,
     /// Number of requests before them in the batch.
     pub requests: usize,
@@ -84,8 +84,8 @@ pub(in crate::service) struct Part {
 
 /// Requests of a client in one turn, some of which run on other workers.
 #[derive(Default)]
-pub(in crate::service) struct Round {
-    pub parts: Vec<Part>,
+pub(in crate::service) struct ReplyRound {
+    pub parts: Vec<BatchPart>,
     runs: Vec<Run>,
     /// Replies of this worker.
     pub held: ReplyList,
@@ -101,7 +101,7 @@ pub(in crate::service) struct Round {
     pub sent: usize,
 }
 
-impl Round {
+impl ReplyRound {
     /// Appends a reply of `owner`.
     #[inline]
     pub fn expect(&mut self, owner: usize, reply_use: ReplyUse) {
@@ -132,12 +132,12 @@ impl Round {
     /// Writes all replies to `out`. The last missing replies, from the worker `owner`, are next in `batch`. All other
     /// replies are [held](Self::hold) by this worker, `own`, or [kept](Self::keep).
     pub fn write(&mut self, own: usize, owner: usize, batch: &mut ReplyList, out: &mut Replies) {
-        let Round { runs, held, early, .. } = self;
+        let ReplyRound { runs, held, early, .. } = self;
         let mut sum = 0;
         for run in runs.iter() {
             if run.reply_use == ReplyUse::Sum {
                 out.put(b":");
-                out.put(&Digits::of(std::mem::take(&mut sum)));
+                out.put(&Digits::new(std::mem::take(&mut sum)));
                 out.put(b"\r\n");
                 continue;
             }

@@ -6,7 +6,7 @@ pub mod output;
 use crate::commands::{self, Session};
 use crate::memcached;
 use crate::resp::{self, OwnedArgs, Protocol};
-use crate::service::conn::gather::Round;
+use crate::service::conn::gather::ReplyRound;
 use crate::service::conn::output::{Output, Replies};
 use crate::store::{Long, LongWriter};
 use linerate_service::{Bytes, ConnId, Transport};
@@ -36,7 +36,7 @@ pub(super) struct Client {
     /// Requests parsed ahead.
     pub ahead: Range<usize>,
     /// Requests of which some run on other workers. No other request starts before their replies have been written.
-    pub round: Option<Box<Round>>,
+    pub round: Option<Box<ReplyRound>>,
     pub output: Output,
     pub peer_closed: bool,
     /// The client sent a request of another protocol, which is not logged yet.

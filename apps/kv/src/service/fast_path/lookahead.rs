@@ -19,7 +19,7 @@ fn redis_key(data: &[u8]) -> Option<(&[u8], usize)> {
     let mut at = 4;
     let mut key = &data[..0];
     for n in 0..count - b'0' {
-        let bulk = Bulk::of(data, at)?;
+        let bulk = Bulk::parse(data, at)?;
         if n == 1 {
             key = &data[bulk.start..bulk.end];
         }
@@ -65,14 +65,14 @@ impl Kv {
     pub(in crate::service) fn lookahead(&mut self, conn: ConnId, data: &[u8]) {
         let Some(store) = &self.stores[self.worker] else { return };
         let Some(client) = self.clients[conn.slot()].as_ref().filter(|client| client.is_fresh()) else { return };
-        let (space, of): (u8, KeyFinder) = match &client.protocol_state {
+        let (space, find_key): (u8, KeyFinder) = match &client.protocol_state {
             ProtocolState::Resp { session, .. } => (session.space(), redis_key),
             ProtocolState::Memcached { .. } => (memcached::SPACE, memcached_key),
         };
         let mut rest = data;
         let is_kept = self.stores.len() == 1 || self.keeps_memcached && space == memcached::SPACE;
         for _ in 0..MAX_AHEAD {
-            let Some((key, len)) = of(rest) else { return };
+            let Some((key, len)) = find_key(rest) else { return };
             let hash = self.hasher.key(space, key).hash();
             if is_kept || self.placement.shard_of(hash) == self.worker {
                 store.prefetch_index(hash);

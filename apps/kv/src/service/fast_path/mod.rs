@@ -65,7 +65,7 @@ impl FastRequest {
 
     /// Parses the request at the start of `data`. Returns it with its key.
     #[inline(always)]
-    pub fn of(data: &[u8]) -> Option<(Self, &[u8])> {
+    pub fn parse(data: &[u8]) -> Option<(Self, &[u8])> {
         // Most keys and values have lengths of two digits.
         if let Some(start) = data.first_chunk::<{ HEAD + 7 }>()
             && let (Some(head), Some(line)) = (start.first_chunk(), start.last_chunk())
@@ -89,16 +89,16 @@ impl FastRequest {
         FastRequest::parse_general(data)
     }
 
-    /// [`of`](Self::of) for lengths of any number of digits.
+    /// [`parse`](Self::parse) for lengths of any number of digits.
     #[inline(never)]
     fn parse_general(data: &[u8]) -> Option<(Self, &[u8])> {
         let head = words(data.first_chunk()?);
-        let key = Bulk::of(data, HEAD - 1)?;
+        let key = Bulk::parse(data, HEAD - 1)?;
         let bytes = &data[key.start..key.end];
         if head == words(GET) {
             return Some((FastRequest::new(key.range(), 0..0, key.after), bytes));
         }
-        let value = Bulk::of(data, key.after)?;
+        let value = Bulk::parse(data, key.after)?;
         let is_set = head == words(SET) && value.end - value.start < LONG_THRESHOLD;
         is_set.then(|| (FastRequest::new(key.range(), value.range(), value.after), bytes))
     }
@@ -167,7 +167,7 @@ pub(in crate::service) struct Bulk {
 impl Bulk {
     /// Parses the bulk string whose `$` is at `at`, if it is complete and its length has at most four digits.
     #[inline(always)]
-    pub fn of(data: &[u8], at: usize) -> Option<Self> {
+    pub fn parse(data: &[u8], at: usize) -> Option<Self> {
         let (len, digits) =
             match data.get(at..)?.first_chunk().and_then(|word| two_digit_len(u64::from_le_bytes(*word))) {
                 Some(len) => (len, 2),
@@ -207,7 +207,7 @@ pub(in crate::service) struct ConnFastState {
 }
 
 impl ConnFastState {
-    pub fn of(client: &Client) -> Self {
+    pub fn new(client: &Client) -> Self {
         let mut fast_state = ConnFastState { conn: Some(client.conn), ..ConnFastState::default() };
         fast_state.sync_from(client);
         fast_state
@@ -388,7 +388,7 @@ impl Kv {
         let first = self.ahead.len();
         let owner = self.worker as u8;
         let mut used = 0;
-        while let Some((fast, key)) = FastRequest::of(&data[used..]) {
+        while let Some((fast, key)) = FastRequest::parse(&data[used..]) {
             if self.unhashed.is_full() {
                 self.prefetch_indexes();
             }

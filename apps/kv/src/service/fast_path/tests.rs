@@ -7,7 +7,7 @@ const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG_THRESHOLD, apart: fa
 
 /// Compares the result with that of the full parser. Returns false if the fast parser does not take `data`.
 fn check(data: &[u8]) -> bool {
-    let Some((fast, key)) = FastRequest::of(data) else { return false };
+    let Some((fast, key)) = FastRequest::parse(data) else { return false };
     let mut parser = Parser::default();
     assert_eq!(parser.parse(data, LIMITS), Ok(Parsed::Request(fast.len)), "{data:?}");
     let args: Vec<&[u8]> = parser.args(data).iter().collect();

@@ -3,7 +3,7 @@
 use crate::commands::Session;
 use crate::resp::Protocol;
 use crate::service::Kv;
-use crate::service::conn::gather::{MAX_REQUESTS, Part, ReplyList, ReplyUse, Round};
+use crate::service::conn::gather::{BatchPart, MAX_REQUESTS, ReplyList, ReplyRound, ReplyUse};
 use crate::service::conn::output::Mark;
 use crate::service::conn::{DatagramSource, PendingRequest, Requester};
 use crate::service::workers::messages::Message;
@@ -88,7 +88,7 @@ impl Kv {
     pub(in crate::service) fn batch_to(
         &mut self,
         owner: usize,
-        round: &mut Option<Box<Round>>,
+        round: &mut Option<Box<ReplyRound>>,
         reply_use: ReplyUse,
     ) -> Option<&mut RemoteBatch> {
         self.long_work.parsed += 1;
@@ -105,7 +105,7 @@ impl Kv {
             }
             None => {
                 let batch = self.batch_with_room(owner);
-                round.parts.push(Part { owner, requests: batch.requests.len(), text: batch.text.len() });
+                round.parts.push(BatchPart { owner, requests: batch.requests.len(), text: batch.text.len() });
                 round.expect(owner, reply_use);
                 Some(batch)
             }
@@ -117,7 +117,7 @@ impl Kv {
     pub(in crate::service) fn batch_for(
         &mut self,
         needs: &ShardSet,
-        round: &mut Option<Box<Round>>,
+        round: &mut Option<Box<ReplyRound>>,
         reply_use: ReplyUse,
     ) -> Option<&mut RemoteBatch> {
         let mut shards = needs.iter();
@@ -126,21 +126,21 @@ impl Kv {
     }
 
     /// Returns true if `owner` has room for another request of the client with `round`.
-    pub(in crate::service) fn has_room_at(&self, owner: usize, round: Option<&Round>) -> bool {
+    pub(in crate::service) fn has_room_at(&self, owner: usize, round: Option<&ReplyRound>) -> bool {
         round
             .and_then(|round| round.parts.iter().find(|part| part.owner == owner))
             .is_none_or(|part| self.batches[owner].as_ref().is_some_and(|batch| batch.has_room_after(part)))
     }
 
     /// Begins a round, unless there is one. A request for another worker must follow.
-    pub(in crate::service) fn open_round(&mut self, round: &mut Option<Box<Round>>) {
+    pub(in crate::service) fn open_round(&mut self, round: &mut Option<Box<ReplyRound>>) {
         if round.is_none() {
             self.begin_round(round);
         }
     }
 
     /// Begins a round. The replies written so far belong to its client.
-    fn begin_round<'a>(&mut self, round: &'a mut Option<Box<Round>>) -> &'a mut Round {
+    fn begin_round<'a>(&mut self, round: &'a mut Option<Box<ReplyRound>>) -> &'a mut ReplyRound {
         let round = round.insert(self.idle_rounds.pop().unwrap_or_default());
         if !self.replies.is_empty() {
             round.hold(self.worker, self.replies.mark(), ReplyUse::Text);
@@ -149,7 +149,7 @@ impl Kv {
     }
 
     /// Keeps a finished round for reuse.
-    pub(in crate::service) fn end_round(&mut self, mut round: Box<Round>) {
+    pub(in crate::service) fn end_round(&mut self, mut round: Box<ReplyRound>) {
         if self.idle_rounds.len() < IDLE_ROUNDS {
             round.clear();
             self.idle_rounds.push(round);
@@ -321,7 +321,7 @@ impl RemoteBatch {
 
     /// Returns true if there is room for another request of the client with `part`.
     #[inline]
-    fn has_room_after(&self, part: &Part) -> bool {
+    fn has_room_after(&self, part: &BatchPart) -> bool {
         self.text.len() - part.text < MAX_TEXT && self.requests.len() - part.requests < MAX_REQUESTS
     }
 

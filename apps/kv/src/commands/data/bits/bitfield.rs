@@ -185,7 +185,7 @@ fn run(
 ) -> CommandResult {
     let key = cx.key(request, 1);
     let now = cx.now;
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let len = store.peek(&key, now)?.map_or(0, |value| value.len());
     // A write extends the string even if it fails.
     let end = operations.iter().filter(|operation| operation.is_write()).map(|operation| operation.bytes().end).max();

@@ -37,7 +37,7 @@ impl BitOpTask {
 }
 
 impl Operation {
-    fn of(name: &[u8], sources: usize) -> Result<Self, CommandError> {
+    fn parse(name: &[u8], sources: usize) -> Result<Self, CommandError> {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         match () {
             () if is("and") => Ok(Operation::And),
@@ -95,7 +95,7 @@ pub fn bitop(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     let mut block = [0; BLOCK];
     while task.at < task.len {
         if task.result.room() == 0 {
-            cx.shards.of(&target).extend_long(&mut task.result, cx.now)?;
+            cx.shards.store(&target).extend_long(&mut task.result, cx.now)?;
         }
         let block = &mut block[..BLOCK.min(task.len - task.at).min(task.result.room())];
         task.operation.compute(&task.sources, task.at, block);
@@ -107,7 +107,7 @@ pub fn bitop(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
         }
     }
     let BitOpTask { len, result, .. } = *task;
-    cx.shards.of(&target).set(&target, result.finish(), Expiry::Never, cx.now)?;
+    cx.shards.store(&target).set(&target, result.finish(), Expiry::Never, cx.now)?;
     reply.count(len);
     Ok(())
 }
@@ -118,14 +118,14 @@ fn begin(
     request: &Request<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<Option<Box<BitOpTask>>, CommandError> {
-    let operation = Operation::of(&request.args[1], request.args.len() - 3)?;
+    let operation = Operation::parse(&request.args[1], request.args.len() - 3)?;
     let target = cx.key(request, 2);
     let mut sources = Vec::new();
     // Result of the short sources so far. Copies of all of them would be up to a thousand times as long as the request.
     let mut short: Option<Vec<u8>> = None;
     for at in 3..request.args.len() {
         let key = cx.key(request, at);
-        match (cx.shards.of(&key).peek(&key, cx.now)?.unwrap_or(Str::Short(b"")), &mut short) {
+        match (cx.shards.store(&key).peek(&key, cx.now)?.unwrap_or(Str::Short(b"")), &mut short) {
             (Str::Long(long), _) => sources.push(Snapshot::Long(long.clone())),
             (Str::Short(bytes), None) => short = Some(bytes.to_vec()),
             (Str::Short(bytes), Some(short)) => {
@@ -136,7 +136,7 @@ fn begin(
     }
     sources.extend(short.map(Snapshot::Short));
     let len = sources.iter().map(Snapshot::len).max().unwrap_or(0);
-    let store = cx.shards.of(&target);
+    let store = cx.shards.store(&target);
     if len >= LONG_THRESHOLD {
         return Ok(Some(Box::new(BitOpTask { operation, sources, len, at: 0, result: LongWriter::new(len) })));
     }

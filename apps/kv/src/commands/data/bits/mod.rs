@@ -32,7 +32,7 @@ pub fn setbit(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
         b"1" => 1,
         _ => return Err(BIT),
     };
-    let store = cx.shards.of(&key);
+    let store = cx.shards.store(&key);
     let at = (offset / 8) as usize;
     let before = store.peek(&key, cx.now)?.and_then(|value| Snapshot::byte_of(&value, at)).unwrap_or(0);
     let shift = 7 - offset % 8;
@@ -45,7 +45,7 @@ pub fn setbit(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 pub fn getbit(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let offset = bit_offset(cx, &request.args[2])?;
-    let value = cx.shards.of(&key).get(&key, cx.now)?;
+    let value = cx.shards.store(&key).get(&key, cx.now)?;
     let is_there = value.is_some();
     let byte = value.and_then(|value| Snapshot::byte_of(&value, (offset / 8) as usize)).unwrap_or(0);
     cx.count_lookup(is_there);

@@ -181,9 +181,9 @@ fn run(
         Some(Paused::Bits(search)) => search,
         _ => {
             let key = cx.key(request, 1);
-            let value = cx.shards.of(&key).get(&key, cx.now)?;
+            let value = cx.shards.store(&key).get(&key, cx.now)?;
             let is_there = value.is_some();
-            let value = Snapshot::of(value);
+            let value = Snapshot::take(value);
             cx.count_lookup(is_there);
             if !is_there {
                 // An absent value has no set bit, and is followed by zeros. The range is not examined.

@@ -16,7 +16,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    pub fn of(value: Option<Str<'_>>) -> Self {
+    pub fn take(value: Option<Str<'_>>) -> Self {
         match value {
             None => Snapshot::Short(Vec::new()),
             Some(Str::Short(bytes)) => Snapshot::Short(bytes.to_vec()),

@@ -35,7 +35,7 @@ impl Store {
     /// Makes room for `items`, given as lengths of key or field and of value. After success, writing these items does
     /// not fail: the estimate is an upper bound.
     pub fn make_room_for(&mut self, items: impl Iterator<Item = (usize, usize)>, now: u64) -> Result<(), Error> {
-        /// Upper bound of an item's bytes besides key and value.
+        /// Upper bound of an item's bytes other than key and value.
         const BESIDE: usize = 48;
         /// Upper bound of the part list of a long value, except for unusually many parts.
         const LIST: usize = 2 << 10;
