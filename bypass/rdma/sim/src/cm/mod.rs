@@ -453,8 +453,8 @@ impl World {
 
     /// Returns the smaller MTU of both ends.
     fn path_mtu(&self, device: usize, remote: SocketAddr) -> linerate_rdma_provider::Mtu {
-        let own_params = self.devices[device].config.mtu;
-        self.device_at(remote).map_or(own_params, |there| own_params.min(self.devices[there].config.mtu))
+        let own_mtu = self.devices[device].config.mtu;
+        self.device_at(remote).map_or(own_mtu, |there| own_mtu.min(self.devices[there].config.mtu))
     }
 }
 
