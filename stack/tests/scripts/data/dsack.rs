@@ -40,8 +40,7 @@ fn receive(s: &mut Script, segments: &[(Rel, Rel)]) {
 /// Delivers a segment and expects an immediate ACK with these blocks.
 #[track_caller]
 fn check(s: &mut Script, from: Rel, to: Rel, acknowledged: Rel, blocks: &[(Rel, Rel)]) {
-    s.inject(segment(from, to));
-    s.expect(ack(1, acknowledged).sack(blocks));
+    s.inject(segment(from, to)).expect(ack(1, acknowledged).sack(blocks));
     s.expect_nothing();
 }
 
@@ -158,8 +157,7 @@ fn dsack_reports_duplicate_discarded_by_paws() {
         (3500, 4200, &[(3500, 4000), (5000, 5500)]),
         (4800, 5200, &[(5000, 5200), (5000, 5500)]),
     ] {
-        s.inject(segment(from, to).junk().timestamp(PEER_CLOCK - 1, 0));
-        s.expect(ack(1, 4000).sack(blocks));
+        s.inject(segment(from, to).junk().timestamp(PEER_CLOCK - 1, 0)).expect(ack(1, 4000).sack(blocks));
     }
     check(&mut s, 4000, 5000, 5500, &[]);
 }
@@ -206,9 +204,7 @@ fn dsack_reports_each_segment_of_early_retransmission() {
 fn dsack_is_not_sent_without_sack() {
     // RFC 2883 §3: an extension of the SACK option.
     let mut s = Script::accepted(peer());
-    s.inject(segment(501, 1001));
-    s.expect(ack(1, 1));
-    s.inject(segment(1, 1001));
-    s.expect(ack(1, 1001));
+    s.inject(segment(501, 1001)).expect(ack(1, 1));
+    s.inject(segment(1, 1001)).expect(ack(1, 1001));
     s.expect_delivered(1000);
 }

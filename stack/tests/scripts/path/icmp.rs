@@ -50,8 +50,7 @@ fn error_about_other_sequence_number_is_ignored() {
         s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &packet);
     }
     s.expect_no_event();
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
 }
 
@@ -93,8 +92,7 @@ fn source_quench_is_discarded() {
     let sent = s.expect(data(1, 1000));
     s.inject_icmp(SOURCE_QUENCH, 0, 0, &sent);
     s.inject(ack(1, 1001));
-    s.write(2000);
-    s.expect_flight(1001, 2);
+    s.write(2000).expect_flight(1001, 2);
 }
 
 #[test]
@@ -107,7 +105,6 @@ fn errors_with_short_quote_are_ignored() {
     }
     s.expect_no_event();
     s.drain_non_tcp();
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
 }

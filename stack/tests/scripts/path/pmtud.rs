@@ -31,8 +31,7 @@ fn segments_set_dont_fragment() {
     let mut s = Script::listen(peer(), |_| {});
     s.inject_syn(syn(0));
     assert!(s.expect(syn_ack(0, 1)).raw.dont_fragment);
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.write(1000);
     assert!(s.expect(data(1, 1000)).raw.dont_fragment);
     s.inject(ack(1, 1001));
@@ -109,8 +108,7 @@ fn mtu_of_segment_not_in_flight_is_ignored() {
         s.inject_icmp_quoting(UNREACHABLE, TOO_BIG, 1000, &packet);
     }
     s.expect_nothing();
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -123,8 +121,7 @@ fn mtu_of_other_connection_is_ignored() {
     s.inject_icmp_quoting(UNREACHABLE, TOO_BIG, 1000, &packet);
     s.expect_nothing();
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -136,8 +133,7 @@ fn mtu_not_below_current_is_ignored() {
     }
     s.expect_nothing();
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -190,13 +186,11 @@ fn ordinary_losses_do_not_shrink_segments() {
     // RFC 4821 §7.5: a short loss does not indicate the path MTU.
     let (mut s, _) = full_size(peer().sack());
     s.pass(ms(10));
-    s.inject(ack(1, 1).sack(&[(1461, 14_601)]));
-    s.expect(data(1, 1460));
+    s.inject(ack(1, 1).sack(&[(1461, 14_601)])).expect(data(1, 1460));
     s.expect_within(secs(1), data(1, 1460));
     s.pass(ms(20));
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]

@@ -45,8 +45,7 @@ fn echo_waits_for_space_in_transmit_queue() {
         let mut s = echoing(peer().timestamps());
         let mut at = 1;
         for _ in 0..turns {
-            s.inject(data(at, 100).ack(at));
-            s.expect(data(at, 100).ack(at + 100));
+            s.inject(data(at, 100).ack(at)).expect(data(at, 100).ack(at + 100));
             s.pass(ms(1));
             at += 100;
         }
