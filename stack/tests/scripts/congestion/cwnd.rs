@@ -52,8 +52,7 @@ fn slow_start_sends_two_segments_per_acknowledged_segment() {
 fn slow_start_sends_three_or_four_segments_per_ack_of_two() {
     // RFC 5681 §3.1: one segment of growth per ACK; RFC 3465 §2.2: per acknowledged segment.
     let mut s = in_flight_for_rtt(peer().sack(), 60);
-    s.inject(ack(1, 2001));
-    let sent = s.drain().len();
+    let sent = s.inject(ack(1, 2001)).drain().len();
     assert!((3..=4).contains(&sent), "{sent} segments");
 }
 
@@ -79,8 +78,7 @@ fn unused_cwnd_does_not_grow() {
         s.pass(ms(1));
         s.inject(ack(1, next));
     }
-    s.write(60 * SEG);
-    let flight = s.drain().len() as Rel;
+    let flight = s.write(60 * SEG).drain().len() as Rel;
     assert!(flight <= INITIAL_WINDOW + 2, "{flight} segments in flight, after at most two");
 }
 
@@ -93,8 +91,7 @@ fn cwnd_restarts_after_idle_period() {
     s.pass(RTT);
     s.ack_each(10_001, 30_001);
     s.expect_nothing_for(secs(5));
-    s.write(60 * SEG);
-    let flight = s.drain().len() as Rel;
+    let flight = s.write(60 * SEG).drain().len() as Rel;
     assert!(flight <= INITIAL_WINDOW, "{flight} segments");
 }
 
@@ -107,8 +104,7 @@ fn short_pause_does_not_shrink_cwnd() {
     s.pass(RTT);
     s.ack_each(10_001, 30_001);
     s.pass(ms(50));
-    s.write(60 * SEG);
-    let flight = s.drain().len() as Rel;
+    let flight = s.write(60 * SEG).drain().len() as Rel;
     assert!(flight >= 20, "{flight} segments");
 }
 
@@ -124,8 +120,7 @@ fn newreno_grows_one_segment_per_rtt() {
     s.inject(ack(1, 10_001).sack(&[(11_001, 30_001)])).expect(data(10_001, 1000));
     s.pass(RTT);
     s.inject(ack(1, 30_001));
-    s.write(60 * SEG);
-    let mut in_flight = s.drain().len() as Rel;
+    let mut in_flight = s.write(60 * SEG).drain().len() as Rel;
     assert!((9..=11).contains(&in_flight), "{in_flight} segments after the loss");
     let (mut acknowledged, before) = (30_001, in_flight);
     for _ in 0..3 {

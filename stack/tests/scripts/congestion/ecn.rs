@@ -91,8 +91,7 @@ fn window_probes_are_not_ecn_capable() {
     // RFC 3168 §6.1.6.
     let mut s = with_ecn();
     s.inject(ack(1, 1).window(0));
-    s.write(1000);
-    let probe = s.expect_probe_between(Duration::ZERO, secs(2), 1);
+    let probe = s.write(1000).expect_probe_between(Duration::ZERO, secs(2), 1);
     assert_eq!(probe.raw.ecn, NOT_ECT);
 }
 
@@ -169,8 +168,7 @@ fn ece_and_loss_in_one_window_cause_one_reduction() {
     s.inject(ack(1, 1001).sack(&[(2001, 10_001)]).ece()).expect(data(1001, 1000).any_ecn());
     s.pass(RTT);
     s.inject(ack(1, 10_001));
-    s.write(30_000);
-    let flight = s.drain().len();
+    let flight = s.write(30_000).drain().len();
     assert!((4..=6).contains(&flight), "{flight} segments");
 }
 
@@ -219,8 +217,7 @@ fn dctcp_reduces_little_for_few_marks() {
         s.ack_each(acknowledged, acknowledged + flight * SEG);
         acknowledged += flight * SEG;
     }
-    s.write(60 * SEG);
-    let before = s.drain().len() as Rel;
+    let before = s.write(60 * SEG).drain().len() as Rel;
     s.pass(ms(1));
     s.inject(ack(1, acknowledged + SEG).ece());
     for n in 2..=before {

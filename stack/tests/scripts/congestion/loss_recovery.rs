@@ -155,8 +155,7 @@ fn lost_retransmission_recovers_without_timeout() {
     let end = sent[again + 1..].iter().map(Got::end).max().expect("new segments after the retransmission");
     s.expect_nothing_for(RTT - ms(10));
     s.pass(ms(10));
-    s.inject(ack(1, 1).sack(&[(1001, end)]));
-    let sent = s.drain_for(ms(30));
+    let sent = s.inject(ack(1, 1).sack(&[(1001, end)])).drain_for(ms(30));
     assert_eq!(transmissions(&sent, 1), 1, "the lost retransmission is repeated once");
 }
 
@@ -185,8 +184,7 @@ fn observed_reordering_disables_dup_thresh() {
         s.pass(ms(1));
         assert_eq!(transmissions(&s.drain(), 10_001), 0, "after {n} segments");
     }
-    s.inject(ack(1, 29_001));
-    let sent = s.drain_for(ms(50));
+    let sent = s.inject(ack(1, 29_001)).drain_for(ms(50));
     assert!(sent.iter().all(|got| got.seq >= 29_001));
 }
 
@@ -206,12 +204,10 @@ fn dsack_widens_reordering_window() {
     s.pass(RTT);
     s.inject(ack(1, 15_001).sack(&[(10_001, 11_001)])).expect_nothing();
     // The next segment may be as late.
-    s.write(5000);
-    let sent = s.drain();
+    let sent = s.write(5000).drain();
     assert!(sent.len() >= 4 && sent[0].seq == 15_001);
     s.pass(RTT);
-    s.inject(ack(1, 15_001).sack(&[(16_001, 16_001 + 3 * SEG)]));
-    let sent = s.drain_for(RTT / 4 + ms(10));
+    let sent = s.inject(ack(1, 15_001).sack(&[(16_001, 16_001 + 3 * SEG)])).drain_for(RTT / 4 + ms(10));
     assert_eq!(transmissions(&sent, 15_001), 0);
 }
 
@@ -221,8 +217,7 @@ fn prr_sends_in_proportion_to_delivery() {
     let (mut s, first) = twenty_in_flight(settings::newreno, 40);
     let mut sent = Vec::new();
     for n in 1..20 {
-        s.inject(ack(1, first).sack(&[(first + SEG, first + SEG + n * SEG)]));
-        let now = s.drain();
+        let now = s.inject(ack(1, first).sack(&[(first + SEG, first + SEG + n * SEG)])).drain();
         if n == 3 {
             assert!(now.iter().any(|got| got.seq == first), "the retransmission comes first");
         }
@@ -249,8 +244,7 @@ fn cwnd_after_recovery_is_ssthresh() {
         assert_eq!(transmissions(&s.drain(), first), 1);
         s.pass(RTT - ms(20));
         s.inject(ack(1, 30_001));
-        s.write(60 * SEG);
-        let flight = s.drain().len() as Rel;
+        let flight = s.write(60 * SEG).drain().len() as Rel;
         assert!((want - 1..=want + 1).contains(&flight), "{flight} segments in flight, not {want}");
     }
 }

@@ -256,8 +256,7 @@ fn spurious_tail_loss_probe_keeps_cwnd() {
     s.inject(ack(1, 10_001));
     s.pass(ms(1));
     s.inject(ack(1, 10_001).sack(&[(9001, 10_001)]));
-    s.write(20_000);
-    let flight = s.drain().len() as Rel;
+    let flight = s.write(20_000).drain().len() as Rel;
     assert!(flight >= INITIAL_WINDOW, "{flight} segments");
 }
 
@@ -281,12 +280,10 @@ fn loss_repaired_by_tail_loss_probe_reduces_cwnd() {
 /// more data to send.
 fn spurious(peer: Peer) -> (Script, Option<u32>) {
     let mut s = Script::accepted(peer.rtt(RTT));
-    s.write(30_000);
-    let original = s.expect(data(1, 1000)).raw.options.timestamp.map(|(value, _)| value);
+    let original = s.write(30_000).expect(data(1, 1000)).raw.options.timestamp.map(|(value, _)| value);
     s.expect_flight(1001, 9);
     // A probe with new data may precede the timeout.
-    s.pass(ms(750));
-    let sent = s.drain();
+    let sent = s.drain_for(ms(750));
     assert_eq!(transmissions(&sent, 1), 1, "the timeout retransmits the first segment");
     (s, original)
 }

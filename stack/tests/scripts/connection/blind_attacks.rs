@@ -20,8 +20,7 @@ const STATES: [State; 6] =
 fn in_state(state: State) -> (Script, Rel, Rel) {
     let mut s = Script::accepted(peer());
     let peer_finishes = |s: &mut Script| {
-        s.inject(fin(1, 1));
-        s.drain_for(DELAYED_ACK);
+        s.inject(fin(1, 1)).drain_for(DELAYED_ACK);
         s.expect_peer_closed();
     };
     let worker_finishes = |s: &mut Script| {
@@ -144,8 +143,7 @@ fn syn_in_synchronized_state_gets_challenge_ack() {
 fn restarted_peer_reconnects() {
     // RFC 9293 §3.5.1, figure 9; RFC 5961 §4.2.
     let mut s = Script::accepted(peer());
-    s.inject(syn(50_000));
-    let challenge = s.expect(ack(1, 1));
+    let challenge = s.inject(syn(50_000)).expect(ack(1, 1));
     s.inject(rst(challenge.ack)).expect_closed(CloseReason::Reset);
     s.flow().reincarnate(PEER_ISN.wrapping_add(50_000));
     s.handshake();
@@ -244,8 +242,7 @@ fn rst_refuses_simultaneous_open() {
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
     s.inject_syn(syn(0)).expect(syn_ack(0, 1));
-    s.inject(rst(1));
-    s.expect_failed(ConnectError::Refused);
+    s.inject(rst(1)).expect_failed(ConnectError::Refused);
     s.expect_nothing_for(secs(60));
 }
 
@@ -327,8 +324,7 @@ fn invalid_flags_in_synchronized_state_are_harmless() {
         s.pass(CHALLENGE_PERIOD);
         assert!(s.drain().iter().all(|got| !got.has(RST)));
     }
-    s.inject(data(1 << 30, 10).flags(all).junk());
-    s.drain();
+    s.inject(data(1 << 30, 10).flags(all).junk()).drain();
     s.expect_no_event();
     s.expect_delivered(0);
     s.expect_alive(1, 1);
@@ -352,8 +348,7 @@ fn tiny_mss_is_raised() {
     // No specification sets a minimum MSS. A peer with an MSS of 1 would cause forty times the traffic.
     for mss in [0, 1, 8] {
         let mut s = Script::accepted(Peer { mss: Some(mss), ..peer() });
-        s.write(400);
-        let sent = s.drain();
+        let sent = s.write(400).drain();
         let bytes: Rel = sent.iter().map(|got| got.len).sum();
         assert!(bytes > 0 && sent.len() as Rel * 32 <= bytes + 32, "{bytes} bytes in {} segments", sent.len());
     }
@@ -365,13 +360,11 @@ fn scattered_bytes_hold_bounded_memory() {
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     let pool = s.free_packets();
     for n in 0..4000 {
-        s.inject(data(3 + 2 * n, 1));
-        s.drain();
+        s.inject(data(3 + 2 * n, 1)).drain();
     }
     assert!(pool - s.free_packets() <= 100, "{} packets held", pool - s.free_packets());
     for n in 0..9 {
-        s.inject(data(1 + n * SEG, SEG));
-        s.drain();
+        s.inject(data(1 + n * SEG, SEG)).drain();
     }
     s.drain_for(DELAYED_ACK);
     s.expect_delivered(9000);
@@ -385,8 +378,7 @@ fn peer_that_ignores_window_holds_no_memory() {
     s.stop_reading();
     let pool = s.free_packets();
     for n in 0..200 {
-        s.inject(data(1 + n * SEG, SEG));
-        s.drain();
+        s.inject(data(1 + n * SEG, SEG)).drain();
     }
     s.drain_for(DELAYED_ACK);
     assert!(pool - s.free_packets() <= 64, "{} packets held", pool - s.free_packets());

@@ -131,13 +131,10 @@ fn out_of_order_fin_waits_for_missing_data() {
 fn out_of_order_fin_closes_nothing_before_missing_data() {
     // RFC 9293 §3.10.7.4, first: held or retransmitted.
     let mut s = Script::accepted(peer());
-    s.inject(data(501, 500).with_fin());
-    s.drain();
+    s.inject(data(501, 500).with_fin()).drain();
     s.expect_no_event();
-    s.inject(data(1, 500));
-    s.drain();
-    s.inject(data(501, 500).with_fin());
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 500)).drain();
+    s.inject(data(501, 500).with_fin()).drain_for(DELAYED_ACK);
     s.expect_delivered(1000);
     s.expect_peer_closed();
 }
@@ -166,8 +163,7 @@ fn data_after_fin_is_not_delivered() {
     // RFC 9293 §3.10.7.4, seventh: "should not occur"; ignored.
     let mut s = Script::accepted(peer());
     s.close_by_peer(1, 1);
-    s.inject(data(2, 100).junk());
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(2, 100).junk()).drain_for(DELAYED_ACK);
     s.expect_delivered(0);
     s.expect_no_event();
     s.write(10).expect(data(1, 10).ack(2));
@@ -191,12 +187,10 @@ fn unacknowledged_fin_is_retransmitted_with_its_data() {
     s.write(100).expect(data(1, 100));
     s.close().expect(fin(101, 1));
     // In one segment or two.
-    s.pass(secs(2));
-    let again = s.drain();
+    let again = s.drain_for(secs(2));
     assert!(again.iter().any(|got| got.seq == 1 && got.len == 100));
     s.inject(ack(1, 101));
-    s.pass(secs(4));
-    let again = s.drain();
+    let again = s.drain_for(secs(4));
     assert!(again.iter().any(|got| got.end() == 102 && got.has(FIN)));
     s.inject(ack(1, 102));
     s.close_by_peer(1, 102);
@@ -210,8 +204,7 @@ fn fin_follows_all_written_data() {
     s.write(5000);
     s.close().expect_flight(1, 2);
     s.inject(ack(1, 2001)).expect_flight(2001, 2);
-    s.inject(ack(1, 4001));
-    let mut sent = s.drain();
+    let mut sent = s.inject(ack(1, 4001)).drain();
     if sent.iter().all(|got| !got.has(FIN)) {
         s.inject(ack(1, 5001));
         sent.extend(s.drain());
@@ -235,8 +228,7 @@ fn ack_of_fin_in_last_ack_deletes_tcb() {
     let mut s = Script::accepted(peer());
     s.close_by_peer(1, 1);
     s.close().expect(fin(1, 2));
-    s.inject(ack(2, 1));
-    s.drain();
+    s.inject(ack(2, 1)).drain();
     s.expect_no_event();
     s.inject(ack(2, 2)).expect_closed(CloseReason::Finished);
     s.inject(ack(2, 2)).expect(rst(2));

@@ -194,15 +194,12 @@ fn options_with_wrong_length_are_harmless() {
     for option in broken {
         // In the SYN of a new connection.
         let mut s = Script::listen(peer(), |_| {});
-        s.inject(syn(0).raw_option(option));
-        s.drain();
+        s.inject(syn(0).raw_option(option)).drain();
         s.on_port(5001).handshake();
         s.expect_alive(1, 1);
         // In a segment of an existing connection, which may be dropped or not.
-        s.inject(data(2, 10).ack(2).raw_option(option));
-        s.drain_for(DELAYED_ACK);
-        s.inject(data(2, 10).ack(2));
-        s.drain_for(DELAYED_ACK);
+        s.inject(data(2, 10).ack(2).raw_option(option)).drain_for(DELAYED_ACK);
+        s.inject(data(2, 10).ack(2)).drain_for(DELAYED_ACK);
         s.expect_delivered(11);
     }
 }
@@ -211,12 +208,10 @@ fn options_with_wrong_length_are_harmless() {
 fn syn_data_is_delivered_once() {
     // RFC 9293 §3.10.7.2, third: data may be queued. Unqueued data is not acknowledged and is retransmitted.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0).len(100));
-    let got = s.expect(syn_ack(0, 1).any_ack());
+    let got = s.inject_syn(syn(0).len(100)).expect(syn_ack(0, 1).any_ack());
     assert!(got.ack == 1 || got.ack == 101);
     s.inject(ack(101, 1));
-    s.inject(data(1, 100));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 100)).drain_for(DELAYED_ACK);
     s.expect_opened();
     s.expect_delivered(100);
 }
@@ -310,8 +305,7 @@ fn unanswered_syn_is_retransmitted_with_backoff_and_times_out() {
 fn unanswered_syn_ack_is_retransmitted_with_backoff_and_times_out() {
     // RFC 6298 §2.1, §5.5; RFC 9293 §3.8.3.
     let mut s = Script::listen(peer(), |config| config.half_open_timeout = secs(10));
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1));
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     for wait in [1, 2, 4] {
         let again = s.expect_after(secs(wait), syn_ack(0, 1));
         assert_eq!(again.raw.seq, first.raw.seq);
@@ -327,8 +321,7 @@ fn unanswered_syn_ack_is_retransmitted_with_backoff_and_times_out() {
 fn repeated_syn_is_answered_and_opens_no_second_connection() {
     // RFC 9293 §3.10.7.4, first: unacceptable in SYN-RECEIVED, so it is answered. Common systems repeat the SYN-ACK.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1));
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     s.inject_syn(syn(0));
     for got in s.drain() {
         let repeated = got.has(SYN | ACK) && got.raw.seq == first.raw.seq;
@@ -356,8 +349,7 @@ fn syn_ack_data_is_delivered_once() {
     s.expect(syn(0));
     s.inject_syn(syn_ack(0, 1).len(100)).expect_opened();
     s.drain_for(DELAYED_ACK);
-    s.inject(data(1, 100));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 100)).drain_for(DELAYED_ACK);
     s.expect_delivered(100);
 }
 
@@ -374,11 +366,9 @@ fn repeated_syn_ack_is_acknowledged() {
 fn isn_of_one_4_tuple_grows_with_the_clock() {
     // RFC 6528 §3: ISN = M + F(…), where M is a timer of 4 µs.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1)).raw.seq;
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1)).raw.seq;
     s.inject(rst(1)).expect_nothing_for(ms(800));
-    s.inject_syn(syn(0));
-    let second = s.expect(syn_ack(0, 1)).raw.seq;
+    let second = s.inject_syn(syn(0)).expect(syn_ack(0, 1)).raw.seq;
     let grown = second.wrapping_sub(first);
     assert!((190_000..=210_000).contains(&grown), "{grown} in 800 ms");
 }

@@ -71,8 +71,7 @@ fn fin_wait_2_is_extended_by_unread_data() {
     // The peer may be waiting for window.
     let mut s = Script::accepted(peer());
     s.stop_reading();
-    s.inject(data(1, 1000));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 1000)).drain_for(DELAYED_ACK);
     s.close().expect(fin(1, 1001));
     s.inject(ack(1001, 2)).expect_nothing_for(5 * FIN_TIMEOUT);
     s.expect_no_event();
@@ -141,8 +140,7 @@ fn timeouts_ignore_segments_without_progress() {
         let mut s = with_idle_timeout(peer());
         for _ in 0..2 {
             s.pass(IDLE / 3);
-            s.inject_burst(segments.clone());
-            s.drain();
+            s.inject_burst(segments.clone()).drain();
         }
         s.expect_between(IDLE / 3 - secs(1), IDLE / 3 + secs(1), rst_ack(1, 1));
         s.expect_closed(CloseReason::IdleTimeout);
@@ -151,8 +149,7 @@ fn timeouts_ignore_segments_without_progress() {
         let mut s = fin_wait_2(|_| {});
         for _ in 0..2 {
             s.pass(FIN_TIMEOUT / 3);
-            s.inject_burst(segments.clone());
-            s.drain();
+            s.inject_burst(segments.clone()).drain();
         }
         s.expect_between(FIN_TIMEOUT / 3 - secs(1), FIN_TIMEOUT / 3 + secs(1), rst_ack(2, 1));
         s.expect_closed(CloseReason::TimedOut);

@@ -56,8 +56,7 @@ fn probe_carries_acknowledged_sequence_number() {
     // RFC 9293 §3.8.4: SEG.SEQ = SND.NXT-1, with one byte or none (SHLD-12).
     let mut s = with_keepalive();
     s.write(1000).expect(data(1, 1000));
-    s.inject(ack(1, 1001));
-    let probe = s.expect_probe_after(IDLE, 1001);
+    let probe = s.inject(ack(1, 1001)).expect_probe_after(IDLE, 1001);
     assert_eq!(probe.seq, 1000);
 }
 
@@ -83,8 +82,7 @@ fn late_reply_to_probe_keeps_connection() {
     for _ in 1..COUNT {
         s.expect_probe_after(INTERVAL, 1);
     }
-    s.inject(ack(1, 1));
-    s.expect_probe_after(IDLE, 1);
+    s.inject(ack(1, 1)).expect_probe_after(IDLE, 1);
     s.inject(ack(1, 1)).expect_no_event();
 }
 
@@ -95,8 +93,7 @@ fn received_segment_defers_probe() {
     s.expect_nothing_for(IDLE - secs(1));
     s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
     s.expect_nothing_for(IDLE - secs(1));
-    s.inject(ack(101, 1));
-    s.expect_probe_between(IDLE - secs(1), IDLE + secs(1), 1);
+    s.inject(ack(101, 1)).expect_probe_between(IDLE - secs(1), IDLE + secs(1), 1);
 }
 
 #[test]

@@ -79,6 +79,5 @@ fn linger_does_not_affect_open_connection() {
     let mut s = lingering(secs(2));
     s.write(1000).expect(data(1, 1000));
     s.drain_for(secs(10));
-    s.inject(ack(1, 1001));
-    s.expect_alive(1, 1001);
+    s.inject(ack(1, 1001)).expect_alive(1, 1001);
 }

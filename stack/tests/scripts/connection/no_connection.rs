@@ -105,8 +105,7 @@ fn refused_connection_attempt_fails() {
     // RFC 9293 §3.10.7.3, second.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject(rst_ack(0, 1));
-    s.expect_failed(ConnectError::Refused);
+    s.inject(rst_ack(0, 1)).expect_failed(ConnectError::Refused);
     s.expect_nothing_for(secs(60));
     s.expect_no_packets_held();
 }

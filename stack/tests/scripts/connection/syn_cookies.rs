@@ -67,8 +67,7 @@ fn cookie_with_timestamps_keeps_window_scale_and_sack() {
         s.pass(secs(1));
         let sent: Rel = s.drain().iter().map(|got| got.end() - 1).max().unwrap_or(0);
         assert!(sent >= window.min(1000), "{sent} bytes into a window of {window}");
-        s.inject(data(1001, 100));
-        let gap = s.drain();
+        let gap = s.inject(data(1001, 100)).drain();
         let blocks: &[(Rel, Rel)] = if sack { &[(1001, 1101)] } else { &[] };
         assert!(gap.iter().any(|got| got.ack == 1 && got.sack == blocks));
     }
@@ -91,8 +90,7 @@ fn cookie_keeps_mss_rounded_down() {
         let mut s = full(Peer { mss: Some(mss), ..peer() });
         cookie(&mut s);
         s.inject(ack(1, 1)).expect_opened();
-        s.write(5000);
-        let longest = s.drain().iter().map(|got| got.len).max().unwrap_or(0);
+        let longest = s.write(5000).drain().iter().map(|got| got.len).max().unwrap_or(0);
         assert!(longest >= 500.min(mss.into()), "{longest} bytes to a peer with MSS {mss}");
     }
 }
@@ -117,8 +115,7 @@ fn guessed_cookies_open_no_connection() {
     for n in 0..5000i64 {
         let guess = n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
         if guess != 1 {
-            s.inject(ack(1, guess));
-            s.drain();
+            s.inject(ack(1, guess)).drain();
         }
     }
     s.expect_no_event();
@@ -143,8 +140,7 @@ fn cookie_expires() {
     let mut s = full(peer());
     cookie(&mut s);
     s.drain_for(LIFETIME);
-    s.inject_syn(syn(0).port(FILLER));
-    s.drain();
+    s.inject_syn(syn(0).port(FILLER)).drain();
     s.inject(ack(1, 1)).expect(rst(1));
     s.expect_no_event();
 }

@@ -61,8 +61,7 @@ fn rst_does_not_end_time_wait() {
     for reset in [rst(2), rst_ack(2, 2)] {
         s.inject(reset).expect_nothing();
     }
-    s.inject(rst(100));
-    s.drain();
+    s.inject(rst(100)).drain();
     s.pass(secs(1));
     s.inject(fin(1, 2)).expect(ack(2, 2));
 }

@@ -18,8 +18,7 @@ fn ack_delay_counts_from_first_segment() {
     s.inject(data(1, 100));
     s.pass(DELAYED_ACK - ms(10));
     s.inject(data(101, 100));
-    s.pass(ms(11));
-    let acknowledged = s.drain().last().map(|got| got.ack);
+    let acknowledged = s.drain_for(ms(11)).last().map(|got| got.ack);
     assert!(acknowledged >= Some(101), "no acknowledgement of the first segment within {DELAYED_ACK:?}");
 }
 
@@ -138,8 +137,7 @@ fn four_sack_blocks_are_sent_most_recent_first() {
     // A block that grows moves to the front.
     s.inject(data(4001, 500)).expect(ack(1, 1).sack(&[(3001, 4501), island(4), island(3), island(2)]));
     // Two blocks merge.
-    s.inject(data(4501, 500));
-    let got = s.expect(ack(1, 1).any_sack());
+    let got = s.inject(data(4501, 500)).expect(ack(1, 1).any_sack());
     // The RFC does not require that a displaced block is remembered.
     assert_eq!(got.sack[..3], [(3001, 6001), island(4), island(3)]);
     s.inject(data(1, 1000)).expect(ack(1, 2001).sack(&[(3001, 6001), island(4), island(3)]));
@@ -150,8 +148,7 @@ fn three_sack_blocks_are_sent_with_timestamps() {
     // RFC 2018 §3.
     let mut s = Script::accepted(peer().sack().timestamps());
     for n in 0..5 {
-        s.inject(data(1001 + 2000 * n, 1000));
-        let got = s.expect(ack(1, 1).any_sack());
+        let got = s.inject(data(1001 + 2000 * n, 1000)).expect(ack(1, 1).any_sack());
         let want: Vec<_> = (0..=n).rev().take(3).map(|n| (1001 + 2000 * n, 2001 + 2000 * n)).collect();
         assert_eq!(got.sack, want);
     }

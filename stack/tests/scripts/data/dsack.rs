@@ -18,8 +18,7 @@ fn expecting_with(peer: Peer, next: Rel) -> Script {
     let mut seq = 1;
     while seq < next {
         let len = SEG.min(next - seq);
-        s.inject(data(seq, len));
-        s.drain_for(DELAYED_ACK + ms(5));
+        s.inject(data(seq, len)).drain_for(DELAYED_ACK + ms(5));
         seq += len;
     }
     s
@@ -32,8 +31,7 @@ fn expecting(next: Rel) -> Script {
 /// Delivers segments in order and discards their ACKs.
 fn receive(s: &mut Script, segments: &[(Rel, Rel)]) {
     for &(from, to) in segments {
-        s.inject(segment(from, to));
-        s.drain_for(DELAYED_ACK + ms(5));
+        s.inject(segment(from, to)).drain_for(DELAYED_ACK + ms(5));
     }
 }
 

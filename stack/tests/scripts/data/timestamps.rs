@@ -40,8 +40,7 @@ fn timestamps_of_final_handshake_ack_and_fin_are_echoed() {
     s.inject(syn(0).mss(1012).sack_permitted().timestamp(100, 0));
     let tsval = s.expect(syn_ack(0, 1).echoing(100)).tsval();
     s.inject(ack(1, 1).timestamp(101, tsval)).expect_opened();
-    s.write(10);
-    let tsval = s.expect(data(1, 10).echoing(101)).tsval();
+    let tsval = s.write(10).expect(data(1, 10).echoing(101)).tsval();
     s.inject(fin(1, 11).timestamp(102, tsval)).expect_within(DELAYED_ACK, ack(11, 2).echoing(102));
 }
 
@@ -49,12 +48,10 @@ fn timestamps_of_final_handshake_ack_and_fin_are_echoed() {
 fn tsval_advances_with_clock() {
     // RFC 7323 §3.2; §5.4: a tick of 1 ms to 1 s. The harness checks that timestamps are present and monotonic.
     let mut s = Script::accepted(peer().timestamps());
-    s.write(10);
-    let first = s.expect(data(1, 10)).tsval();
+    let first = s.write(10).expect(data(1, 10)).tsval();
     s.inject(ack(1, 11));
     s.pass(secs(10));
-    s.write(10);
-    let ticks = s.expect(data(11, 10)).tsval().wrapping_sub(first);
+    let ticks = s.write(10).expect(data(11, 10)).tsval().wrapping_sub(first);
     let expected = 10 * TIMESTAMP_HZ as u32;
     assert!((expected - 2..=expected + 2).contains(&ticks), "{ticks} ticks in 10 s");
 }

@@ -95,8 +95,7 @@ fn unread_small_segments_do_not_shrink_window() {
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     for n in 0..1000 {
-        s.inject(data(1 + n, 1));
-        s.drain();
+        s.inject(data(1 + n, 1)).drain();
     }
     s.drain_for(DELAYED_ACK);
     s.expect_delivered(1000);
@@ -181,8 +180,7 @@ fn zero_window_is_probed_with_backoff() {
 fn zero_window_probe_detects_open_window() {
     // RFC 9293 §3.8.6.1: recovers a lost window update.
     let mut s = without_window(|_| {});
-    s.write(2000);
-    s.expect_probe_after(rto_after(ms(100)), 1);
+    s.write(2000).expect_probe_after(rto_after(ms(100)), 1);
     s.inject(ack(1, 1)).expect_flight(1, 2);
 }
 
@@ -190,8 +188,7 @@ fn zero_window_probe_detects_open_window() {
 fn acknowledged_probe_byte_is_not_sent_again() {
     // RFC 9293 §3.8.6.1: a probe may carry new data, which the peer may accept.
     let mut s = without_window(|_| {});
-    s.write(1000);
-    let probe = s.expect_probe_after(rto_after(ms(100)), 1);
+    let probe = s.write(1000).expect_probe_after(rto_after(ms(100)), 1);
     if probe.end() == 2 {
         s.inject(ack(1, 2)).expect(data(2, 999));
     }
@@ -263,8 +260,7 @@ fn shrunk_window_stops_new_data_and_allows_retransmission() {
     s.pass(ms(100));
     s.inject(ack(1, 2001).window(1000)).expect_within(secs(1), data(2001, 1000));
     s.inject(ack(1, 5001).window(5000));
-    s.pass(ms(1));
-    let next = s.drain().iter().map(|got| got.seq).min();
+    let next = s.drain_for(ms(1)).iter().map(|got| got.seq).min();
     assert_eq!(next, Some(5001));
 }
 
@@ -342,8 +338,7 @@ fn packet_shortage_grants_no_window_and_keeps_granted_window() {
     s.on_port(6001).start_reading();
     let edge = s.flow().right_edge;
     for n in 0..40 {
-        s.inject(data(1 + 1000 * n, 1000));
-        s.drain_for(DELAYED_ACK);
+        s.inject(data(1 + 1000 * n, 1000)).drain_for(DELAYED_ACK);
         assert_eq!(s.flow().right_edge, edge);
     }
     s.expect_delivered(40_000);
@@ -377,8 +372,7 @@ fn segment_in_gap_does_not_extend_full_queue() {
     for n in 65..85 {
         s.inject(data(1 + 10 * n, 10));
     }
-    s.inject(data(641, 10));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(641, 10)).drain_for(DELAYED_ACK);
     s.expect_delivered(640);
     assert_eq!(s.drops("receive queue full"), 1);
 }
@@ -395,8 +389,7 @@ fn payload_up_to_256_bytes_is_merged_in_crowded_queue() {
         }
         s.pass(DELAYED_ACK);
         let before = s.free_packets();
-        s.inject(data(next, len));
-        s.drain_for(DELAYED_ACK);
+        s.inject(data(next, len)).drain_for(DELAYED_ACK);
         assert_eq!(before - s.free_packets(), packets, "{len} bytes after {first}");
         s.start_reading();
         s.expect_delivered(next - 1 + len);

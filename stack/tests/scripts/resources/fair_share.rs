@@ -65,8 +65,7 @@ fn small_mss_fills_packets_completely() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), link(), |_| {});
     let free = s.free_packets();
     s.on_port(6000).handshake();
-    s.write(40_000);
-    s.drain();
+    s.write(40_000).drain();
     // 2048 bytes hold 23 segments.
     assert_held(&mut s, free, 40_000 / (23 * 88) + 2);
 }
@@ -76,8 +75,7 @@ fn data_of_stalled_peer_moves_out_of_packets() {
     let mut s = Script::listen_over_with(peer().window(50_000), link(), |_| {});
     let free = s.free_packets();
     s.on_port(6000).handshake();
-    s.write(100_000);
-    s.drain_for(secs(30));
+    s.write(100_000).drain_for(secs(30));
     assert_held(&mut s, free, 2);
     // The data is sent from the heap.
     let mut next = 1;
@@ -98,12 +96,10 @@ fn queued_heap_data_is_not_copied_again() {
     // Copying everything for each further packet would take quadratic time.
     let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
     s.on_port(6000).handshake();
-    s.write(1000);
-    s.drain_for(secs(20));
+    s.write(1000).drain_for(secs(20));
     let before = s.copied();
     for _ in 0..60 {
-        s.write(1000);
-        s.drain_for(secs(2));
+        s.write(1000).drain_for(secs(2));
     }
     let copied = s.copied() - before;
     // Each byte is copied when written and when moved, and some when chunks are merged.
@@ -140,8 +136,7 @@ fn data_after_unread_data_on_heap_is_read_in_order() {
     for n in 200..300 {
         s.inject(data(1 + 50 * n, 50));
     }
-    s.inject(fin(15_001, 1));
-    s.drain_for(ms(50));
+    s.inject(fin(15_001, 1)).drain_for(ms(50));
     s.start_reading();
     s.pass(ms(20));
     s.expect_delivered(15_000);
@@ -172,8 +167,7 @@ fn unread_data_on_heap_does_not_open_the_window() {
     assert_eq!(s.flow().right_edge, edge);
     s.start_reading();
     s.pass(ms(20));
-    s.inject(data(15_001, 50));
-    s.drain_for(DELAYED_ACK + ms(5));
+    s.inject(data(15_001, 50)).drain_for(DELAYED_ACK + ms(5));
     assert!(s.flow().right_edge > edge, "the window is still at {edge}");
 }
 

@@ -76,8 +76,7 @@ fn segment_valid_for_connection_with_same_hash_is_rejected() {
         s.on_port(other);
         if at > 1 {
             s.stop_reading();
-            s.inject(data(1, at - 1));
-            s.drain_for(DELAYED_ACK);
+            s.inject(data(1, at - 1)).drain_for(DELAYED_ACK);
         }
         let number = at + Rel::from(target_isn.wrapping_sub(other_isn) as i32);
         s.inject(Seg { seq: at, ..forged.clone() }.ack(number)).expect(ack(1, at));

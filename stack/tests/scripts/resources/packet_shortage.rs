@@ -117,8 +117,7 @@ fn segment_without_free_packet_gets_all_retransmissions() {
     drop(packets);
     s.expect_within(ms(1), data(1, 100));
     for sent in 1..6 {
-        s.inject(data(sent, 1));
-        s.drain();
+        s.inject(data(sent, 1)).drain();
         s.pass(secs(1 << sent));
         assert!(s.drain().iter().any(|got| got.end() == 101), "missing retransmission {sent}");
     }

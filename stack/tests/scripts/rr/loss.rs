@@ -141,8 +141,7 @@ fn request_beyond_window_is_trimmed() {
             s.stop_reading();
             s.inject(request(at, 1300)).expect_within(DELAYED_ACK, ack(at, at + 1300));
             at += 1300;
-            s.inject_burst((0..3).map(|n| data(at + 1300 * n, 1300).ack(at - 1300)));
-            s.drain_for(DELAYED_ACK);
+            s.inject_burst((0..3).map(|n| data(at + 1300 * n, 1300).ack(at - 1300))).drain_for(DELAYED_ACK);
             let edge = s.flow().right_edge;
             s.expect_delivered(edge - 1);
         }),
@@ -209,8 +208,7 @@ fn request_of_several_segments_is_acknowledged_immediately() {
 fn silent_connection_holds_no_packets() {
     play(in_rr(|s, mut at| {
         for pause in [ms(1), secs(1), secs(3600)] {
-            s.inject(ack(at, at));
-            s.expect_rr(false);
+            s.inject(ack(at, at)).expect_rr(false);
             s.expect_no_packets_held();
             s.expect_nothing_for(pause);
             at = exchange(s, at, LEN);
@@ -285,8 +283,7 @@ fn small_cwnd_limits_answer() {
                 at = exchange(s, at, len);
                 s.pass(RTT);
             }
-            s.write(10 * SEG);
-            s.drain();
+            s.write(10 * SEG).drain();
         }),
     );
 }

@@ -33,8 +33,7 @@ fn window_of_each_request_applies() {
         // The window is smaller than the answer by one byte, or with scaling by four.
         s.inject(request(at, LEN).window(96 >> shift)).expect_within(DELAYED_ACK, ack(at, at + LEN));
         s.expect_rr(false);
-        s.inject(ack(at + LEN, at).window(LEN as u16));
-        s.drain_for(secs(1));
+        s.inject(ack(at + LEN, at).window(LEN as u16)).drain_for(secs(1));
     });
 }
 
@@ -46,8 +45,7 @@ fn window_of_last_request_limits_further_data() {
             let shift = s.flow().peer.window_scale.unwrap_or(0);
             let at = enter_rr(s);
             s.inject(request(at, LEN).window(window >> shift)).expect(answer(at, LEN));
-            s.write(20 * SEG);
-            let end = s.drain().last().map(|got| got.end());
+            let end = s.write(20 * SEG).drain().last().map(|got| got.end());
             assert!(end <= Some(at + Rel::from(window)), "{end:?}");
         });
     }
@@ -65,8 +63,7 @@ fn half_of_maximum_window_is_used() {
                 s.pass(RTT);
                 at += LEN;
             }
-            s.inject(request(at, LEN).window(90));
-            s.drain_for(secs(2));
+            s.inject(request(at, LEN).window(90)).drain_for(secs(2));
         }),
     );
 }
@@ -79,8 +76,7 @@ fn answer_above_mss_is_sent_in_several_segments() {
         peers().into_iter().map(small),
         in_rr(|s, mut at| {
             for len in [500, 501, 1000, 1200] {
-                s.inject(request(at, len));
-                let sent = s.drain();
+                let sent = s.inject(request(at, len)).drain();
                 assert!(sent.iter().all(|got| got.len <= 500), "{sent:?}");
                 at += len;
                 assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((at, at)));
@@ -98,8 +94,7 @@ fn first_answer_is_segmented() {
     let small = |peer: Peer| if peer.timestamps { peer.mss(512) } else { peer.mss(500) };
     for len in [499, 500, 501, 502, 1000] {
         play_to(peers().into_iter().map(small), |s| {
-            s.inject(request(1, len));
-            let sent = s.drain();
+            let sent = s.inject(request(1, len)).drain();
             assert!(sent.iter().all(|got| got.len <= 500), "{sent:?}");
             assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((1 + len, 1 + len)));
         });
@@ -115,8 +110,7 @@ fn request_in_chained_packet_is_answered() {
             s.pass(RTT);
             at = expect_rr_resumes(s, at + SEG);
         }
-        s.inject(ack(at, at));
-        s.expect_no_packets_held();
+        s.inject(ack(at, at)).expect_no_packets_held();
     }));
 }
 
@@ -175,8 +169,7 @@ fn smaller_path_mtu_is_used() {
     play_to(
         peers().into_iter().map(|peer| peer.mss(1460)),
         in_rr(|s, at| {
-            s.inject(request(at, 1400));
-            let sent = s.expect(answer(at, 1400));
+            let sent = s.inject(request(at, 1400)).expect(answer(at, 1400));
             s.expect_rr(true);
             let (kind, code, mtu) = if s.flow().peer.ipv6 { (2, 0, 1280) } else { (3, 4, 1000) };
             s.inject_icmp(kind, code, mtu, &sent);
@@ -186,8 +179,7 @@ fn smaller_path_mtu_is_used() {
             s.pass(RTT);
             s.inject(ack(at + 1400, at + 1400));
             let at = expect_rr_resumes(s, at + 1400);
-            s.inject(request(at, 1400));
-            let sent = s.drain();
+            let sent = s.inject(request(at, 1400)).drain();
             assert!(sent.len() == 2 && sent.iter().all(|got| got.raw.ip_len <= mtu as usize), "{sent:?}");
         }),
     );

@@ -8,8 +8,7 @@ fn close_with_answer_sends_fin_after_data() {
     play(in_rr(|s, at| {
         s.drop_other_arms();
         s.on_readable(vec![Command::Forward, Command::Close]);
-        s.inject(request(at, LEN));
-        let sent = s.drain();
+        let sent = s.inject(request(at, LEN)).drain();
         let last = sent.last().map(|got| (got.end(), got.ack, got.has(FIN)));
         if last != Some((at + LEN + 1, at + LEN, true)) {
             s.expect_nothing_for(ms(1));
@@ -39,8 +38,7 @@ fn close_without_answer_sends_fin() {
 fn close_while_peer_has_the_turn_sends_fin() {
     // RFC 9293 §3.10.4.
     play(in_rr(|s, at| {
-        s.close();
-        s.expect_rr(false);
+        s.close().expect_rr(false);
         let early = s.drain().iter().any(|got| got.has(FIN));
         s.inject(request(at, LEN));
         if !early {
@@ -84,8 +82,7 @@ fn consumed_request_without_answer_is_acknowledged() {
     // RFC 9293 §3.8.6.3.
     play(in_rr(|s, at| {
         s.start_reading();
-        s.inject(request(at, LEN));
-        s.expect_rr(false);
+        s.inject(request(at, LEN)).expect_rr(false);
         s.expect_after(DELAYED_ACK, ack(at, at + LEN));
         s.expect_delivered(at - 1 + LEN);
         s.expect_nothing_for(secs(1));
@@ -133,8 +130,7 @@ fn service_may_use_any_calls_for_its_answer() {
     for commands in sequences {
         play(in_rr(|s, at| {
             s.on_readable(commands.clone());
-            s.inject(request(at, LEN));
-            let sent = s.drain();
+            let sent = s.inject(request(at, LEN)).drain();
             assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((at + LEN, at + LEN)), "{commands:?}");
             s.expect_delivered(at - 1 + LEN);
             s.pass(RTT);
@@ -159,8 +155,7 @@ fn answer_may_have_any_length() {
                 true => vec![Command::Answer(request_len, len as usize)],
                 false => vec![Command::Read(request_len), Command::Write(10), Command::Write(len as usize - 10)],
             });
-            s.inject(request(at, LEN));
-            let sent = s.drain();
+            let sent = s.inject(request(at, LEN)).drain();
             let lens: Vec<Rel> = sent.iter().map(|got| got.len).collect();
             let mut want = vec![SEG; (len / SEG) as usize];
             want.extend((len % SEG > 0).then_some(len % SEG));
@@ -232,8 +227,7 @@ fn service_may_answer_before_it_consumes() {
     // RFC 9293 §3.8.6: unread data reduces the window.
     play(in_rr(|s, at| {
         s.on_readable(vec![Command::Write(LEN as usize)]);
-        s.inject(request(at, LEN));
-        let sent = s.expect(answer(at, LEN));
+        let sent = s.inject(request(at, LEN)).expect(answer(at, LEN));
         let window = u32::from(sent.raw.window);
         s.expect_rr(false);
         s.read(LEN);
@@ -317,8 +311,7 @@ fn service_may_send_more_than_its_answer() {
         s.expect_rr(false);
         s.on_readable(vec![Command::Read(50)]);
         s.pass(RTT);
-        s.inject(data(at + LEN, 50).ack(at + LEN + 50));
-        s.drain_for(DELAYED_ACK);
+        s.inject(data(at + LEN, 50).ack(at + LEN + 50)).drain_for(DELAYED_ACK);
         expect_rr_resumes(s, at + LEN + 50);
     }));
 }
@@ -389,8 +382,7 @@ fn settings_that_exclude_rr_mode_do_not_change_behaviour() {
                 s.expect_rr(n > 0);
                 s.pass(RTT);
             }
-            s.inject(ack(at, at));
-            s.drain_for(secs(20));
+            s.inject(ack(at, at)).drain_for(secs(20));
         });
     }
 }
