@@ -1,24 +1,26 @@
 //! The four small services that every transport must support, each on its own thread next to a worker over kernel
 //! sockets, and properties of the two threads.
 
+#[path = "../../kernel/tests/services/clients.rs"]
+mod clients;
 #[path = "../../kernel/tests/services/mod.rs"]
 mod services;
 
+use clients::{DEADLINE, client, echo_datagrams, echo_exact, receive_exact};
 use linerate_bypass::arena::{Arena, ArenaConfig};
 use linerate_kernel::{Config as KernelConfig, Worker, bind};
 use linerate_service::time::Clock;
 use linerate_service::{AppSender, Bytes, CloseReason, ConnId, Origin, Service, Stop, Summary, Transport, WorkerCtx};
 use linerate_split::{Commands, Config, split};
-use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
+use services::{Chargen, Deferred, Echo, Proxy, UdpEcho, pattern};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(30);
 const WINDOW: usize = 64 << 10;
 
 /// A service and its worker, each on a thread.
@@ -70,27 +72,11 @@ impl<S> Running<S> {
     }
 }
 
-fn client(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
-}
-
 #[test]
 fn chargen_stream_arrives_intact() {
     let length = 30_000_000;
     let server = start(&listening(), true, move |_| Chargen::new(length));
-    let mut stream = client(server.address);
-    let (mut received, mut buffer) = (0, vec![0; 100_000]);
-    loop {
-        let n = stream.read(&mut buffer).unwrap();
-        if n == 0 {
-            break;
-        }
-        assert_pattern(&buffer[..n], received);
-        received += n as u64;
-    }
-    assert_eq!(received, length);
+    receive_exact(&client(server.address), length);
     let (_, summary) = server.finish();
     assert_eq!(summary.tx_bytes, length);
 }
@@ -115,20 +101,7 @@ fn service_waits_for_a_stalled_peer() {
 fn large_stream_is_echoed_through_small_windows() {
     for sleeps in [true, false] {
         let server = start(&listening(), sleeps, |_| Echo::default());
-        let mut stream = client(server.address);
-        let length = 3_000_000;
-        let sent: Vec<u8> = (0..length).map(pattern).collect();
-        let writer = {
-            let (mut stream, sent) = (stream.try_clone().unwrap(), sent.clone());
-            std::thread::spawn(move || {
-                stream.write_all(&sent).unwrap();
-                stream.shutdown(Shutdown::Write).unwrap();
-            })
-        };
-        let mut received = Vec::new();
-        stream.read_to_end(&mut received).unwrap();
-        writer.join().unwrap();
-        assert!(received == sent, "{} bytes came back", received.len());
+        echo_exact(server.address, 3_000_000);
         let (_, summary) = server.finish();
         assert_eq!((summary.accepted, summary.finished), (1, 1));
     }
@@ -150,30 +123,12 @@ fn single_byte_slices_do_not_stall_a_stream() {
 
 #[test]
 fn proxy_splices_both_directions_and_half_closes() {
-    let upstream = TcpListener::bind(local()).unwrap();
-    let to = upstream.local_addr().unwrap();
-    let server = start(&listening(), true, move |_| Proxy::new(to));
-    let mut stream = client(server.address);
-    let (mut far, _) = upstream.accept().unwrap();
-    far.set_read_timeout(Some(DEADLINE)).unwrap();
-    let sent: Vec<u8> = (0..1_000_000).map(pattern).collect();
-    let writer = {
-        let (mut stream, sent) = (stream.try_clone().unwrap(), sent.clone());
-        std::thread::spawn(move || {
-            stream.write_all(&sent).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-        })
-    };
-    let mut there = Vec::new();
-    far.read_to_end(&mut there).unwrap();
-    assert!(there == sent);
-    far.write_all(b"and back").unwrap();
-    drop(far);
-    let mut back = Vec::new();
-    stream.read_to_end(&mut back).unwrap();
-    assert_eq!(back, b"and back");
-    writer.join().unwrap();
-    server.finish();
+    let upstream = start(&listening(), true, |_| Echo::default());
+    let to = upstream.address;
+    let proxy = start(&listening(), true, move |_| Proxy::new(to));
+    echo_exact(proxy.address, 1_000_000);
+    assert_eq!(proxy.finish().0.closed, [CloseReason::Finished; 2]);
+    upstream.finish();
 }
 
 #[test]
@@ -202,16 +157,8 @@ fn deferred_replies_from_another_thread_arrive() {
 fn datagrams_are_echoed() {
     let config = KernelConfig { listen_udp: vec![local()], ..KernelConfig::default() };
     let server = start(&config, true, |_| UdpEcho::default());
-    let socket = UdpSocket::bind(local()).unwrap();
-    socket.set_read_timeout(Some(DEADLINE)).unwrap();
-    let mut buffer = [0; 2000];
-    for n in 1..50 {
-        let sent = vec![n as u8; n * 20];
-        socket.send_to(&sent, server.address).unwrap();
-        let (len, _) = socket.recv_from(&mut buffer).unwrap();
-        assert_eq!(&buffer[..len], sent);
-    }
-    server.finish();
+    echo_datagrams(server.address);
+    assert_eq!(server.finish().0.echoed, 5);
 }
 
 /// Service that reads only in timer events, and reports the reason for the end of each connection.

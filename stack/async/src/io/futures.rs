@@ -12,58 +12,13 @@ impl AsyncRead for OwnedReadHalf {
     }
 }
 
-impl AsyncBufRead for OwnedReadHalf {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        OwnedReadHalf::poll_fill_buf(self.get_mut(), cx)
-    }
-
-    fn consume(self: Pin<&mut Self>, n: usize) {
-        OwnedReadHalf::consume(self.get_mut(), n);
-    }
-}
-
-impl AsyncWrite for OwnedWriteHalf {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        OwnedWriteHalf::poll_write(self.get_mut(), cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().shutdown();
-        Poll::Ready(Ok(()))
-    }
-}
-
 impl AsyncRead for TcpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         OwnedReadHalf::poll_read(self.get_mut().halves().0, cx, buffer)
     }
 }
 
-impl AsyncBufRead for TcpStream {
-    fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        OwnedReadHalf::poll_fill_buf(self.get_mut().halves().0, cx)
-    }
-
-    fn consume(self: Pin<&mut Self>, n: usize) {
-        TcpStream::consume(self.get_mut(), n);
-    }
-}
-
-impl AsyncWrite for TcpStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        OwnedWriteHalf::poll_write(self.get_mut().halves().1, cx, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().shutdown();
-        Poll::Ready(Ok(()))
-    }
-}
+implement!(AsyncBufRead for OwnedReadHalf, this => this);
+implement!(AsyncWrite for OwnedWriteHalf, this => this, poll_close);
+implement!(AsyncBufRead for TcpStream, this => this.halves().0);
+implement!(AsyncWrite for TcpStream, this => this.halves().1, poll_close);

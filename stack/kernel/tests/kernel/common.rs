@@ -1,13 +1,11 @@
 //! Workers on their own threads, and clients for them.
 
+pub use crate::clients::{DEADLINE, client, echo_exact};
 use linerate_kernel::{Config, Sockets, Worker, bind};
 use linerate_service::{Service, Stop, Summary};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Time limit of each wait.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub fn local() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
@@ -15,13 +13,6 @@ pub fn local() -> SocketAddr {
 
 pub fn listening() -> Config {
     Config { listen: vec![local()], ..Config::default() }
-}
-
-/// Connects to `server` with [`DEADLINE`] as the limit of reads.
-pub fn client(server: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
 }
 
 /// Creates a worker that the test turns itself.

@@ -1,49 +1,12 @@
 //! Streams arrive intact, over any number of connections.
 
-use crate::common::{DEADLINE, Running, listening, local, turn_until, worker};
-use crate::services::{Echo, pattern};
+use crate::common::{Running, client, echo_exact, listening, local, turn_until, worker};
+use crate::services::Echo;
 use linerate_kernel::{Config, bind};
 use linerate_service::{CloseReason, Summary};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-
-fn client(server: std::net::SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
-/// Sends `length` bytes, closes the send direction, and checks that they return, followed by the end.
-fn echo_exact(server: std::net::SocketAddr, length: u64) {
-    let mut stream = client(server);
-    let writer = std::thread::spawn({
-        let mut stream = stream.try_clone().unwrap();
-        move || {
-            let mut sent = 0;
-            while sent < length {
-                let n = (length - sent).min(64 << 10);
-                let bytes: Vec<u8> = (sent..sent + n).map(pattern).collect();
-                stream.write_all(&bytes).unwrap();
-                sent += n;
-            }
-            stream.shutdown(Shutdown::Write).unwrap();
-        }
-    });
-    let mut received = 0;
-    let mut buffer = vec![0; 256 << 10];
-    loop {
-        let n = stream.read(&mut buffer).unwrap();
-        if n == 0 {
-            break;
-        }
-        assert!(buffer[..n].iter().zip(received..).all(|(&byte, at)| byte == pattern(at)));
-        received += n as u64;
-    }
-    writer.join().unwrap();
-    assert_eq!(received, length);
-}
 
 #[test]
 fn hundred_megabytes_return_intact_after_the_client_closes() {

@@ -1,28 +1,19 @@
 //! The four small services that every transport must support.
 
-use crate::common::{DEADLINE, Running, client, listening, local, turn_until, worker};
-use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern, pattern};
+use crate::clients::{client, echo_datagrams, echo_exact, receive_exact};
+use crate::common::{Running, listening, local, turn_until, worker};
+use crate::services::{Chargen, Deferred, Echo, Proxy, UdpEcho, assert_pattern};
 use linerate_harness::address::unused_address;
 use linerate_kernel::{Config, Worker, bind};
 use linerate_service::{CloseReason, ConnectError};
 use std::io::{Read, Write};
-use std::net::{Shutdown, UdpSocket};
+use std::net::Shutdown;
 
 #[test]
 fn chargen_stream_arrives_intact() {
     let length = 30_000_000;
     let server = Running::start(&listening(), Chargen::new(length));
-    let mut stream = client(server.address);
-    let (mut received, mut buffer) = (0, vec![0; 100_000]);
-    loop {
-        let n = stream.read(&mut buffer).unwrap();
-        if n == 0 {
-            break;
-        }
-        assert_pattern(&buffer[..n], received);
-        received += n as u64;
-    }
-    assert_eq!(received, length);
+    receive_exact(&client(server.address), length);
     let (_, summary) = server.finish();
     assert_eq!((summary.tx_bytes, summary.copied_bytes), (length, 0));
 }
@@ -60,21 +51,7 @@ fn chargen_waits_for_a_stalled_peer_within_its_buffer() {
 fn proxy_splices_both_directions_and_forwards_each_close() {
     let upstream = Running::start(&listening(), Echo::default());
     let proxy = Running::start(&listening(), Proxy::new(upstream.address));
-    let mut stream = client(proxy.address);
-    let length = 20_000_000;
-    let writer = std::thread::spawn({
-        let mut stream = stream.try_clone().unwrap();
-        move || {
-            let bytes: Vec<u8> = (0..length).map(pattern).collect();
-            stream.write_all(&bytes).unwrap();
-            stream.shutdown(Shutdown::Write).unwrap();
-        }
-    });
-    let mut received = Vec::new();
-    stream.read_to_end(&mut received).unwrap();
-    writer.join().unwrap();
-    assert_eq!(received.len() as u64, length);
-    assert_pattern(&received, 0);
+    echo_exact(proxy.address, 20_000_000);
     let (service, summary) = proxy.finish();
     assert_eq!(service.closed, [CloseReason::Finished; 2]);
     assert_eq!((summary.accepted, summary.connected, summary.finished), (1, 1, 2));
@@ -146,17 +123,7 @@ fn datagrams_return_from_their_destination_address() {
     let (_, mut sockets) = bind(&config, 1).unwrap();
     let addresses = sockets[0].udp_addrs();
     let server = Running::on(sockets.remove(0), UdpEcho::default());
-    for address in addresses {
-        let client = UdpSocket::bind((if address.is_ipv4() { "127.0.0.1" } else { "::1" }, 0)).unwrap();
-        client.set_read_timeout(Some(DEADLINE)).unwrap();
-        for length in [0, 1, 100, 9_000, 65_000] {
-            let sent: Vec<u8> = (0..length).map(pattern).collect();
-            client.send_to(&sent, address).unwrap();
-            let mut received = vec![0; 1 << 16];
-            let (n, from) = client.recv_from(&mut received).unwrap();
-            assert_eq!((&received[..n], from), (&sent[..], address));
-        }
-    }
+    addresses.into_iter().for_each(echo_datagrams);
     let (service, summary) = server.finish();
     assert_eq!(service.echoed, 10);
     assert_eq!((summary.rx_frames, summary.tx_frames), (10, 10));

@@ -1,5 +1,7 @@
 //! Services over kernel sockets, against sockets of the standard library.
 
+#[path = "../services/clients.rs"]
+mod clients;
 mod common;
 mod contract;
 mod draining;

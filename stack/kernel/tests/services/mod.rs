@@ -1,5 +1,6 @@
 //! Small transport-independent services that together use the whole [`Transport`](linerate_service::Transport)
-//! interface. The tests of each transport run them. `contract.rs` and `lingering.rs` are included separately.
+//! interface. The tests of each transport run them. `clients.rs`, `contract.rs` and `lingering.rs` are included
+//! separately.
 
 mod chargen;
 mod deferred;

@@ -14,8 +14,7 @@ const RTT: Duration = ms(100);
 /// window is in flight.
 fn in_flight(peer: Peer, segments: Rel) -> Script {
     let mut s = Script::accepted(peer.rtt(RTT));
-    s.write(segments * SEG);
-    s.expect_flight(1, segments.min(INITIAL_WINDOW));
+    s.write(segments * SEG).expect_flight(1, segments.min(INITIAL_WINDOW));
     s
 }
 

@@ -66,8 +66,7 @@ fn pacing_keeps_throughput() {
 fn short_message_after_pause_is_not_delayed() {
     let mut s = Script::accepted_with(far(), paced);
     for n in 0..5 {
-        s.write(4 * SEG);
-        s.expect_flight(1 + 4 * n * SEG, 4);
+        s.write(4 * SEG).expect_flight(1 + 4 * n * SEG, 4);
         s.pass(RTT);
         s.ack_each(1 + 4 * n * SEG, 1 + 4 * (n + 1) * SEG);
         s.pass(secs(1));
@@ -78,19 +77,15 @@ fn short_message_after_pause_is_not_delayed() {
 fn nearby_peer_receives_window_at_once() {
     // An RTT of a few timer ticks cannot be divided.
     let mut s = Script::accepted_with(peer().rtt(Duration::from_micros(100)), paced);
-    s.write(20 * SEG);
-    s.expect_flight(1, INITIAL_WINDOW);
+    s.write(20 * SEG).expect_flight(1, INITIAL_WINDOW);
 }
 
 #[test]
 fn pacing_waits_for_rtt_sample() {
     // RFC 6298 §3: the ACK of a retransmitted SYN-ACK gives no sample.
     let mut s = Script::listen(peer(), paced);
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     s.expect_after(secs(1), syn_ack(0, 1));
-    s.inject(ack(1, 1));
-    s.expect_opened();
-    s.write(SEG);
-    s.expect(data(1, SEG));
+    s.inject(ack(1, 1)).expect_opened();
+    s.write(SEG).expect(data(1, SEG));
 }

@@ -14,13 +14,11 @@ const SMALL: Rel = 100;
 fn unacknowledged_data_is_retransmitted_with_backoff() {
     // RFC 6298 §2.2, §5.4 to §5.6.
     let mut s = Script::accepted(peer().rtt(RTT));
-    s.write(SMALL);
-    s.expect(data(1, SMALL));
+    s.write(SMALL).expect(data(1, SMALL));
     for back_off in [1, 2, 4, 8, 16] {
         s.expect_after(back_off * rto_after(RTT), data(1, SMALL));
     }
-    s.inject(ack(1, 1 + SMALL));
-    s.expect_nothing_for(secs(60));
+    s.inject(ack(1, 1 + SMALL)).expect_nothing_for(secs(60));
 }
 
 #[test]
@@ -29,8 +27,7 @@ fn rtt_sample_of_handshake_is_taken_with_short_connect_timeout() {
     let mut s = Script::listen(peer().rtt(RTT), |config| config.half_open_timeout = ms(300));
     s.pass(secs(5));
     s.handshake();
-    s.write(SMALL);
-    s.expect(data(1, SMALL));
+    s.write(SMALL).expect(data(1, SMALL));
     s.expect_after(rto_after(RTT), data(1, SMALL));
 }
 
@@ -40,12 +37,10 @@ fn timeout_retransmits_first_segment_only() {
     let mut s = in_flight(peer(), 10);
     s.expect_after(rto_after(RTT), data(1, 1000));
     s.expect_nothing_for(RTT);
-    s.inject(ack(1, 1001));
-    s.expect_flight(1001, 2);
+    s.inject(ack(1, 1001)).expect_flight(1001, 2);
     s.expect_nothing_for(RTT);
     s.inject(ack(1, 2001));
-    s.inject(ack(1, 3001));
-    s.expect_flight(3001, 4);
+    s.inject(ack(1, 3001)).expect_flight(3001, 4);
     s.expect_nothing();
 }
 
@@ -54,8 +49,7 @@ fn ack_of_new_data_restarts_timer() {
     // RFC 6298 §5.3. The second sample of 200 ms gives SRTT 112.5 ms and RTTVAR 62.5 ms (§2.3).
     let mut s = in_flight(peer(), 3);
     s.expect_nothing_for(2 * RTT);
-    s.inject(ack(1, 1001));
-    s.expect_after(Duration::from_micros(362_500), data(1001, 1000));
+    s.inject(ack(1, 1001)).expect_after(Duration::from_micros(362_500), data(1001, 1000));
 }
 
 #[test]
@@ -63,8 +57,7 @@ fn timer_stops_when_all_data_is_acknowledged() {
     // RFC 6298 §5.2.
     let mut s = in_flight(peer(), 2);
     s.pass(RTT);
-    s.inject(ack(1, 2001));
-    s.expect_nothing_for(secs(120));
+    s.inject(ack(1, 2001)).expect_nothing_for(secs(120));
 }
 
 #[test]
@@ -74,8 +67,7 @@ fn retransmitted_segment_gives_no_rtt_sample() {
     s.expect_after(rto_after(RTT), data(1, 1000));
     s.pass(ms(1));
     s.inject(ack(1, 1001));
-    s.write(1000);
-    s.expect(data(1001, 1000));
+    s.write(1000).expect(data(1001, 1000));
     s.expect_nothing_for(rto_after(RTT) - ms(10));
 }
 
@@ -87,8 +79,7 @@ fn timestamps_give_rtt_sample_of_retransmission() {
     let again = s.expect_after(2 * rto_after(RTT), data(1, 1000));
     s.pass(ms(50));
     s.inject(ack(1, 1001).timestamp(PEER_CLOCK + 3000, again.tsval()));
-    s.write(1000);
-    s.expect(data(1001, 1000));
+    s.write(1000).expect(data(1001, 1000));
     s.expect_between(RTO_FLOOR - ms(4), ms(500), data(1001, 1000));
 }
 
@@ -96,8 +87,7 @@ fn timestamps_give_rtt_sample_of_retransmission() {
 fn rto_of_nearby_peer_has_floor() {
     // RFC 6298 §2.4, with a lower bound than recommended there.
     let mut s = Script::accepted(peer());
-    s.write(SMALL);
-    s.expect(data(1, SMALL));
+    s.write(SMALL).expect(data(1, SMALL));
     for back_off in [1, 2, 4] {
         s.expect_after(back_off * RTO_FLOOR, data(1, SMALL));
     }
@@ -107,8 +97,7 @@ fn rto_of_nearby_peer_has_floor() {
 fn rto_floor_is_configurable() {
     // RFC 6298 §2.4: for a network with known peers.
     let mut s = Script::accepted_with(peer().rtt(ms(1)), |config| settings::rto_floor(config, ms(5)));
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.expect_between(ms(4), ms(20), data(1, 1000));
 }
 
@@ -117,13 +106,11 @@ fn rto_floor_drops_once_delayed_ack_time_is_known() {
     // RFC 6298 §2.4: the floor covers unknown behaviour of the peer.
     let mut s = Script::accepted(peer().rtt(ms(1)));
     for n in 0..100 {
-        s.write(1000);
-        s.expect(data(1 + n * SEG, 1000));
+        s.write(1000).expect(data(1 + n * SEG, 1000));
         s.pass(ms(1));
         s.inject(ack(1, 1001 + n * SEG));
     }
-    s.write(1000);
-    s.expect(data(100_001, 1000));
+    s.write(1000).expect(data(100_001, 1000));
     s.expect_between(LEARNT_RTO_FLOOR - ms(1), RTO_FLOOR - ms(10), data(100_001, 1000));
 }
 
@@ -131,8 +118,7 @@ fn rto_floor_drops_once_delayed_ack_time_is_known() {
 fn rto_has_ceiling() {
     // RFC 6298 §2.5: at least 60 s; §5.5.
     let mut s = Script::accepted_with(peer().rtt(RTT), |config| settings::user_timeout(config, secs(3600)));
-    s.write(SMALL);
-    s.expect(data(1, SMALL));
+    s.write(SMALL).expect(data(1, SMALL));
     let mut waits = Vec::new();
     for _ in 0..14 {
         let before = s.now();
@@ -151,12 +137,10 @@ fn user_timeout_closes_connection_with_unacknowledged_data() {
     assert!(s.drain().len() >= 5);
     s.expect_no_event();
     // The timeout may take effect at the next retransmission.
-    s.pass(secs(10));
-    s.drain();
+    s.drain_for(secs(10));
     s.expect_closed(CloseReason::TimedOut);
     s.expect_nothing_for(secs(300));
-    s.inject(ack(1, 1));
-    s.expect(rst(1));
+    s.inject(ack(1, 1)).expect(rst(1));
     s.expect_no_packets_held();
 }
 
@@ -165,8 +149,7 @@ fn user_timeout_counts_from_last_progress() {
     // RFC 9293 §3.8.3: of the same segment.
     let mut s = Script::accepted_with(peer().rtt(RTT), |config| settings::user_timeout(config, secs(10)));
     for n in 0..6 {
-        s.write(SMALL);
-        s.expect(data(1 + n * SMALL, SMALL));
+        s.write(SMALL).expect(data(1 + n * SMALL, SMALL));
         s.drain_for(secs(7));
         s.inject(ack(1, 1 + (n + 1) * SMALL));
     }
@@ -185,8 +168,7 @@ fn idle_connection_does_not_time_out() {
 /// initial window is in flight. The timeout is long after the probe.
 fn near(segments: Rel) -> Script {
     let mut s = Script::accepted(peer().sack().rtt(NEAR));
-    s.write(segments * SEG);
-    s.expect_flight(1, segments.min(INITIAL_WINDOW));
+    s.write(segments * SEG).expect_flight(1, segments.min(INITIAL_WINDOW));
     s
 }
 
@@ -205,11 +187,9 @@ fn tail_loss_probe_recovers_lost_tail() {
     s.inject(ack(1, 2001));
     expect_tail_probe(&mut s, data(3001, 1000));
     s.expect_nothing_for(NEAR + ms(5));
-    s.inject(ack(1, 2001).sack(&[(3001, 4001)]));
-    s.expect(data(2001, 1000));
+    s.inject(ack(1, 2001).sack(&[(3001, 4001)])).expect(data(2001, 1000));
     s.pass(NEAR);
-    s.inject(ack(1, 4001));
-    s.expect_nothing_for(secs(10));
+    s.inject(ack(1, 4001)).expect_nothing_for(secs(10));
 }
 
 #[test]
@@ -223,8 +203,7 @@ fn tail_loss_probe_carries_new_data() {
 fn tail_loss_probe_stays_within_receive_window() {
     // RFC 8985 §7.3: if the receive window does not allow new data, the last segment is retransmitted.
     let mut s = Script::accepted(peer().sack().rtt(NEAR).window(5000));
-    s.write(10_000);
-    s.expect_flight(1, 5);
+    s.write(10_000).expect_flight(1, 5);
     expect_tail_probe(&mut s, data(4001, 1000));
 }
 
@@ -232,12 +211,10 @@ fn tail_loss_probe_stays_within_receive_window() {
 fn tail_loss_probe_does_not_split_segment() {
     // RFC 8985 §7.3: new data only if the window has space for the segment. RFC 9293 §3.8.6.2.1: not for a part.
     let mut s = Script::accepted(peer().sack().rtt(NEAR).window(4500));
-    s.write(6000);
-    s.expect_flight(1, 4);
+    s.write(6000).expect_flight(1, 4);
     expect_tail_probe(&mut s, data(3001, 1000));
     // When the window opens, no probe is pending.
-    s.inject(ack(1, 1).window(5000));
-    s.expect(data(4001, 1000));
+    s.inject(ack(1, 1).window(5000)).expect(data(4001, 1000));
     s.expect_nothing();
 }
 
@@ -245,12 +222,10 @@ fn tail_loss_probe_does_not_split_segment() {
 fn tail_loss_probe_overrides_nagle() {
     // RFC 8985 §7.3: unsent data is sent as the probe, of any length.
     let mut s = Script::accepted_with(peer().sack().rtt(NEAR), settings::nagle);
-    s.write(5100);
-    s.expect_flight(1, 5);
+    s.write(5100).expect_flight(1, 5);
     s.expect_nothing();
     expect_tail_probe(&mut s, data(5001, 100));
-    s.write(10_000);
-    s.expect_flight(5101, 4);
+    s.write(10_000).expect_flight(5101, 4);
     s.expect_nothing();
 }
 
@@ -281,8 +256,7 @@ fn spurious_tail_loss_probe_keeps_cwnd() {
     s.inject(ack(1, 10_001));
     s.pass(ms(1));
     s.inject(ack(1, 10_001).sack(&[(9001, 10_001)]));
-    s.write(20_000);
-    let flight = s.drain().len() as Rel;
+    let flight = s.write(20_000).drain().len() as Rel;
     assert!(flight >= INITIAL_WINDOW, "{flight} segments");
 }
 
@@ -306,12 +280,10 @@ fn loss_repaired_by_tail_loss_probe_reduces_cwnd() {
 /// more data to send.
 fn spurious(peer: Peer) -> (Script, Option<u32>) {
     let mut s = Script::accepted(peer.rtt(RTT));
-    s.write(30_000);
-    let original = s.expect(data(1, 1000)).raw.options.timestamp.map(|(value, _)| value);
+    let original = s.write(30_000).expect(data(1, 1000)).raw.options.timestamp.map(|(value, _)| value);
     s.expect_flight(1001, 9);
     // A probe with new data may precede the timeout.
-    s.pass(ms(750));
-    let sent = s.drain();
+    let sent = s.drain_for(ms(750));
     assert_eq!(transmissions(&sent, 1), 1, "the timeout retransmits the first segment");
     (s, original)
 }
@@ -345,8 +317,7 @@ fn spurious_timeout_is_detected_by_acknowledged_data() {
 fn genuine_timeout_is_not_taken_for_spurious() {
     // RFC 5682 §3.1 step 3 (a): duplicate ACKs of the new data sent by F-RTO.
     let mut s = Script::accepted(peer().sack().rtt(RTT));
-    s.write(30_000);
-    s.expect_flight(1, 10);
+    s.write(30_000).expect_flight(1, 10);
     let mut receiver = Receiver::new(1, RTT, true);
     // All segments of the first 250 ms are lost.
     let lost_until = s.now() + ms(250);
@@ -362,11 +333,9 @@ fn rto_after_lost_syn_is_three_seconds() {
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
     s.expect_after(INITIAL_RTO, syn(0));
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.expect_after(secs(3), data(1, 1000));
     s.expect_after(secs(6), data(1, 1000));
 }

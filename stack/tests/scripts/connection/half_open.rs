@@ -115,11 +115,9 @@ fn syn_without_free_packet_is_answered_later() {
         s.expect_within(ms(1), syn_ack(0, 1).any_ecn());
         // The timeout of the peer's reply starts with the SYN-ACK.
         s.expect_after(INITIAL_RTO, syn_ack(0, 1).any_ecn());
-        s.inject(ack(1, 1));
-        s.expect_opened();
+        s.inject(ack(1, 1)).expect_opened();
         drop(shared);
-        s.inject(rst(1));
-        s.expect_closed(CloseReason::Reset);
+        s.inject(rst(1)).expect_closed(CloseReason::Reset);
         s.expect_no_packets_held();
     }
 }
@@ -139,8 +137,7 @@ fn syn_ack_reuses_packet_of_syn() {
         let before = bytes();
         s.expect(syn_ack(0, 1).any_ecn());
         assert_eq!(bytes(), before);
-        s.inject(ack(1, 1));
-        s.expect_opened();
+        s.inject(ack(1, 1)).expect_opened();
         s.expect_alive(1, 1);
     }
 }

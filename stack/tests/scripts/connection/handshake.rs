@@ -20,12 +20,10 @@ fn use_connection(s: &mut Script, peer: &Peer) {
     s.inject(data(1001, 1000));
     let gap = ack(1, 1);
     s.expect(if peer.sack { gap.sack(&[(1001, 2001)]) } else { gap });
-    s.inject(data(1, 1000));
-    s.expect(ack(1, 2001));
+    s.inject(data(1, 1000)).expect(ack(1, 2001));
     let timestamps = if peer.timestamps { 12 } else { 0 };
     let len = Rel::from(peer.mss.unwrap_or(536)) - timestamps;
-    s.write(len + 1);
-    s.expect(data(1, len).ack(2001));
+    s.write(len + 1).expect(data(1, len).ack(2001));
     s.expect(data(1 + len, 1).ack(2001).push());
 }
 
@@ -42,11 +40,9 @@ fn check_answer(got: &Got, peer: &Peer) {
 fn accepted_connection_carries_data_and_closes() {
     // RFC 9293 §3.5, figure 6; §3.6, figure 12.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
     s.expect_delivered(100);
-    s.write(500);
-    s.expect(data(1, 500).ack(101));
+    s.write(500).expect(data(1, 500).ack(101));
     s.inject(ack(101, 501));
     s.close_by_peer(101, 501);
     s.finish(501, 102);
@@ -58,15 +54,12 @@ fn accepted_connection_carries_data_and_closes() {
 fn initiated_connection_carries_data_and_closes() {
     // RFC 9293 §3.5, figure 6; §3.6, figure 12.
     let mut s = Script::connected(peer().rtt(ms(20)));
-    s.write(1500);
-    s.expect(data(1, 1000).ack(1));
+    s.write(1500).expect(data(1, 1000).ack(1));
     s.expect(data(1001, 500).ack(1).push());
     s.inject(ack(1, 1501));
-    s.close();
-    s.expect(fin(1501, 1));
+    s.close().expect(fin(1501, 1));
     s.inject(ack(1, 1502));
-    s.inject(data(1, 10).ack(1502));
-    s.expect_within(DELAYED_ACK, ack(1502, 11));
+    s.inject(data(1, 10).ack(1502)).expect_within(DELAYED_ACK, ack(1502, 11));
     s.close_by_peer(11, 1502);
     s.expect_closed(CloseReason::Finished);
     s.expect_nothing_for(2 * TIME_WAIT);
@@ -79,8 +72,7 @@ fn accepted_connection_uses_options_of_syn() {
         let mut s = Script::listen(peer.clone(), |_| {});
         s.inject_syn(syn(0));
         check_answer(&s.expect(syn_ack(0, 1).mss(1460)), &peer);
-        s.inject(ack(1, 1));
-        s.expect_opened();
+        s.inject(ack(1, 1)).expect_opened();
         use_connection(&mut s, &peer);
     }
 }
@@ -92,8 +84,7 @@ fn accepted_connection_uses_timestamps_and_options_of_syn() {
         s.inject_syn(syn(0).timestamp(100, 0));
         // RFC 7323 §3.2: TSecr is the TSval of the SYN.
         check_answer(&s.expect(syn_ack(0, 1).mss(1460)), &peer);
-        s.inject(ack(1, 1));
-        s.expect_opened();
+        s.inject(ack(1, 1)).expect_opened();
         use_connection(&mut s, &peer);
     }
 }
@@ -104,8 +95,7 @@ fn initiated_connection_offers_all_options_and_uses_those_of_syn_ack() {
         let mut s = Script::connecting(peer.clone(), |_| {});
         let got = s.expect(syn(0).mss(1460).sack_permitted());
         assert!(got.raw.options.window_scale.is_some_and(|shift| shift <= 14), "RFC 7323 §2.3");
-        s.inject_syn(syn_ack(0, 1));
-        s.expect(ack(1, 1));
+        s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
         s.expect_opened();
         use_connection(&mut s, &peer);
     }
@@ -118,8 +108,7 @@ fn initiated_connection_offers_timestamps_and_uses_them_if_syn_ack_has_them() {
         let got = s.expect(syn(0).mss(1460).sack_permitted());
         // RFC 7323 §3.2: TSecr of an initial SYN is zero.
         assert_eq!(got.raw.options.timestamp.map(|(_, echo)| echo), Some(0));
-        s.inject_syn(syn_ack(0, 1));
-        s.expect(ack(1, 1).echoing(PEER_CLOCK));
+        s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1).echoing(PEER_CLOCK));
         s.expect_opened();
         use_connection(&mut s, &peer);
     }
@@ -129,20 +118,17 @@ fn initiated_connection_offers_timestamps_and_uses_them_if_syn_ack_has_them() {
 fn syn_ack_echoes_timestamp_of_syn() {
     // RFC 7323 §3.2: TSecr echoes the TSval of the acknowledged segment.
     let mut s = Script::listen(peer().timestamps(), |_| {});
-    s.inject(syn(0).mss(1012).timestamp(0xdead_beef, 0));
-    s.expect(syn_ack(0, 1).echoing(0xdead_beef));
+    s.inject(syn(0).mss(1012).timestamp(0xdead_beef, 0)).expect(syn_ack(0, 1).echoing(0xdead_beef));
 }
 
 #[test]
 fn mss_over_ipv6_accounts_for_longer_header() {
     // RFC 9293 §3.7.1; RFC 8200 §8.3.
     let mut s = Script::listen(peer().ipv6(), |_| {});
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1).mss(1440));
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1).mss(1440));
     let mut s = Script::connecting(peer().ipv6(), |_| {});
     s.expect(syn(0).mss(1440));
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
     s.expect_alive(1, 1);
 }
@@ -151,8 +137,7 @@ fn mss_over_ipv6_accounts_for_longer_header() {
 fn default_mss_over_ipv4_is_536() {
     // RFC 9293 §3.7.1 MUST-15.
     for mut s in [Script::accepted(Peer { mss: None, ..peer() }), Script::connected(Peer { mss: None, ..peer() })] {
-        s.write(1500);
-        s.expect(data(1, 536));
+        s.write(1500).expect(data(1, 536));
         s.expect(data(537, 536));
         s.expect(data(1073, 428));
     }
@@ -164,8 +149,7 @@ fn default_mss_over_ipv6_is_1220() {
     for mut s in
         [Script::accepted(Peer { mss: None, ..peer() }.ipv6()), Script::connected(Peer { mss: None, ..peer() }.ipv6())]
     {
-        s.write(2000);
-        s.expect(data(1, 1220));
+        s.write(2000).expect(data(1, 1220));
         s.expect(data(1221, 780));
     }
 }
@@ -174,8 +158,7 @@ fn default_mss_over_ipv6_is_1220() {
 fn mss_above_link_mtu_is_not_used() {
     // RFC 9293 §3.7.1: bounded by the maximum transmission unit of the network.
     let mut s = Script::accepted(peer().mss(9000));
-    s.write(1461);
-    s.expect(data(1, 1460));
+    s.write(1461).expect(data(1, 1460));
     s.expect(data(1461, 1));
 }
 
@@ -186,14 +169,10 @@ fn unknown_options_are_skipped() {
     let mut s = Script::listen(peer().window_scale(2).sack(), |_| {});
     s.inject_syn(syn(0).raw_option(&unknown));
     check_answer(&s.expect(syn_ack(0, 1)), &peer().window_scale(2).sack());
-    s.inject(ack(1, 1).raw_option(&unknown));
-    s.expect_opened();
-    s.inject(data(1001, 1000).raw_option(&unknown));
-    s.expect(ack(1, 1).sack(&[(1001, 2001)]));
-    s.inject(data(1, 1000).raw_option(&unknown));
-    s.expect(ack(1, 2001));
-    s.write(1001);
-    s.expect(data(1, 1000));
+    s.inject(ack(1, 1).raw_option(&unknown)).expect_opened();
+    s.inject(data(1001, 1000).raw_option(&unknown)).expect(ack(1, 1).sack(&[(1001, 2001)]));
+    s.inject(data(1, 1000).raw_option(&unknown)).expect(ack(1, 2001));
+    s.write(1001).expect(data(1, 1000));
     s.expect(data(1001, 1));
 }
 
@@ -215,15 +194,12 @@ fn options_with_wrong_length_are_harmless() {
     for option in broken {
         // In the SYN of a new connection.
         let mut s = Script::listen(peer(), |_| {});
-        s.inject(syn(0).raw_option(option));
-        s.drain();
+        s.inject(syn(0).raw_option(option)).drain();
         s.on_port(5001).handshake();
         s.expect_alive(1, 1);
         // In a segment of an existing connection, which may be dropped or not.
-        s.inject(data(2, 10).ack(2).raw_option(option));
-        s.drain_for(DELAYED_ACK);
-        s.inject(data(2, 10).ack(2));
-        s.drain_for(DELAYED_ACK);
+        s.inject(data(2, 10).ack(2).raw_option(option)).drain_for(DELAYED_ACK);
+        s.inject(data(2, 10).ack(2)).drain_for(DELAYED_ACK);
         s.expect_delivered(11);
     }
 }
@@ -232,12 +208,10 @@ fn options_with_wrong_length_are_harmless() {
 fn syn_data_is_delivered_once() {
     // RFC 9293 §3.10.7.2, third: data may be queued. Unqueued data is not acknowledged and is retransmitted.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0).len(100));
-    let got = s.expect(syn_ack(0, 1).any_ack());
+    let got = s.inject_syn(syn(0).len(100)).expect(syn_ack(0, 1).any_ack());
     assert!(got.ack == 1 || got.ack == 101);
     s.inject(ack(101, 1));
-    s.inject(data(1, 100));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 100)).drain_for(DELAYED_ACK);
     s.expect_opened();
     s.expect_delivered(100);
 }
@@ -246,10 +220,8 @@ fn syn_data_is_delivered_once() {
 fn final_ack_of_handshake_may_carry_data() {
     // RFC 9293 §3.10.7.4, fifth and seventh: processing continues in ESTABLISHED.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
-    s.inject(data(1, 100));
-    s.expect_opened();
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
+    s.inject(data(1, 100)).expect_opened();
     s.expect_delivered(100);
     s.expect_within(DELAYED_ACK, ack(1, 101));
 }
@@ -258,10 +230,8 @@ fn final_ack_of_handshake_may_carry_data() {
 fn final_ack_of_handshake_may_carry_data_and_fin() {
     // RFC 9293 §3.10.7.4, eighth: from SYN-RECEIVED to CLOSE-WAIT.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
-    s.inject(data(1, 100).with_fin());
-    s.expect_within(DELAYED_ACK, ack(1, 102));
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
+    s.inject(data(1, 100).with_fin()).expect_within(DELAYED_ACK, ack(1, 102));
     s.expect_opened();
     s.expect_delivered(100);
     s.expect_peer_closed();
@@ -273,11 +243,9 @@ fn syn_window_is_not_scaled() {
     // RFC 7323 §2.2.
     let mut s = Script::connecting(peer().window_scale(7).window(2000), |_| {});
     s.expect(syn(0));
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
-    s.write(5000);
-    s.expect_flight(1, 2);
+    s.write(5000).expect_flight(1, 2);
     s.expect_nothing();
 }
 
@@ -285,8 +253,7 @@ fn syn_window_is_not_scaled() {
 fn window_scale_above_14_counts_as_14() {
     // RFC 7323 §2.3.
     let mut s = Script::accepted(peer().window_scale(15).window(1));
-    s.write(60_000);
-    s.expect_flight(1, INITIAL_WINDOW);
+    s.write(60_000).expect_flight(1, INITIAL_WINDOW);
     for n in 1..=INITIAL_WINDOW {
         s.inject(ack(1, 1 + n * SEG));
     }
@@ -300,11 +267,9 @@ fn simultaneous_open_establishes_connection() {
     // RFC 9293 §3.5, figure 7.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     s.expect_no_event();
-    s.inject_syn(syn_ack(0, 1));
-    s.expect_opened();
+    s.inject_syn(syn_ack(0, 1)).expect_opened();
     // The worker may repeat its acknowledgement.
     s.drain();
     s.expect_alive(1, 1);
@@ -315,10 +280,8 @@ fn simultaneous_open_is_completed_by_ack() {
     // RFC 9293 §3.10.7.3, fourth; §3.10.7.4, fifth.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_alive(1, 1);
 }
 
@@ -342,16 +305,14 @@ fn unanswered_syn_is_retransmitted_with_backoff_and_times_out() {
 fn unanswered_syn_ack_is_retransmitted_with_backoff_and_times_out() {
     // RFC 6298 §2.1, §5.5; RFC 9293 §3.8.3.
     let mut s = Script::listen(peer(), |config| config.half_open_timeout = secs(10));
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1));
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     for wait in [1, 2, 4] {
         let again = s.expect_after(secs(wait), syn_ack(0, 1));
         assert_eq!(again.raw.seq, first.raw.seq);
     }
     s.drain_for(ms(3100));
     // A late ACK finds no connection.
-    s.inject(ack(1, 1));
-    s.expect(rst(1));
+    s.inject(ack(1, 1)).expect(rst(1));
     s.expect_no_event();
     s.expect_nothing_for(secs(60));
 }
@@ -360,15 +321,13 @@ fn unanswered_syn_ack_is_retransmitted_with_backoff_and_times_out() {
 fn repeated_syn_is_answered_and_opens_no_second_connection() {
     // RFC 9293 §3.10.7.4, first: unacceptable in SYN-RECEIVED, so it is answered. Common systems repeat the SYN-ACK.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1));
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     s.inject_syn(syn(0));
     for got in s.drain() {
         let repeated = got.has(SYN | ACK) && got.raw.seq == first.raw.seq;
         assert!((repeated || got.seq == 1) && got.ack == 1);
     }
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_no_event();
     s.expect_alive(1, 1);
 }
@@ -377,10 +336,8 @@ fn repeated_syn_is_answered_and_opens_no_second_connection() {
 fn old_duplicate_syn_is_recovered() {
     // RFC 9293 §3.5, figure 8.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(-1000));
-    s.expect(syn_ack(0, -999));
-    s.inject(rst(-999));
-    s.expect_nothing();
+    s.inject_syn(syn(-1000)).expect(syn_ack(0, -999));
+    s.inject(rst(-999)).expect_nothing();
     s.handshake();
     s.expect_alive(1, 1);
 }
@@ -390,11 +347,9 @@ fn syn_ack_data_is_delivered_once() {
     // RFC 9293 §3.10.7.3, fourth: legal. Unqueued data is retransmitted.
     let mut s = Script::connecting(peer(), |_| {});
     s.expect(syn(0));
-    s.inject_syn(syn_ack(0, 1).len(100));
-    s.expect_opened();
+    s.inject_syn(syn_ack(0, 1).len(100)).expect_opened();
     s.drain_for(DELAYED_ACK);
-    s.inject(data(1, 100));
-    s.drain_for(DELAYED_ACK);
+    s.inject(data(1, 100)).drain_for(DELAYED_ACK);
     s.expect_delivered(100);
 }
 
@@ -402,8 +357,7 @@ fn syn_ack_data_is_delivered_once() {
 fn repeated_syn_ack_is_acknowledged() {
     // RFC 9293 §3.10.7.4, fourth (RFC 5961 §4.2): the peer has not received the ACK of its SYN.
     let mut s = Script::connected(peer());
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_no_event();
     s.expect_alive(1, 1);
 }
@@ -412,12 +366,9 @@ fn repeated_syn_ack_is_acknowledged() {
 fn isn_of_one_4_tuple_grows_with_the_clock() {
     // RFC 6528 §3: ISN = M + F(…), where M is a timer of 4 µs.
     let mut s = Script::listen(peer(), |_| {});
-    s.inject_syn(syn(0));
-    let first = s.expect(syn_ack(0, 1)).raw.seq;
-    s.inject(rst(1));
-    s.expect_nothing_for(ms(800));
-    s.inject_syn(syn(0));
-    let second = s.expect(syn_ack(0, 1)).raw.seq;
+    let first = s.inject_syn(syn(0)).expect(syn_ack(0, 1)).raw.seq;
+    s.inject(rst(1)).expect_nothing_for(ms(800));
+    let second = s.inject_syn(syn(0)).expect(syn_ack(0, 1)).raw.seq;
     let grown = second.wrapping_sub(first);
     assert!((190_000..=210_000).contains(&grown), "{grown} in 800 ms");
 }

@@ -9,8 +9,7 @@ const IDLE: Duration = secs(30);
 /// Returns a connection in FIN-WAIT-2: the worker has closed, and the peer has acknowledged its FIN.
 fn fin_wait_2(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
     let mut s = Script::accepted_with(peer(), configure);
-    s.close();
-    s.expect(fin(1, 1));
+    s.close().expect(fin(1, 1));
     s.inject(ack(1, 2));
     s
 }
@@ -31,8 +30,7 @@ fn fin_wait_2_times_out() {
     s.expect_after(FIN_TIMEOUT, rst_ack(2, 1));
     s.expect_closed(CloseReason::TimedOut);
     assert_eq!(s.drops("FIN-WAIT-2 timed out"), 1);
-    s.inject(data(1, 100).ack(2));
-    s.expect(rst(2));
+    s.inject(data(1, 100).ack(2)).expect(rst(2));
     s.expect_no_packets_held();
 }
 
@@ -41,8 +39,7 @@ fn fin_wait_2_times_out_despite_keepalive() {
     // The FIN-WAIT-2 timeout replaces keepalive, whose replies would keep the connection.
     let mut s = fin_wait_2(|config| settings::keepalive(config, secs(7), secs(7), 9));
     s.expect_nothing_for(secs(50));
-    s.inject(ack(1, 2));
-    s.expect_between(secs(9), secs(11), rst_ack(2, 1));
+    s.inject(ack(1, 2)).expect_between(secs(9), secs(11), rst_ack(2, 1));
     s.expect_closed(CloseReason::TimedOut);
 }
 
@@ -52,8 +49,7 @@ fn fin_wait_2_is_extended_by_data() {
     let mut s = fin_wait_2(|_| {});
     for n in 0..5 {
         s.expect_nothing_for(secs(55));
-        s.inject(data(1 + n * SEG, 1000).ack(2));
-        s.expect_within(DELAYED_ACK, ack(2, 1001 + n * SEG));
+        s.inject(data(1 + n * SEG, 1000).ack(2)).expect_within(DELAYED_ACK, ack(2, 1001 + n * SEG));
     }
     s.expect_delivered(5000);
     s.expect_after(FIN_TIMEOUT, rst_ack(2, 5001));
@@ -65,8 +61,7 @@ fn fin_wait_2_is_not_extended_by_segments_without_data() {
     let mut s = fin_wait_2(|_| {});
     for _ in 0..5 {
         s.expect_nothing_for(secs(10));
-        s.inject(ack(1, 2));
-        s.expect_nothing();
+        s.inject(ack(1, 2)).expect_nothing();
     }
     s.expect_between(secs(9), secs(12), rst_ack(2, 1));
 }
@@ -76,12 +71,9 @@ fn fin_wait_2_is_extended_by_unread_data() {
     // The peer may be waiting for window.
     let mut s = Script::accepted(peer());
     s.stop_reading();
-    s.inject(data(1, 1000));
-    s.drain_for(DELAYED_ACK);
-    s.close();
-    s.expect(fin(1, 1001));
-    s.inject(ack(1001, 2));
-    s.expect_nothing_for(5 * FIN_TIMEOUT);
+    s.inject(data(1, 1000)).drain_for(DELAYED_ACK);
+    s.close().expect(fin(1, 1001));
+    s.inject(ack(1001, 2)).expect_nothing_for(5 * FIN_TIMEOUT);
     s.expect_no_event();
     s.start_reading();
     s.expect_delivered(1000);
@@ -104,8 +96,7 @@ fn close_wait_has_no_fin_timeout() {
     let mut s = Script::accepted(peer());
     s.close_by_peer(1, 1);
     s.expect_nothing_for(secs(3600));
-    s.write(10);
-    s.expect(data(1, 10).ack(2));
+    s.write(10).expect(data(1, 10).ack(2));
 }
 
 #[test]
@@ -149,8 +140,7 @@ fn timeouts_ignore_segments_without_progress() {
         let mut s = with_idle_timeout(peer());
         for _ in 0..2 {
             s.pass(IDLE / 3);
-            s.inject_burst(segments.clone());
-            s.drain();
+            s.inject_burst(segments.clone()).drain();
         }
         s.expect_between(IDLE / 3 - secs(1), IDLE / 3 + secs(1), rst_ack(1, 1));
         s.expect_closed(CloseReason::IdleTimeout);
@@ -159,8 +149,7 @@ fn timeouts_ignore_segments_without_progress() {
         let mut s = fin_wait_2(|_| {});
         for _ in 0..2 {
             s.pass(FIN_TIMEOUT / 3);
-            s.inject_burst(segments.clone());
-            s.drain();
+            s.inject_burst(segments.clone()).drain();
         }
         s.expect_between(FIN_TIMEOUT / 3 - secs(1), FIN_TIMEOUT / 3 + secs(1), rst_ack(2, 1));
         s.expect_closed(CloseReason::TimedOut);
@@ -173,8 +162,7 @@ fn old_data_defers_keepalive_probe() {
     let mut s = Script::accepted_with(peer(), |config| settings::keepalive(config, secs(60), secs(10), 3));
     for _ in 0..3 {
         s.expect_nothing_for(secs(40));
-        s.inject(data(0, 1).ack(1));
-        s.expect(ack(1, 1));
+        s.inject(data(0, 1).ack(1)).expect(ack(1, 1));
     }
     s.expect_probe_between(secs(59), secs(61), 1);
 }
@@ -196,8 +184,7 @@ fn idle_timeout_counts_from_last_data() {
             s.inject(data(1 + 100 * n, 100).ack(1 + 50 * n));
             s.expect_within(DELAYED_ACK, ack(1 + 50 * n, 101 + 100 * n));
             s.expect_nothing_for(IDLE - secs(5));
-            s.write(50);
-            s.expect(data(1 + 50 * n, 50));
+            s.write(50).expect(data(1 + 50 * n, 50));
             s.inject(ack(101 + 100 * n, 51 + 50 * n));
         }
         s.expect_nothing_for(IDLE - secs(1));
@@ -212,8 +199,7 @@ fn idle_timeout_applies_with_unread_data() {
     let mut s = with_idle_timeout(peer());
     s.stop_reading();
     s.pass(IDLE / 2);
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
     s.expect_nothing_for(IDLE - secs(1));
     s.expect_between(Duration::ZERO, IDLE / 4 + secs(2), rst_ack(1, 101));
     s.expect_closed(CloseReason::IdleTimeout);
@@ -224,8 +210,7 @@ fn idle_timeout_applies_with_unread_data() {
 fn idle_timeout_applies_with_closed_window() {
     // RFC 9293 §3.8.6.1 keeps the connection open while the peer answers probes, which carry no data.
     let mut s = with_idle_timeout(peer());
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.inject(ack(1, 1001).window(0));
     s.write(1000);
     let began = s.now();
@@ -233,7 +218,7 @@ fn idle_timeout_applies_with_closed_window() {
         s.pass(ms(100));
         match s.drain().last() {
             Some(got) if got.has(RST) => break,
-            Some(_) => s.inject(ack(1, 1001).window(0)),
+            Some(_) => _ = s.inject(ack(1, 1001).window(0)),
             None => assert!(s.now().since(began) < 2 * IDLE, "the idle timeout does not fire"),
         }
     }
@@ -254,8 +239,7 @@ fn take_turns(s: &mut Script, turns: Rel, pause: Duration) -> Rel {
     s.command(Command::Echo);
     for n in 0..turns {
         let at = 1 + 100 * n;
-        s.inject(data(at, 100).ack(at).push());
-        s.expect(data(at, 100).ack(at + 100).push());
+        s.inject(data(at, 100).ack(at).push()).expect(data(at, 100).ack(at + 100).push());
         s.pass(pause);
         s.expect_rr(n > 0);
     }
@@ -292,14 +276,12 @@ fn keepalive_probe_is_deferred_by_data_on_fast_path() {
     s.stop_reading();
     for n in 0..5 {
         s.expect_nothing_for(secs(40));
-        s.inject(data(1 + 100 * n, 100));
-        s.expect_within(DELAYED_ACK, ack(1, 101 + 100 * n));
+        s.inject(data(1 + 100 * n, 100)).expect_within(DELAYED_ACK, ack(1, 101 + 100 * n));
     }
     s.expect_probe_between(secs(59), secs(125), 1);
     // Data between probes restarts the count.
     s.expect_probe_after(secs(10), 1);
-    s.inject(data(501, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 601));
+    s.inject(data(501, 100)).expect_within(DELAYED_ACK, ack(1, 601));
     s.expect_nothing_for(secs(59));
     s.expect_no_event();
 }

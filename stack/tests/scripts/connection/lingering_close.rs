@@ -11,14 +11,10 @@ fn lingering(time: Duration) -> Script {
 fn linger_timeout_resets_connection_with_unacknowledged_data() {
     // RFC 9293 §3.10.4 sends queued data first; §3.10.5 for the reset.
     let mut s = lingering(secs(2));
-    s.write(1000);
-    s.expect(data(1, 1000));
-    s.pass(secs(1));
-    s.drain();
-    s.close();
-    s.expect(fin(1001, 1));
-    s.pass(ms(1990));
-    s.drain();
+    s.write(1000).expect(data(1, 1000));
+    s.drain_for(secs(1));
+    s.close().expect(fin(1001, 1));
+    s.drain_for(ms(1990));
     s.expect_no_event();
     s.expect_within(ms(20), rst_ack(1002, 1));
     s.expect_closed(CloseReason::Aborted);
@@ -29,16 +25,11 @@ fn linger_timeout_resets_connection_with_unacknowledged_data() {
 fn linger_timeout_does_not_reset_acknowledged_connection() {
     // RFC 9293 §3.10.4: the peer has received everything and may continue to send.
     let mut s = lingering(secs(2));
-    s.write(1000);
-    s.expect(data(1, 1000));
-    s.close();
-    s.expect(fin(1001, 1));
-    s.pass(ms(1500));
-    s.drain();
-    s.inject(ack(1, 1002));
-    s.expect_nothing_for(secs(60));
-    s.inject(data(1, 1000).ack(1002));
-    s.expect_within(DELAYED_ACK, ack(1002, 1001));
+    s.write(1000).expect(data(1, 1000));
+    s.close().expect(fin(1001, 1));
+    s.drain_for(ms(1500));
+    s.inject(ack(1, 1002)).expect_nothing_for(secs(60));
+    s.inject(data(1, 1000).ack(1002)).expect_within(DELAYED_ACK, ack(1002, 1001));
     s.close_by_peer(1001, 1002);
     s.expect_closed(CloseReason::Finished);
 }
@@ -66,10 +57,8 @@ fn linger_timeout_applies_in_last_ack() {
     // RFC 9293 §3.3.2, LAST-ACK.
     let mut s = lingering(ms(100));
     s.close_by_peer(1, 1);
-    s.close();
-    s.expect(fin(1, 2));
-    s.pass(ms(50));
-    s.drain();
+    s.close().expect(fin(1, 2));
+    s.drain_for(ms(50));
     s.expect_within(ms(60), rst_ack(2, 2));
     s.expect_closed(CloseReason::Aborted);
 }
@@ -79,10 +68,8 @@ fn linger_of_zero_resets_connection() {
     // RFC 9293 §3.10.5: queued data is discarded.
     let mut s = lingering(Duration::ZERO);
     s.inject(ack(1, 1).window(0));
-    s.write(1000);
-    s.expect_nothing();
-    s.close();
-    s.expect(rst_ack(1, 1));
+    s.write(1000).expect_nothing();
+    s.close().expect(rst_ack(1, 1));
     s.expect_closed(CloseReason::Aborted);
     s.expect_no_packets_held();
 }
@@ -90,10 +77,7 @@ fn linger_of_zero_resets_connection() {
 #[test]
 fn linger_does_not_affect_open_connection() {
     let mut s = lingering(secs(2));
-    s.write(1000);
-    s.expect(data(1, 1000));
-    s.pass(secs(10));
-    s.drain();
-    s.inject(ack(1, 1001));
-    s.expect_alive(1, 1001);
+    s.write(1000).expect(data(1, 1000));
+    s.drain_for(secs(10));
+    s.inject(ack(1, 1001)).expect_alive(1, 1001);
 }

@@ -11,8 +11,7 @@ const FILLER: u16 = 6000;
 /// Returns a worker with a full half-open backlog.
 fn full(peer: Peer) -> Script {
     let mut s = Script::listen(peer, |config| config.max_half_open = 1);
-    s.inject_syn(syn(0).port(FILLER));
-    s.expect(syn_ack(0, 1).port(FILLER));
+    s.inject_syn(syn(0).port(FILLER)).expect(syn_ack(0, 1).port(FILLER));
     s
 }
 
@@ -27,8 +26,7 @@ fn cookie_restores_connection() {
     // RFC 4987 §3.6.
     let mut s = full(peer());
     cookie(&mut s);
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_alive(1, 1);
 }
 
@@ -37,8 +35,7 @@ fn cookie_with_data_restores_connection() {
     // RFC 4987 §3.6; RFC 9293 §3.10.7.4, seventh.
     let mut s = full(peer());
     cookie(&mut s);
-    s.inject(data(1, 500));
-    s.expect_opened();
+    s.inject(data(1, 500)).expect_opened();
     s.expect_delivered(500);
     s.expect_within(DELAYED_ACK, ack(1, 501));
 }
@@ -63,16 +60,14 @@ fn cookie_with_timestamps_keeps_window_scale_and_sack() {
         assert_eq!(got.raw.options.sack_permitted, sack);
         assert!(got.raw.options.timestamp.is_some());
         s.pass(ms(50));
-        s.inject(ack(1, 1));
-        s.expect_opened();
+        s.inject(ack(1, 1)).expect_opened();
         // Peer's window in bytes. The harness checks that the worker respects it.
         let window = 3 << shift.unwrap_or(0);
         s.write(2000);
         s.pass(secs(1));
         let sent: Rel = s.drain().iter().map(|got| got.end() - 1).max().unwrap_or(0);
         assert!(sent >= window.min(1000), "{sent} bytes into a window of {window}");
-        s.inject(data(1001, 100));
-        let gap = s.drain();
+        let gap = s.inject(data(1001, 100)).drain();
         let blocks: &[(Rel, Rel)] = if sack { &[(1001, 1101)] } else { &[] };
         assert!(gap.iter().any(|got| got.ack == 1 && got.sack == blocks));
     }
@@ -84,10 +79,8 @@ fn cookie_without_timestamps_offers_no_options() {
     let mut s = full(peer().window_scale(7).sack());
     let got = cookie(&mut s);
     assert_eq!((got.raw.options.window_scale, got.raw.options.sack_permitted), (None, false));
-    s.inject(ack(1, 1));
-    s.expect_opened();
-    s.inject(data(1001, 100));
-    s.expect(ack(1, 1));
+    s.inject(ack(1, 1)).expect_opened();
+    s.inject(data(1001, 100)).expect(ack(1, 1));
 }
 
 #[test]
@@ -96,10 +89,8 @@ fn cookie_keeps_mss_rounded_down() {
     for mss in [1460, 1400, 1220, 536] {
         let mut s = full(Peer { mss: Some(mss), ..peer() });
         cookie(&mut s);
-        s.inject(ack(1, 1));
-        s.expect_opened();
-        s.write(5000);
-        let longest = s.drain().iter().map(|got| got.len).max().unwrap_or(0);
+        s.inject(ack(1, 1)).expect_opened();
+        let longest = s.write(5000).drain().iter().map(|got| got.len).max().unwrap_or(0);
         assert!(longest >= 500.min(mss.into()), "{longest} bytes to a peer with MSS {mss}");
     }
 }
@@ -110,12 +101,10 @@ fn forged_cookie_is_refused() {
     let mut s = full(peer());
     cookie(&mut s);
     for forged in [77_777, -77_777, 1 << 20, 0x0100_0001, 0x4000_0001] {
-        s.inject(ack(1, forged));
-        s.expect(rst(forged));
+        s.inject(ack(1, forged)).expect(rst(forged));
     }
     s.expect_no_event();
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
 }
 
 #[test]
@@ -126,8 +115,7 @@ fn guessed_cookies_open_no_connection() {
     for n in 0..5000i64 {
         let guess = n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff;
         if guess != 1 {
-            s.inject(ack(1, guess));
-            s.drain();
+            s.inject(ack(1, guess)).drain();
         }
     }
     s.expect_no_event();
@@ -139,12 +127,10 @@ fn cookie_is_valid_for_its_peer_only() {
     let mut s = full(peer());
     let isn = cookie(&mut s).raw.seq;
     s.on_port(5001).flow().worker_isn = Some(isn);
-    s.inject(ack(1, 1));
-    s.expect(rst(1));
+    s.inject(ack(1, 1)).expect(rst(1));
     s.expect_no_event();
     s.on_port(5000);
-    s.inject(ack(2, 1));
-    s.expect(rst(1));
+    s.inject(ack(2, 1)).expect(rst(1));
     s.expect_no_event();
 }
 
@@ -153,12 +139,9 @@ fn cookie_expires() {
     // RFC 4987 §3.6: a slowly increasing time is part of the cookie.
     let mut s = full(peer());
     cookie(&mut s);
-    s.pass(LIFETIME);
-    s.drain();
-    s.inject_syn(syn(0).port(FILLER));
-    s.drain();
-    s.inject(ack(1, 1));
-    s.expect(rst(1));
+    s.drain_for(LIFETIME);
+    s.inject_syn(syn(0).port(FILLER)).drain();
+    s.inject(ack(1, 1)).expect(rst(1));
     s.expect_no_event();
 }
 
@@ -169,8 +152,7 @@ fn cookie_is_valid_after_flood_ends() {
     cookie(&mut s);
     s.inject(rst(1).port(FILLER));
     s.pass(secs(2));
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_alive(1, 1);
 }
 
@@ -179,8 +161,7 @@ fn cookie_is_refused_without_flood() {
     // RFC 4987 §3.6: without a full backlog no cookie was issued, so none is checked.
     let mut s = Script::listen(peer(), |config| config.max_half_open = 100);
     for n in 0..200 {
-        s.inject(ack(1, n));
-        s.expect(rst(n));
+        s.inject(ack(1, n)).expect(rst(n));
     }
     s.expect_no_event();
 }
@@ -192,8 +173,7 @@ fn connection_limit_applies_to_cookies() {
         config.max_half_open = 1;
         config.max_connections = 2;
     });
-    s.inject_syn(syn(0).port(FILLER));
-    s.expect(syn_ack(0, 1).port(FILLER));
+    s.inject_syn(syn(0).port(FILLER)).expect(syn_ack(0, 1).port(FILLER));
     let mut opened = 0;
     for port in 5000..5010 {
         s.on_port(port).inject_syn(syn(0));

@@ -5,8 +5,7 @@ use crate::harness::*;
 /// Returns a connection in TIME-WAIT that the worker closed first. The next sequence number is 2 on both sides.
 fn in_time_wait(peer: Peer) -> Script {
     let mut s = Script::accepted(peer);
-    s.close();
-    s.expect(fin(1, 1));
+    s.close().expect(fin(1, 1));
     s.inject(ack(1, 2));
     s.close_by_peer(1, 2);
     s.expect_closed(CloseReason::Finished);
@@ -28,8 +27,7 @@ fn repeated_fin_is_acknowledged() {
     let mut s = in_time_wait(peer());
     for _ in 0..3 {
         s.pass(secs(1));
-        s.inject(fin(1, 2));
-        s.expect(ack(2, 2));
+        s.inject(fin(1, 2)).expect(ack(2, 2));
     }
 }
 
@@ -38,12 +36,10 @@ fn time_wait_lasts_2_msl() {
     // RFC 9293 §3.6.1.
     let mut s = in_time_wait(peer());
     s.expect_nothing_for(TIME_WAIT - secs(1));
-    s.inject(fin(1, 2));
-    s.expect(ack(2, 2));
+    s.inject(fin(1, 2)).expect(ack(2, 2));
     // The segment may have restarted the timer (§3.10.7.4, eighth).
     s.expect_nothing_for(TIME_WAIT + secs(1));
-    s.inject(fin(1, 2));
-    s.expect(rst(2));
+    s.inject(fin(1, 2)).expect(rst(2));
 }
 
 #[test]
@@ -52,12 +48,10 @@ fn repeated_fin_restarts_timer() {
     let mut s = in_time_wait(peer());
     for _ in 0..3 {
         s.expect_nothing_for(TIME_WAIT - secs(5));
-        s.inject(fin(1, 2));
-        s.expect(ack(2, 2));
+        s.inject(fin(1, 2)).expect(ack(2, 2));
     }
     s.expect_nothing_for(TIME_WAIT + secs(1));
-    s.inject(fin(1, 2));
-    s.expect(rst(2));
+    s.inject(fin(1, 2)).expect(rst(2));
 }
 
 #[test]
@@ -65,36 +59,30 @@ fn rst_does_not_end_time_wait() {
     // RFC 1337 §3, (F1).
     let mut s = in_time_wait(peer());
     for reset in [rst(2), rst_ack(2, 2)] {
-        s.inject(reset);
-        s.expect_nothing();
+        s.inject(reset).expect_nothing();
     }
-    s.inject(rst(100));
-    s.drain();
+    s.inject(rst(100)).drain();
     s.pass(secs(1));
-    s.inject(fin(1, 2));
-    s.expect(ack(2, 2));
+    s.inject(fin(1, 2)).expect(ack(2, 2));
 }
 
 #[test]
 fn old_data_is_acknowledged_not_reset() {
     // RFC 9293 §3.10.7.4, first: unacceptable, so acknowledged; RFC 1337 §2.
     let mut s = in_time_wait(peer());
-    s.inject(data(-49, 40).ack(2).junk());
-    s.expect(ack(2, 2));
+    s.inject(data(-49, 40).ack(2).junk()).expect(ack(2, 2));
     s.pass(secs(1));
     s.inject(data(2, 100).ack(2).junk());
     // Data after the FIN is invalid and must not end TIME-WAIT.
     assert!(s.drain().iter().all(|got| !got.has(RST)));
-    s.inject(fin(1, 2));
-    s.expect(ack(2, 2));
+    s.inject(fin(1, 2)).expect(ack(2, 2));
 }
 
 #[test]
 fn ack_is_not_answered() {
     // RFC 9293 §3.10.7.4, fifth: two ends in TIME-WAIT would acknowledge each other endlessly.
     let mut s = in_time_wait(peer());
-    s.inject(ack(2, 2));
-    s.expect_nothing();
+    s.inject(ack(2, 2)).expect_nothing();
 }
 
 #[test]
@@ -105,8 +93,7 @@ fn syn_with_larger_sequence_number_reopens() {
     assert!(reopens(&mut s, 100_000, syn(0).mss(1000)));
     let new = s.flow().worker_isn.expect("a new connection");
     assert!(new.wrapping_sub(last) < 1 << 31, "{new} is not after {last}");
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_alive(1, 1);
 }
 
@@ -116,8 +103,7 @@ fn old_duplicate_syn_does_not_reopen() {
     let mut s = in_time_wait(peer());
     s.inject(syn(-10).mss(1000));
     assert!(s.drain().iter().all(|got| !got.has(SYN) && !got.has(RST)));
-    s.inject(fin(1, 2));
-    s.expect(ack(2, 2));
+    s.inject(fin(1, 2)).expect(ack(2, 2));
 }
 
 #[test]
@@ -127,8 +113,7 @@ fn syn_with_later_timestamp_reopens() {
     s.pass(secs(1));
     let syn = syn(0).mss(1012).timestamp(PEER_CLOCK + 1000, 0);
     assert!(reopens(&mut s, 0u32.wrapping_sub(1000), syn));
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.expect_alive(1, 1);
 }
 
@@ -173,8 +158,7 @@ fn acks_in_time_wait_carry_timestamps() {
     // RFC 7323 §3.2, §4.3: with the most recent timestamp. The harness checks that timestamps are present.
     let mut s = in_time_wait(peer().timestamps());
     s.pass(secs(1));
-    s.inject(fin(1, 2));
-    s.expect(ack(2, 2));
+    s.inject(fin(1, 2)).expect(ack(2, 2));
     s.inject(fin(1, 2).timestamp(1, 0));
     assert!(s.drain().iter().all(|got| !got.has(RST)));
 }
@@ -185,8 +169,7 @@ fn time_wait_does_not_count_as_connection() {
     let mut s = Script::listen(peer(), |config| config.max_connections = 1);
     for port in 5000..5010 {
         s.on_port(port).handshake();
-        s.close();
-        s.expect(fin(1, 1));
+        s.close().expect(fin(1, 1));
         s.close_by_peer(1, 2);
         s.expect_closed(CloseReason::Finished);
     }
@@ -203,10 +186,8 @@ fn challenge_ack_limit_is_per_connection() {
     // RFC 5961 §7. A shared limit would leak to one peer how many challenge ACKs others receive (CVE-2016-5696).
     let mut s = in_time_wait(peer());
     s.on_port(6000).handshake();
-    s.close();
-    s.expect(fin(1, 1));
-    s.inject(fin(1, 2));
-    s.expect_within(DELAYED_ACK, ack(2, 2));
+    s.close().expect(fin(1, 1));
+    s.inject(fin(1, 2)).expect_within(DELAYED_ACK, ack(2, 2));
     s.pass(secs(1));
     let mut challenges = 0;
     for n in 0..3000 {
@@ -214,11 +195,9 @@ fn challenge_ack_limit_is_per_connection() {
         challenges += s.drain().len();
     }
     assert!((1..=CHALLENGES).contains(&challenges), "{challenges} challenge ACKs");
-    s.inject(ack(100, 2).port(6000));
-    s.expect(ack(2, 2).port(6000));
+    s.inject(ack(100, 2).port(6000)).expect(ack(2, 2).port(6000));
     s.pass(CHALLENGE_PERIOD);
     for port in [5000, 6000] {
-        s.inject(ack(100, 2).port(port));
-        s.expect(ack(2, 2).port(port));
+        s.inject(ack(100, 2).port(port)).expect(ack(2, 2).port(port));
     }
 }

@@ -18,8 +18,7 @@ fn expecting_with(peer: Peer, next: Rel) -> Script {
     let mut seq = 1;
     while seq < next {
         let len = SEG.min(next - seq);
-        s.inject(data(seq, len));
-        s.drain_for(DELAYED_ACK + ms(5));
+        s.inject(data(seq, len)).drain_for(DELAYED_ACK + ms(5));
         seq += len;
     }
     s
@@ -32,16 +31,14 @@ fn expecting(next: Rel) -> Script {
 /// Delivers segments in order and discards their ACKs.
 fn receive(s: &mut Script, segments: &[(Rel, Rel)]) {
     for &(from, to) in segments {
-        s.inject(segment(from, to));
-        s.drain_for(DELAYED_ACK + ms(5));
+        s.inject(segment(from, to)).drain_for(DELAYED_ACK + ms(5));
     }
 }
 
 /// Delivers a segment and expects an immediate ACK with these blocks.
 #[track_caller]
 fn check(s: &mut Script, from: Rel, to: Rel, acknowledged: Rel, blocks: &[(Rel, Rel)]) {
-    s.inject(segment(from, to));
-    s.expect(ack(1, acknowledged).sack(blocks));
+    s.inject(segment(from, to)).expect(ack(1, acknowledged).sack(blocks));
     s.expect_nothing();
 }
 
@@ -158,8 +155,7 @@ fn dsack_reports_duplicate_discarded_by_paws() {
         (3500, 4200, &[(3500, 4000), (5000, 5500)]),
         (4800, 5200, &[(5000, 5200), (5000, 5500)]),
     ] {
-        s.inject(segment(from, to).junk().timestamp(PEER_CLOCK - 1, 0));
-        s.expect(ack(1, 4000).sack(blocks));
+        s.inject(segment(from, to).junk().timestamp(PEER_CLOCK - 1, 0)).expect(ack(1, 4000).sack(blocks));
     }
     check(&mut s, 4000, 5000, 5500, &[]);
 }
@@ -206,9 +202,7 @@ fn dsack_reports_each_segment_of_early_retransmission() {
 fn dsack_is_not_sent_without_sack() {
     // RFC 2883 §3: an extension of the SACK option.
     let mut s = Script::accepted(peer());
-    s.inject(segment(501, 1001));
-    s.expect(ack(1, 1));
-    s.inject(segment(1, 1001));
-    s.expect(ack(1, 1001));
+    s.inject(segment(501, 1001)).expect(ack(1, 1));
+    s.inject(segment(1, 1001)).expect(ack(1, 1001));
     s.expect_delivered(1000);
 }

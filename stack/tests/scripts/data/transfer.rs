@@ -6,11 +6,9 @@ use crate::harness::*;
 fn in_order_data_with_old_ack_is_accepted() {
     // RFC 9293 §3.10.7.4, fifth: a duplicate ACK can be ignored; the data is processed.
     let mut s = Script::accepted(peer());
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.inject(ack(1, 1001));
-    s.inject(data(1, 100).ack(1));
-    s.expect_within(DELAYED_ACK, ack(1001, 101));
+    s.inject(data(1, 100).ack(1)).expect_within(DELAYED_ACK, ack(1001, 101));
     s.expect_delivered(100);
 }
 
@@ -18,10 +16,8 @@ fn in_order_data_with_old_ack_is_accepted() {
 fn segment_overlapping_rcv_nxt_is_trimmed_to_new_data() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
-    s.inject(data(51, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 151));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(51, 100)).expect_within(DELAYED_ACK, ack(1, 151));
     s.expect_delivered(150);
 }
 
@@ -31,8 +27,7 @@ fn segment_beyond_window_is_trimmed_to_window() {
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, 16 << 10));
     s.stop_reading();
     let next = s.fill_window(1, 500);
-    s.inject(data(next, 1000));
-    s.expect_within(DELAYED_ACK, ack(1, next + 500).window(0));
+    s.inject(data(next, 1000)).expect_within(DELAYED_ACK, ack(1, next + 500).window(0));
     s.expect_delivered(next - 1 + 500);
 }
 
@@ -41,12 +36,10 @@ fn out_of_order_segments_are_delivered_in_order() {
     // RFC 9293 §3.10.7.4, first, SHLD-31.
     let mut s = Script::accepted(peer());
     for seq in [1001, 3001, 2001] {
-        s.inject(data(seq, 1000));
-        s.expect(ack(1, 1));
+        s.inject(data(seq, 1000)).expect(ack(1, 1));
     }
     s.expect_delivered(0);
-    s.inject(data(1, 1000));
-    s.expect(ack(1, 4001));
+    s.inject(data(1, 1000)).expect(ack(1, 4001));
     s.expect_delivered(4000);
 }
 
@@ -55,11 +48,9 @@ fn overlapping_out_of_order_segments_are_delivered_once() {
     // RFC 9293 §3.4, §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     for (seq, len) in [(501, 1000), (1001, 1000), (701, 200), (301, 900), (1901, 300)] {
-        s.inject(data(seq, len));
-        s.expect(ack(1, 1));
+        s.inject(data(seq, len)).expect(ack(1, 1));
     }
-    s.inject(data(1, 400));
-    s.expect(ack(1, 2201));
+    s.inject(data(1, 400)).expect(ack(1, 2201));
     s.expect_delivered(2200);
 }
 
@@ -67,10 +58,8 @@ fn overlapping_out_of_order_segments_are_delivered_once() {
 fn segment_enclosing_held_data_fills_both_gaps() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
-    s.inject(data(401, 100));
-    s.expect(ack(1, 1));
-    s.inject(data(1, 1000));
-    s.expect(ack(1, 1001));
+    s.inject(data(401, 100)).expect(ack(1, 1));
+    s.inject(data(1, 1000)).expect(ack(1, 1001));
     s.expect_delivered(1000);
 }
 
@@ -78,10 +67,8 @@ fn segment_enclosing_held_data_fills_both_gaps() {
 fn duplicate_is_acknowledged_and_not_delivered_again() {
     // RFC 9293 §3.10.7.4, first: an unacceptable segment is answered with an ACK.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
-    s.inject(data(1, 100));
-    s.expect(ack(1, 101));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100)).expect(ack(1, 101));
     s.expect_delivered(100);
 }
 
@@ -89,8 +76,7 @@ fn duplicate_is_acknowledged_and_not_delivered_again() {
 fn segment_without_ack_is_dropped() {
     // RFC 9293 §3.10.7.4, fifth: if the ACK bit is off, drop the segment.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100).no_ack());
-    s.expect_nothing_for(secs(1));
+    s.inject(data(1, 100).no_ack()).expect_nothing_for(secs(1));
     s.expect_delivered(0);
     s.expect_alive(1, 1);
 }
@@ -100,8 +86,7 @@ fn segment_with_wrong_checksum_is_dropped() {
     // RFC 9293 §3.1 MUST-3.
     let mut s = Script::accepted(peer());
     s.inject(data(1, 100).bad_checksum());
-    s.inject(rst(1).bad_checksum());
-    s.expect_nothing_for(secs(1));
+    s.inject(rst(1).bad_checksum()).expect_nothing_for(secs(1));
     s.expect_delivered(0);
     s.expect_alive(1, 1);
 }
@@ -110,14 +95,10 @@ fn segment_with_wrong_checksum_is_dropped() {
 fn urgent_data_is_delivered_in_line() {
     // RFC 9293 §3.8.5 MUST-30, MUST-31; RFC 6093 §3.1: in practice the urgent pointer is unreliable.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100).urgent(10));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
-    s.inject(data(101, 100).urgent(0));
-    s.expect_within(DELAYED_ACK, ack(1, 201));
-    s.inject(data(201, 100).urgent(65535));
-    s.expect_within(DELAYED_ACK, ack(1, 301));
-    s.inject(ack(301, 1).urgent(5));
-    s.expect_nothing_for(ms(500));
+    s.inject(data(1, 100).urgent(10)).expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(101, 100).urgent(0)).expect_within(DELAYED_ACK, ack(1, 201));
+    s.inject(data(201, 100).urgent(65535)).expect_within(DELAYED_ACK, ack(1, 301));
+    s.inject(ack(301, 1).urgent(5)).expect_nothing_for(ms(500));
     s.expect_delivered(300);
     s.expect_alive(301, 1);
 }
@@ -126,33 +107,26 @@ fn urgent_data_is_delivered_in_line() {
 fn data_is_delivered_with_and_without_psh() {
     // RFC 9293 §3.9.1: passing PSH to the service is optional; delivery does not wait for it.
     let mut s = Script::accepted(peer());
-    s.inject(data(1, 100));
-    s.expect_delivered(100);
-    s.inject(data(101, 100).push());
-    s.expect_delivered(200);
+    s.inject(data(1, 100)).expect_delivered(100);
+    s.inject(data(101, 100).push()).expect_delivered(200);
 }
 
 #[test]
 fn sequence_numbers_of_peer_wrap() {
     // RFC 9293 §3.4: arithmetic modulo 2^32. The peer's numbers wrap after byte 1024.
     let mut s = Script::accepted(peer());
-    s.inject(data(1001, 100));
-    s.expect(ack(1, 1));
-    s.inject(data(1, 1000));
-    s.expect(ack(1, 1101));
-    s.inject(data(1101, 1000));
-    s.expect_within(DELAYED_ACK, ack(1, 2101));
+    s.inject(data(1001, 100)).expect(ack(1, 1));
+    s.inject(data(1, 1000)).expect(ack(1, 1101));
+    s.inject(data(1101, 1000)).expect_within(DELAYED_ACK, ack(1, 2101));
     s.expect_delivered(2100);
-    s.inject(rst(2101));
-    s.expect_closed(CloseReason::Reset);
+    s.inject(rst(2101)).expect_closed(CloseReason::Reset);
 }
 
 #[test]
 fn large_write_is_sent_in_full_segments_with_final_psh() {
     // RFC 9293 §3.8.6.2.1; §3.9.1 MUST-61: the last buffered segment has PSH.
     let mut s = Script::accepted(peer());
-    s.write(4500);
-    s.expect_flight(1, 4);
+    s.write(4500).expect_flight(1, 4);
     s.expect(data(4001, 500).push());
     s.expect_nothing();
 }
@@ -193,51 +167,38 @@ fn write_beyond_send_buffer_continues_with_acks() {
 fn small_writes_are_sent_immediately() {
     // RFC 9293 §3.7.4 MUST-17: Nagle's algorithm is off by default here.
     let mut s = Script::accepted(peer());
-    s.write(10);
-    s.expect(data(1, 10).push());
-    s.write(20);
-    s.expect(data(11, 20).push());
-    s.write(30);
-    s.expect(data(31, 30).push());
+    s.write(10).expect(data(1, 10).push());
+    s.write(20).expect(data(11, 20).push());
+    s.write(30).expect(data(31, 30).push());
 }
 
 #[test]
 fn nagle_delays_small_segment() {
     // RFC 9293 §3.7.4 SHLD-7.
     let mut s = Script::accepted_with(peer(), settings::nagle);
-    s.write(10);
-    s.expect(data(1, 10));
-    s.write(20);
-    s.expect_nothing_for(ms(50));
-    s.inject(ack(1, 11));
-    s.expect(data(11, 20));
+    s.write(10).expect(data(1, 10));
+    s.write(20).expect_nothing_for(ms(50));
+    s.inject(ack(1, 11)).expect(data(11, 20));
 }
 
 #[test]
 fn nagle_does_not_delay_full_segment() {
     // RFC 9293 §3.7.4 SHLD-7.
     let mut s = Script::accepted_with(peer(), settings::nagle);
-    s.write(10);
-    s.expect(data(1, 10));
-    s.write(20);
-    s.expect_nothing();
-    s.write(1000);
-    s.expect(data(11, 1000));
+    s.write(10).expect(data(1, 10));
+    s.write(20).expect_nothing();
+    s.write(1000).expect(data(11, 1000));
     s.expect_nothing_for(ms(50));
-    s.inject(ack(1, 1011));
-    s.expect(data(1011, 20));
+    s.inject(ack(1, 1011)).expect(data(1011, 20));
 }
 
 #[test]
 fn nagle_does_not_delay_fin() {
     // RFC 9293 §3.7.4: Nagle's algorithm combines small writes, and no further write follows.
     let mut s = Script::accepted_with(peer(), settings::nagle);
-    s.write(10);
-    s.expect(data(1, 10));
-    s.write(20);
-    s.expect_nothing();
-    s.close();
-    s.expect(data(11, 20).with_fin());
+    s.write(10).expect(data(1, 10));
+    s.write(20).expect_nothing();
+    s.close().expect(data(11, 20).with_fin());
 }
 
 #[test]
@@ -269,7 +230,7 @@ fn echo_beyond_send_buffer_continues_with_acks() {
         if in_one_burst {
             s.inject_burst(segs);
         } else {
-            segs.for_each(|seg| s.inject(seg));
+            segs.for_each(|seg| _ = s.inject(seg));
         }
         let mut next = 1;
         while next < end {
@@ -278,8 +239,7 @@ fn echo_beyond_send_buffer_continues_with_acks() {
             next = s.drain().iter().map(|got| got.end()).fold(next, Rel::max);
             assert!(next > before, "no data after {next}");
         }
-        s.inject(ack(end, end));
-        s.expect_delivered(6 * SEG);
+        s.inject(ack(end, end)).expect_delivered(6 * SEG);
         s.expect_no_packets_held();
     }
 }

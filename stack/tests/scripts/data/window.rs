@@ -19,11 +19,9 @@ fn filled() -> (Script, Rel) {
 /// Returns a connection with an RTT of 100 ms to a peer with a zero window.
 fn without_window(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script {
     let mut s = Script::listen(peer(), configure);
-    s.inject_syn(syn(0));
-    s.expect(syn_ack(0, 1));
+    s.inject_syn(syn(0)).expect(syn_ack(0, 1));
     s.pass(ms(100));
-    s.inject(ack(1, 1).window(0));
-    s.expect_opened();
+    s.inject(ack(1, 1).window(0)).expect_opened();
     s
 }
 
@@ -31,14 +29,12 @@ fn without_window(configure: impl FnOnce(&mut linerate_stack::Config)) -> Script
 fn unread_data_closes_window_and_reading_opens_it() {
     // RFC 9293 §3.8.6; §3.8.6.1 for the reply to the probe.
     let (mut s, next) = filled();
-    s.inject(data(next, 1));
-    s.expect(ack(1, next).window(0));
+    s.inject(data(next, 1)).expect(ack(1, next).window(0));
     s.expect_delivered(next - 1);
     s.start_reading();
     let update = s.expect(ack(1, next));
     assert!(update.raw.window >= 1460);
-    s.inject(data(next, 1000));
-    s.expect_within(DELAYED_ACK, ack(1, next + 1000));
+    s.inject(data(next, 1000)).expect_within(DELAYED_ACK, ack(1, next + 1000));
 }
 
 #[test]
@@ -49,8 +45,7 @@ fn reading_little_opens_no_silly_window() {
         s.read(50);
         s.expect_nothing();
     }
-    s.inject(data(next, 1));
-    s.expect(ack(1, next).window(0));
+    s.inject(data(next, 1)).expect(ack(1, next).window(0));
     s.read(BUFFER as Rel / 2);
     let update = s.expect(ack(1, next));
     assert!(update.raw.window >= 1460);
@@ -72,8 +67,7 @@ fn data_beyond_window_is_acknowledged_and_dropped() {
     // RFC 9293 §3.10.7.4, first.
     let mut s = Script::accepted(peer());
     let edge = s.flow().right_edge;
-    s.inject(data(edge, 100));
-    s.expect(ack(1, 1));
+    s.inject(data(edge, 100)).expect(ack(1, 1));
     s.expect_delivered(0);
 }
 
@@ -81,14 +75,10 @@ fn data_beyond_window_is_acknowledged_and_dropped() {
 fn ack_is_accepted_with_closed_window() {
     // RFC 9293 §3.10.7.4, first: special allowance for valid ACKs, also on segments with data beyond the window.
     let (mut s, next) = filled();
-    s.write(1000);
-    s.expect(data(1, 1000));
-    s.inject(ack(next, 1001));
-    s.expect_nothing_for(secs(1));
-    s.write(1000);
-    s.expect(data(1001, 1000));
-    s.inject(data(next, 1).ack(2001));
-    s.expect(ack(2001, next).window(0));
+    s.write(1000).expect(data(1, 1000));
+    s.inject(ack(next, 1001)).expect_nothing_for(secs(1));
+    s.write(1000).expect(data(1001, 1000));
+    s.inject(data(next, 1).ack(2001)).expect(ack(2001, next).window(0));
     s.expect_nothing_for(secs(1));
 }
 
@@ -96,8 +86,7 @@ fn ack_is_accepted_with_closed_window() {
 fn rst_is_accepted_with_closed_window() {
     // RFC 9293 §3.10.7.4, first: special allowance for valid RSTs.
     let (mut s, next) = filled();
-    s.inject(rst(next));
-    s.expect_closed(CloseReason::Reset);
+    s.inject(rst(next)).expect_closed(CloseReason::Reset);
 }
 
 #[test]
@@ -106,11 +95,9 @@ fn unread_small_segments_do_not_shrink_window() {
     let mut s = Script::accepted_with(peer(), |config| settings::receive_buffer(config, BUFFER));
     s.stop_reading();
     for n in 0..1000 {
-        s.inject(data(1 + n, 1));
-        s.drain();
+        s.inject(data(1 + n, 1)).drain();
     }
-    s.pass(DELAYED_ACK);
-    s.drain();
+    s.drain_for(DELAYED_ACK);
     s.expect_delivered(1000);
     let next = s.fill_window(1001, 0);
     s.expect_delivered(next - 1);
@@ -120,8 +107,7 @@ fn unread_small_segments_do_not_shrink_window() {
 fn scaled_window_is_exact_in_its_units() {
     // RFC 7323 §2.2, §2.3.
     let mut s = Script::accepted(peer().window_scale(7).window(100));
-    s.write(60_000);
-    s.expect_flight(1, INITIAL_WINDOW);
+    s.write(60_000).expect_flight(1, INITIAL_WINDOW);
     s.ack_each(1, 10_001);
     // 12 800 bytes: twelve segments and a rest too small to be sent.
     s.expect_flight(10_001, 12);
@@ -153,8 +139,7 @@ fn receive_window_grows_with_reads() {
             s.inject_burst((0..burst).map(|n| data(next + n * SEG, SEG)));
             next += burst * SEG;
         }
-        s.pass(ms(10));
-        s.drain();
+        s.drain_for(ms(10));
     }
     let grown = s.flow().window;
     assert!(first >= 1 << 20 || grown >= 4 * first, "from {first} to {grown}");
@@ -171,8 +156,7 @@ fn receive_window_grows_only_if_half_is_read_per_rtt() {
         for _ in 0..4 {
             s.inject_burst((0..burst).map(|n| data(next + n * SEG, SEG)));
             next += burst * SEG;
-            s.pass(pause);
-            s.drain();
+            s.drain_for(pause);
         }
         let window = s.flow().right_edge - next;
         assert_eq!(window > first + SEG, grows, "from {first} to {window} in {pause:?}");
@@ -186,34 +170,27 @@ fn zero_window_is_probed_with_backoff() {
     s.write(2000);
     for wait in [1, 2, 4, 8] {
         s.expect_probe_after(wait * rto_after(ms(100)), 1);
-        s.inject(ack(1, 1).window(0));
-        s.expect_nothing();
+        s.inject(ack(1, 1).window(0)).expect_nothing();
     }
-    s.inject(ack(1, 1).window(65535));
-    s.expect_flight(1, 2);
-    s.inject(ack(1, 2001));
-    s.expect_nothing_for(secs(60));
+    s.inject(ack(1, 1).window(65535)).expect_flight(1, 2);
+    s.inject(ack(1, 2001)).expect_nothing_for(secs(60));
 }
 
 #[test]
 fn zero_window_probe_detects_open_window() {
     // RFC 9293 §3.8.6.1: recovers a lost window update.
     let mut s = without_window(|_| {});
-    s.write(2000);
-    s.expect_probe_after(rto_after(ms(100)), 1);
-    s.inject(ack(1, 1));
-    s.expect_flight(1, 2);
+    s.write(2000).expect_probe_after(rto_after(ms(100)), 1);
+    s.inject(ack(1, 1)).expect_flight(1, 2);
 }
 
 #[test]
 fn acknowledged_probe_byte_is_not_sent_again() {
     // RFC 9293 §3.8.6.1: a probe may carry new data, which the peer may accept.
     let mut s = without_window(|_| {});
-    s.write(1000);
-    let probe = s.expect_probe_after(rto_after(ms(100)), 1);
+    let probe = s.write(1000).expect_probe_after(rto_after(ms(100)), 1);
     if probe.end() == 2 {
-        s.inject(ack(1, 2));
-        s.expect(data(2, 999));
+        s.inject(ack(1, 2)).expect(data(2, 999));
     }
 }
 
@@ -228,16 +205,14 @@ fn answered_zero_window_probes_keep_connection() {
         s.inject(ack(1, 1).window(0));
     }
     s.expect_no_event();
-    s.inject(ack(1, 1));
-    s.expect_flight(1, 1);
+    s.inject(ack(1, 1)).expect_flight(1, 1);
 }
 
 #[test]
 fn window_below_segment_is_used_after_override_timeout() {
     // RFC 9293 §3.8.6.2.1 MUST-38: the override timeout is 0.1 s to 1 s.
     let mut s = Script::accepted(peer().window(10_000));
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.inject(ack(1, 1001).window(500));
     s.write(5000);
     // The timeout applies again while the window is unchanged.
@@ -251,13 +226,10 @@ fn window_below_segment_is_used_after_override_timeout() {
 fn window_that_grows_to_segment_is_used_immediately() {
     // RFC 9293 §3.8.6.2.1 (1).
     let mut s = Script::accepted(peer().window(10_000));
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.inject(ack(1, 1001).window(0));
-    s.write(5000);
-    s.expect_nothing();
-    s.inject(ack(1, 1001).window(2000));
-    s.expect_flight(1001, 2);
+    s.write(5000).expect_nothing();
+    s.inject(ack(1, 1001).window(2000)).expect_flight(1001, 2);
     s.expect_nothing();
 }
 
@@ -265,39 +237,30 @@ fn window_that_grows_to_segment_is_used_immediately() {
 fn last_data_uses_small_window_immediately() {
     // RFC 9293 §3.8.6.2.1 (2): nothing else is queued.
     let mut s = Script::accepted(peer().window(10_000));
-    s.write(1000);
-    s.expect(data(1, 1000));
+    s.write(1000).expect(data(1, 1000));
     s.inject(ack(1, 1001).window(500));
-    s.write(300);
-    s.expect(data(1001, 300));
+    s.write(300).expect(data(1001, 300));
 }
 
 #[test]
 fn half_of_maximum_window_is_used_immediately() {
     // RFC 9293 §3.8.6.2.1 (3): the peer's whole buffer is smaller than a segment.
     let mut s = Script::accepted(peer().window(600));
-    s.write(2000);
-    s.expect(data(1, 600));
-    s.inject(ack(1, 601).window(200));
-    s.expect_nothing();
-    s.inject(ack(1, 601).window(300));
-    s.expect(data(601, 300));
+    s.write(2000).expect(data(1, 600));
+    s.inject(ack(1, 601).window(200)).expect_nothing();
+    s.inject(ack(1, 601).window(300)).expect(data(601, 300));
 }
 
 #[test]
 fn shrunk_window_stops_new_data_and_allows_retransmission() {
     // RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16.
     let mut s = Script::accepted(peer().window(5000).rtt(ms(100)));
-    s.write(10_000);
-    s.expect_flight(1, 5);
-    s.inject(ack(1, 1).window(2000));
-    s.expect_nothing();
+    s.write(10_000).expect_flight(1, 5);
+    s.inject(ack(1, 1).window(2000)).expect_nothing();
     s.pass(ms(100));
-    s.inject(ack(1, 2001).window(1000));
-    s.expect_within(secs(1), data(2001, 1000));
+    s.inject(ack(1, 2001).window(1000)).expect_within(secs(1), data(2001, 1000));
     s.inject(ack(1, 5001).window(5000));
-    s.pass(ms(1));
-    let next = s.drain().iter().map(|got| got.seq).min();
+    let next = s.drain_for(ms(1)).iter().map(|got| got.seq).min();
     assert_eq!(next, Some(5001));
 }
 
@@ -305,24 +268,18 @@ fn shrunk_window_stops_new_data_and_allows_retransmission() {
 fn old_ack_does_not_restore_old_window() {
     // RFC 9293 §3.10.7.4, fifth: SND.WL1 and SND.WL2.
     let mut s = Script::accepted(peer().window(2000));
-    s.write(10_000);
-    s.expect_flight(1, 2);
-    s.inject(ack(1, 1001).window(1000));
-    s.expect_nothing();
-    s.inject(ack(1, 1).window(60_000));
-    s.expect_nothing();
-    s.inject(ack(1, 2001).window(1000));
-    s.expect_flight(2001, 1);
+    s.write(10_000).expect_flight(1, 2);
+    s.inject(ack(1, 1001).window(1000)).expect_nothing();
+    s.inject(ack(1, 1).window(60_000)).expect_nothing();
+    s.inject(ack(1, 2001).window(1000)).expect_flight(2001, 1);
 }
 
 #[test]
 fn pure_window_update_allows_more_data() {
     // RFC 9293 §3.10.7.4, fifth: an ACK of no new data may update the window.
     let mut s = Script::accepted(peer().window(1000));
-    s.write(3000);
-    s.expect_flight(1, 1);
-    s.inject(ack(1, 1).window(2000));
-    s.expect_flight(1001, 1);
+    s.write(3000).expect_flight(1, 1);
+    s.inject(ack(1, 1).window(2000)).expect_flight(1001, 1);
 }
 
 /// Returns a listener with connections from `ports` whose service does not read.
@@ -351,8 +308,7 @@ fn window_limited_by_packet_shortage_opens_unsolicited() {
         for n in 0..12 {
             s.inject(data(1 + 1400 * n, (BUFFER as Rel - 1400 * n).min(1400)));
         }
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.drain_for(DELAYED_ACK);
     }
     s.on_port(6001);
     // A service that reads is granted a segment.
@@ -376,16 +332,13 @@ fn packet_shortage_grants_no_window_and_keeps_granted_window() {
     let mut s = unread(&[6000, 6001], |config| config.max_packets = Some(56));
     for n in 0..33 {
         s.on_port(6000).inject(data(1 + 1000 * n, 1000));
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.drain_for(DELAYED_ACK);
     }
     // 32 of 56 packets cause pressure. This connection reads its data and is granted no further window for it.
     s.on_port(6001).start_reading();
     let edge = s.flow().right_edge;
     for n in 0..40 {
-        s.inject(data(1 + 1000 * n, 1000));
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.inject(data(1 + 1000 * n, 1000)).drain_for(DELAYED_ACK);
         assert_eq!(s.flow().right_edge, edge);
     }
     s.expect_delivered(40_000);
@@ -400,8 +353,7 @@ fn packets_held_by_worker_are_bounded() {
         for n in 0..44 {
             s.on_port(port).inject(data(1 + 1460 * n, 1460));
         }
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.drain_for(DELAYED_ACK);
     }
     // Five sevenths of the packets. The rest is for replies and for the minimum share of a connection.
     s.on_port(6000).expect_delivered(40 * 1460);
@@ -420,9 +372,7 @@ fn segment_in_gap_does_not_extend_full_queue() {
     for n in 65..85 {
         s.inject(data(1 + 10 * n, 10));
     }
-    s.inject(data(641, 10));
-    s.pass(DELAYED_ACK);
-    s.drain();
+    s.inject(data(641, 10)).drain_for(DELAYED_ACK);
     s.expect_delivered(640);
     assert_eq!(s.drops("receive queue full"), 1);
 }
@@ -439,9 +389,7 @@ fn payload_up_to_256_bytes_is_merged_in_crowded_queue() {
         }
         s.pass(DELAYED_ACK);
         let before = s.free_packets();
-        s.inject(data(next, len));
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.inject(data(next, len)).drain_for(DELAYED_ACK);
         assert_eq!(before - s.free_packets(), packets, "{len} bytes after {first}");
         s.start_reading();
         s.expect_delivered(next - 1 + len);
@@ -455,8 +403,7 @@ fn chained_packet_at_right_edge_is_dropped() {
     let next = s.fill_window(1, 500);
     let before = s.free_packets();
     s.inject_chain(data(next, 600), 500);
-    s.pass(DELAYED_ACK);
-    s.drain();
+    s.drain_for(DELAYED_ACK);
     s.expect_delivered(next - 1 + 500);
     assert_eq!(before - s.free_packets(), 1);
 }
@@ -482,8 +429,7 @@ fn packets_held_by_connection_are_bounded() {
     for n in 0..200 {
         s.inject(data(1 + 300 * n, 300));
     }
-    s.pass(DELAYED_ACK);
-    s.drain();
+    s.drain_for(DELAYED_ACK);
     s.expect_delivered(80 * 300);
     assert_eq!(s.drops("receive queue full"), 1 + (119 - 40));
 }

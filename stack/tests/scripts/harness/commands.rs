@@ -21,8 +21,9 @@ impl Script {
     }
 
     #[track_caller]
-    pub fn write(&mut self, n: Rel) {
+    pub fn write(&mut self, n: Rel) -> &mut Self {
         self.command(Command::Write(n as usize));
+        self
     }
 
     #[track_caller]
@@ -66,8 +67,9 @@ impl Script {
     }
 
     #[track_caller]
-    pub fn close(&mut self) {
+    pub fn close(&mut self) -> &mut Self {
         self.command(Command::Close);
+        self
     }
 
     /// Closes the connection with a FIN of `seq`, which the peer acknowledges. The peer's stream has ended before

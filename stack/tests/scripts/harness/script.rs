@@ -230,9 +230,9 @@ impl Script {
     }
 
     /// Injects `seg`, a SYN, with the options of the peer.
-    pub fn inject_syn(&mut self, seg: Seg) {
+    pub fn inject_syn(&mut self, seg: Seg) -> &mut Self {
         let seg = self.syn_with_options(seg);
-        self.inject(seg);
+        self.inject(seg)
     }
 
     /// Injects `seg`, a SYN, with the options of the peer, in a packet that is shared while the returned packets (one
@@ -283,20 +283,31 @@ impl Script {
         self.flows.entry(port).or_insert_with(|| Flow::new(self.peer.clone(), remote, local))
     }
 
-    /// Injects a segment and runs the worker until idle.
+    /// Injects a segment and runs the worker until idle. Returns the script, to expect the response.
     #[track_caller]
-    pub fn inject(&mut self, seg: Seg) {
+    pub fn inject(&mut self, seg: Seg) -> &mut Self {
         self.inject_burst([seg]);
+        self
+    }
+
+    /// Injects a segment `times` times, each after the worker is idle.
+    #[track_caller]
+    pub fn inject_times(&mut self, times: usize, seg: Seg) -> &mut Self {
+        for _ in 0..times {
+            self.inject(seg.clone());
+        }
+        self
     }
 
     /// Injects segments in one receive burst and runs the worker until idle.
     #[track_caller]
-    pub fn inject_burst(&mut self, segs: impl IntoIterator<Item = Seg>) {
+    pub fn inject_burst(&mut self, segs: impl IntoIterator<Item = Seg>) -> &mut Self {
         for seg in segs {
             let frame = self.frame(&seg);
             self.transmit(&frame);
         }
         self.run_until_idle();
+        self
     }
 
     /// Returns the frame of a segment to inject.

@@ -50,8 +50,7 @@ fn error_about_other_sequence_number_is_ignored() {
         s.inject_icmp_quoting(UNREACHABLE, HOST, 0, &packet);
     }
     s.expect_no_event();
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
 }
 
@@ -59,42 +58,36 @@ fn error_about_other_sequence_number_is_ignored() {
 fn established_connection_survives_soft_errors() {
     // RFC 9293 §3.9.2.2 MUST-56.
     let mut s = Script::accepted(peer());
-    s.write(1000);
-    let sent = s.expect(data(1, 1000));
+    let sent = s.write(1000).expect(data(1, 1000));
     for (kind, code) in
         [(UNREACHABLE, NETWORK), (UNREACHABLE, HOST), (UNREACHABLE, 5), (TIME_EXCEEDED, 0), (PARAMETER_PROBLEM, 0)]
     {
         s.inject_icmp(kind, code, 0, &sent);
     }
     s.expect_nothing();
-    s.inject(ack(1, 1001));
-    s.expect_alive(1, 1001);
+    s.inject(ack(1, 1001)).expect_alive(1, 1001);
 }
 
 #[test]
 fn established_connection_survives_hard_errors() {
     // RFC 5461 §4, RFC 5927 §5.2: otherwise any sender of ICMP errors could close connections.
     let mut s = Script::accepted(peer());
-    s.write(1000);
-    let sent = s.expect(data(1, 1000));
+    let sent = s.write(1000).expect(data(1, 1000));
     for code in [PROTOCOL, PORT] {
         s.inject_icmp(UNREACHABLE, code, 0, &sent);
     }
     s.expect_nothing();
-    s.inject(ack(1, 1001));
-    s.expect_alive(1, 1001);
+    s.inject(ack(1, 1001)).expect_alive(1, 1001);
 }
 
 #[test]
 fn source_quench_is_discarded() {
     // RFC 9293 §3.9.2.2 MUST-55; RFC 6633.
     let mut s = Script::accepted(peer());
-    s.write(1000);
-    let sent = s.expect(data(1, 1000));
+    let sent = s.write(1000).expect(data(1, 1000));
     s.inject_icmp(SOURCE_QUENCH, 0, 0, &sent);
     s.inject(ack(1, 1001));
-    s.write(2000);
-    s.expect_flight(1001, 2);
+    s.write(2000).expect_flight(1001, 2);
 }
 
 #[test]
@@ -107,7 +100,6 @@ fn errors_with_short_quote_are_ignored() {
     }
     s.expect_no_event();
     s.drain_non_tcp();
-    s.inject_syn(syn_ack(0, 1));
-    s.expect(ack(1, 1));
+    s.inject_syn(syn_ack(0, 1)).expect(ack(1, 1));
     s.expect_opened();
 }

@@ -11,8 +11,7 @@ const TOO_BIG6: u8 = 2;
 /// Returns a connection with ten segments of 1460 bytes in flight, and the first of them.
 fn full_size(peer: Peer) -> (Script, Got) {
     let mut s = Script::accepted(peer.mss(1460).rtt(ms(20)));
-    s.write(14_600);
-    let first = s.expect(data(1, 1460));
+    let first = s.write(14_600).expect(data(1, 1460));
     for n in 1..10 {
         s.expect(data(1 + 1460 * n, 1460));
     }
@@ -31,8 +30,7 @@ fn segments_set_dont_fragment() {
     let mut s = Script::listen(peer(), |_| {});
     s.inject_syn(syn(0));
     assert!(s.expect(syn_ack(0, 1)).raw.dont_fragment);
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
     s.write(1000);
     assert!(s.expect(data(1, 1000)).raw.dont_fragment);
     s.inject(ack(1, 1001));
@@ -53,8 +51,7 @@ fn smaller_path_mtu_is_used_and_data_retransmitted() {
     }
     let sent = receiver.play(&mut s, 14_601, secs(5), |got| got.raw.ip_len > 1000);
     assert!(longest(&sent) <= 1000);
-    s.write(5000);
-    let sent = s.drain();
+    let sent = s.write(5000).drain();
     assert_eq!(longest(&sent), 1000, "after the retransmission");
 }
 
@@ -62,8 +59,7 @@ fn smaller_path_mtu_is_used_and_data_retransmitted() {
 fn timestamps_count_towards_path_mtu() {
     // RFC 1191 §3.1; RFC 9293 §3.7.1.
     let mut s = Script::accepted(peer().timestamps().mss(1460).rtt(ms(20)));
-    s.write(14_480);
-    let first = s.expect(data(1, 1448));
+    let first = s.write(14_480).expect(data(1, 1448));
     s.drain();
     s.inject_icmp(UNREACHABLE, TOO_BIG, 1000, &first);
     let again = s.drain();
@@ -75,8 +71,7 @@ fn timestamps_count_towards_path_mtu() {
 fn smaller_path_mtu_over_ipv6_is_used() {
     // RFC 8201 §4, §5.2.
     let mut s = Script::accepted(peer().ipv6().sack().mss(1440).rtt(ms(20)));
-    s.write(14_400);
-    let first = s.expect(data(1, 1440));
+    let first = s.write(14_400).expect(data(1, 1440));
     s.drain();
     s.inject_icmp(TOO_BIG6, 0, 1300, &first);
     let again = s.drain();
@@ -88,8 +83,7 @@ fn smaller_path_mtu_over_ipv6_is_used() {
 fn path_mtu_over_ipv6_is_at_least_1280() {
     // RFC 8201 §4: a node must not reduce its estimate below the IPv6 minimum link MTU.
     let mut s = Script::accepted(peer().ipv6().sack().mss(1440).rtt(ms(20)));
-    s.write(14_400);
-    let first = s.expect(data(1, 1440));
+    let first = s.write(14_400).expect(data(1, 1440));
     s.drain();
     s.inject_icmp(TOO_BIG6, 0, 600, &first);
     let sent = s.drain_for(secs(2));
@@ -109,8 +103,7 @@ fn mtu_of_segment_not_in_flight_is_ignored() {
         s.inject_icmp_quoting(UNREACHABLE, TOO_BIG, 1000, &packet);
     }
     s.expect_nothing();
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -123,8 +116,7 @@ fn mtu_of_other_connection_is_ignored() {
     s.inject_icmp_quoting(UNREACHABLE, TOO_BIG, 1000, &packet);
     s.expect_nothing();
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -136,8 +128,7 @@ fn mtu_not_below_current_is_ignored() {
     }
     s.expect_nothing();
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]
@@ -190,13 +181,11 @@ fn ordinary_losses_do_not_shrink_segments() {
     // RFC 4821 §7.5: a short loss does not indicate the path MTU.
     let (mut s, _) = full_size(peer().sack());
     s.pass(ms(10));
-    s.inject(ack(1, 1).sack(&[(1461, 14_601)]));
-    s.expect(data(1, 1460));
+    s.inject(ack(1, 1).sack(&[(1461, 14_601)])).expect(data(1, 1460));
     s.expect_within(secs(1), data(1, 1460));
     s.pass(ms(20));
     s.inject(ack(1, 14_601));
-    s.write(1460);
-    s.expect(data(14_601, 1460));
+    s.write(1460).expect(data(14_601, 1460));
 }
 
 #[test]

@@ -27,8 +27,7 @@ fn peers_that_do_not_read(n: u16) -> Script {
         s.on_port(port).handshake();
         s.write(1 << 20);
     }
-    s.pass(ms(100));
-    s.drain();
+    s.drain_for(ms(100));
     s
 }
 
@@ -66,8 +65,7 @@ fn small_mss_fills_packets_completely() {
     let mut s = Script::listen_over_with(peer().mss(88).window(0), link(), |_| {});
     let free = s.free_packets();
     s.on_port(6000).handshake();
-    s.write(40_000);
-    s.drain();
+    s.write(40_000).drain();
     // 2048 bytes hold 23 segments.
     assert_held(&mut s, free, 40_000 / (23 * 88) + 2);
 }
@@ -77,9 +75,7 @@ fn data_of_stalled_peer_moves_out_of_packets() {
     let mut s = Script::listen_over_with(peer().window(50_000), link(), |_| {});
     let free = s.free_packets();
     s.on_port(6000).handshake();
-    s.write(100_000);
-    s.pass(secs(30));
-    s.drain();
+    s.write(100_000).drain_for(secs(30));
     assert_held(&mut s, free, 2);
     // The data is sent from the heap.
     let mut next = 1;
@@ -100,14 +96,10 @@ fn queued_heap_data_is_not_copied_again() {
     // Copying everything for each further packet would take quadratic time.
     let mut s = Script::listen_over_with(peer().window(0), link(), |_| {});
     s.on_port(6000).handshake();
-    s.write(1000);
-    s.pass(secs(20));
-    s.drain();
+    s.write(1000).drain_for(secs(20));
     let before = s.copied();
     for _ in 0..60 {
-        s.write(1000);
-        s.pass(secs(2));
-        s.drain();
+        s.write(1000).drain_for(secs(2));
     }
     let copied = s.copied() - before;
     // Each byte is copied when written and when moved, and some when chunks are merged.
@@ -125,8 +117,7 @@ fn unread_data_on_heap() -> Script {
     for n in 0..200 {
         s.inject(data(1 + 50 * n, 50));
     }
-    s.pass(secs(30));
-    s.drain();
+    s.drain_for(secs(30));
     assert_held(&mut s, free, 0);
     s
 }
@@ -145,9 +136,7 @@ fn data_after_unread_data_on_heap_is_read_in_order() {
     for n in 200..300 {
         s.inject(data(1 + 50 * n, 50));
     }
-    s.inject(fin(15_001, 1));
-    s.pass(ms(50));
-    s.drain();
+    s.inject(fin(15_001, 1)).drain_for(ms(50));
     s.start_reading();
     s.pass(ms(20));
     s.expect_delivered(15_000);
@@ -163,8 +152,7 @@ fn data_beyond_gap_after_unread_data_on_heap_is_retransmitted() {
     s.start_reading();
     s.pass(ms(20));
     s.expect_delivered(10_100);
-    s.inject(data(10_101, 50));
-    s.expect_delivered(10_150);
+    s.inject(data(10_101, 50)).expect_delivered(10_150);
     s.drain();
 }
 
@@ -175,14 +163,11 @@ fn unread_data_on_heap_does_not_open_the_window() {
     for n in 200..300 {
         s.inject(data(1 + 50 * n, 50));
     }
-    s.pass(secs(1));
-    s.drain();
+    s.drain_for(secs(1));
     assert_eq!(s.flow().right_edge, edge);
     s.start_reading();
     s.pass(ms(20));
-    s.inject(data(15_001, 50));
-    s.pass(DELAYED_ACK + ms(5));
-    s.drain();
+    s.inject(data(15_001, 50)).drain_for(DELAYED_ACK + ms(5));
     assert!(s.flow().right_edge > edge, "the window is still at {edge}");
 }
 
@@ -198,8 +183,7 @@ fn unread_data_returns_from_heap_when_peer_reads() {
         }
         s.inject(ack(10_001, next).window(50_000));
     }
-    s.pass(secs(3));
-    s.drain();
+    s.drain_for(secs(3));
     let held = free - s.free_packets();
     assert!((5..8).contains(&held), "{held} packets for 10000 bytes");
 }
@@ -214,8 +198,7 @@ fn unread_data_that_returned_in_part_keeps_its_order_on_heap() {
     for n in 0..43 {
         s.inject(data(1 + n * SEG, SEG));
     }
-    s.pass(secs(20));
-    s.drain();
+    s.drain_for(secs(20));
     // Packets run low, so that less than the unread data may return at once.
     s.set_peer(peer());
     for port in 5000..5014 {
@@ -224,16 +207,13 @@ fn unread_data_that_returned_in_part_keeps_its_order_on_heap() {
         for n in 0..43 {
             s.inject(data(1 + n * SEG, SEG));
         }
-        s.pass(ms(1));
-        s.drain();
+        s.drain_for(ms(1));
     }
     // The service calls `received`, which moves unread data back into packets, but does not read.
     s.on_port(6000).stop_reading();
-    s.pass(secs(20));
-    s.drain();
+    s.drain_for(secs(20));
     s.start_reading();
-    s.pass(secs(1));
-    s.drain();
+    s.drain_for(secs(1));
     s.expect_delivered(sent);
 }
 
@@ -245,8 +225,7 @@ fn read_attempts_do_not_delay_stall_timeout() {
     s.write(10_000);
     s.inject(data(1, SEG));
     for _ in 0..13 {
-        s.pass(secs(5));
-        s.drain();
+        s.drain_for(secs(5));
         if s.drops("peer acknowledged nothing for too long") == 1 {
             return;
         }
@@ -259,8 +238,7 @@ fn read_attempts_do_not_delay_stall_timeout() {
 #[test]
 fn long_slice_is_sent_while_the_heap_is_in_use() {
     let mut s = peers_that_do_not_read(50);
-    s.pass(secs(2));
-    s.drain();
+    s.drain_for(secs(2));
     s.set_peer(peer());
     s.on_port(5000).handshake();
     // Longer than the reduced send buffers of the other connections.
@@ -272,8 +250,7 @@ fn long_slice_is_sent_while_the_heap_is_in_use() {
 #[test]
 fn send_buffer_is_smaller_while_the_heap_is_in_use() {
     let mut s = peers_that_do_not_read(50);
-    s.pass(secs(2));
-    s.drain();
+    s.drain_for(secs(2));
     s.on_port(5000).handshake();
     s.write(1000);
     s.command(Command::Oversend(100_000));
@@ -307,8 +284,7 @@ fn packets_of_silent_peers_return_although_the_heap_is_full() {
     }
     s.drain();
     assert!(free - s.free_packets() > 20, "{} packets are held", free - s.free_packets());
-    s.pass(secs(25));
-    s.drain();
+    s.drain_for(secs(25));
     assert_held(&mut s, free, 4);
     assert!(s.drops("reset under memory pressure") > 0);
 }
@@ -326,8 +302,7 @@ fn retransmission_of_segment_dropped_for_lack_of_packets_is_delivered() {
         for port in ports.clone() {
             s.on_port(port).inject(data(1 + 500 * n, 500));
         }
-        s.pass(ms(5));
-        s.drain();
+        s.drain_for(ms(5));
     }
     s.set_peer(peer());
     s.on_port(5000).handshake();
@@ -336,8 +311,7 @@ fn retransmission_of_segment_dropped_for_lack_of_packets_is_delivered() {
     s.pass(ms(200));
     assert!(s.drops("receive queue full") > before, "the segment was not dropped");
     s.drain();
-    s.inject(data(1, 1000));
-    s.expect_delivered(1000);
+    s.inject(data(1, 1000)).expect_delivered(1000);
     s.drain();
 }
 
@@ -352,11 +326,9 @@ fn one_byte_segments_after_gaps_are_bounded() {
     s.drain();
     assert_held(&mut s, free, 66);
     // The worker discards them after a time; the peer retransmits.
-    s.pass(secs(12));
-    s.drain();
+    s.drain_for(secs(12));
     assert_eq!(s.free_packets(), free);
-    s.inject(data(1, 4));
-    s.expect_within(DELAYED_ACK, ack(1, 5));
+    s.inject(data(1, 4)).expect_within(DELAYED_ACK, ack(1, 5));
     s.expect_delivered(4);
 }
 
@@ -370,8 +342,7 @@ fn contiguous_one_byte_segments_after_gap_share_packets() {
     }
     s.drain();
     assert_held(&mut s, free, 17);
-    s.inject(data(1, 2));
-    s.expect(ack(1, 1003));
+    s.inject(data(1, 2)).expect(ack(1, 1003));
     s.expect_delivered(1002);
 }
 
@@ -386,8 +357,7 @@ fn reading_peer_is_served_despite_peers_that_leave_gaps() {
             }
             s.drain();
         }
-        s.pass(ms(100));
-        s.drain();
+        s.drain_for(ms(100));
         s.set_peer(peer());
         expect_served(&mut s, 5000);
     }
@@ -427,8 +397,7 @@ fn window_below_segment_reopens_under_pressure() {
         for n in 0..44 {
             s.inject(data(1 + 1400 * n, 1400));
         }
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.drain_for(DELAYED_ACK);
     }
     s.on_port(5000).handshake();
     let mut next = 1;
@@ -438,8 +407,7 @@ fn window_below_segment_reopens_under_pressure() {
         assert!(len > 0, "the window is closed at {next}");
         s.inject(data(next, len));
         next += len;
-        s.pass(DELAYED_ACK + ms(5));
-        s.drain();
+        s.drain_for(DELAYED_ACK + ms(5));
         let window = s.flow().right_edge - next;
         assert!(window >= 1000, "a window of {window} is left at {next}");
     }
@@ -483,8 +451,7 @@ fn unacknowledged_answers_do_not_count_as_unread() {
         s.on_port(port).handshake();
         s.echo();
         for at in [1, 101, 201] {
-            s.inject(data(at, 100).ack(at));
-            s.expect(data(at, 100).ack(at + 100));
+            s.inject(data(at, 100).ack(at)).expect(data(at, 100).ack(at + 100));
             s.pass(ms(1));
         }
         s.expect_rr(true);

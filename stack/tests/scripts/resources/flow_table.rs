@@ -44,8 +44,7 @@ fn connections_with_same_hash_receive_own_segments() {
         }
         for port in ports {
             s.on_port(port).expect_delivered(400);
-            s.inject(fin(401, 401));
-            s.expect(ack(401, 402));
+            s.inject(fin(401, 401)).expect(ack(401, 402));
             s.expect_peer_closed();
             s.finish(401, 402);
         }
@@ -70,24 +69,20 @@ fn segment_valid_for_connection_with_same_hash_is_rejected() {
         s.on_port(target);
         let mut at = 1;
         for _ in 0..turns {
-            s.inject(data(at, 100).ack(at).push());
-            s.expect(data(at, 100).ack(at + 100).push());
+            s.inject(data(at, 100).ack(at).push()).expect(data(at, 100).ack(at + 100).push());
             at += 100;
         }
         // The other connection has received as many bytes from the peer.
         s.on_port(other);
         if at > 1 {
             s.stop_reading();
-            s.inject(data(1, at - 1));
-            s.drain_for(DELAYED_ACK);
+            s.inject(data(1, at - 1)).drain_for(DELAYED_ACK);
         }
         let number = at + Rel::from(target_isn.wrapping_sub(other_isn) as i32);
-        s.inject(Seg { seq: at, ..forged.clone() }.ack(number));
-        s.expect(ack(1, at));
+        s.inject(Seg { seq: at, ..forged.clone() }.ack(number)).expect(ack(1, at));
         s.expect_no_event();
         s.on_port(target).expect_no_event();
         s.expect_delivered(at - 1);
-        s.inject(data(at, 100).ack(at).push());
-        s.expect(data(at, 100).ack(at + 100).push());
+        s.inject(data(at, 100).ack(at).push()).expect(data(at, 100).ack(at + 100).push());
     }
 }

@@ -17,8 +17,7 @@ fn sending_external_memory_leaves_packets_for_reception() {
     for _ in 0..2 * POOL {
         s.send(10);
     }
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
     s.expect_delivered(100);
 }
 
@@ -38,8 +37,7 @@ fn data_queued_for_port_without_chains_needs_no_packets() {
 #[test]
 fn port_without_chains_copies_nothing() {
     let mut s = Script::accepted_over(peer(), LinkConfig { multi_segment: false, ..LinkConfig::default() });
-    s.write(2 * SEG);
-    s.expect_flight(1, 2);
+    s.write(2 * SEG).expect_flight(1, 2);
     s.send(2 * SEG);
     s.expect_flight(1 + 2 * SEG, 2);
     s.inject(ack(1, 1 + 4 * SEG));
@@ -76,8 +74,7 @@ fn unread_data_leaves_packets_for_answers() {
         s.inject(data(1 + 10 * i, 10));
     }
     s.drain();
-    s.write(1000);
-    s.expect(data(1, 1000).any_ack());
+    s.write(1000).expect(data(1, 1000).any_ack());
 }
 
 #[test]
@@ -85,14 +82,11 @@ fn unreported_duplicate_is_not_reported_later() {
     // RFC 2883 §4: a block is of received data. No packet was available for the report.
     let mut s = Script::accepted(peer().sack());
     s.on_port(5001).handshake();
-    s.inject(data(1, 100));
-    s.expect_within(DELAYED_ACK, ack(1, 101));
+    s.inject(data(1, 100)).expect_within(DELAYED_ACK, ack(1, 101));
     let packets = s.take_packets();
-    s.inject(data(1, 100));
-    s.expect_nothing();
+    s.inject(data(1, 100)).expect_nothing();
     drop(packets);
-    s.inject_burst([data(1, 100).port(5000), data(101, 100), data(201, 100)]);
-    s.expect(ack(1, 301));
+    s.inject_burst([data(1, 100).port(5000), data(101, 100), data(201, 100)]).expect(ack(1, 301));
 }
 
 #[test]
@@ -109,8 +103,7 @@ fn syn_without_free_packet_is_answered_later() {
     s.expect_within(ms(1), syn_ack(0, 1));
     drop(shares);
     s.expect_nothing_for(ms(100));
-    s.inject(ack(1, 1));
-    s.expect_opened();
+    s.inject(ack(1, 1)).expect_opened();
 }
 
 #[test]
@@ -124,8 +117,7 @@ fn segment_without_free_packet_gets_all_retransmissions() {
     drop(packets);
     s.expect_within(ms(1), data(1, 100));
     for sent in 1..6 {
-        s.inject(data(sent, 1));
-        s.drain();
+        s.inject(data(sent, 1)).drain();
         s.pass(secs(1 << sent));
         assert!(s.drain().iter().any(|got| got.end() == 101), "missing retransmission {sent}");
     }
@@ -145,8 +137,7 @@ fn peer_may_send_while_unsent_data_holds_packets() {
         assert!(len > 0, "the window is closed at {next}");
         s.inject(data(next, len));
         next += len;
-        s.pass(DELAYED_ACK + ms(5));
-        s.drain();
+        s.drain_for(DELAYED_ACK + ms(5));
     }
     s.expect_delivered(next - 1);
 }
@@ -169,8 +160,7 @@ fn peer_of_reading_service_may_send_while_unread_data_holds_packets() {
         assert!(len > 0, "the window is closed at {next}");
         s.inject(data(next, len));
         next += len;
-        s.pass(DELAYED_ACK + ms(5));
-        s.drain();
+        s.drain_for(DELAYED_ACK + ms(5));
     }
     s.expect_delivered(next - 1);
 }

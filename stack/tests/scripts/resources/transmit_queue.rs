@@ -45,8 +45,7 @@ fn echo_waits_for_space_in_transmit_queue() {
         let mut s = echoing(peer().timestamps());
         let mut at = 1;
         for _ in 0..turns {
-            s.inject(data(at, 100).ack(at));
-            s.expect(data(at, 100).ack(at + 100));
+            s.inject(data(at, 100).ack(at)).expect(data(at, 100).ack(at + 100));
             s.pass(ms(1));
             at += 100;
         }
@@ -60,8 +59,7 @@ fn echo_waits_for_space_in_transmit_queue() {
         let [got] = &sent[..] else { panic!("{turns} turns: {sent:?}") };
         assert_eq!((got.seq, got.len, got.ack), (at, 100, at + 100), "{turns} turns");
         at += 100;
-        s.inject(data(at, 100).ack(at));
-        let next = s.expect(data(at, 100).ack(at + 100));
+        let next = s.inject(data(at, 100).ack(at)).expect(data(at, 100).ack(at + 100));
         assert_eq!(got.tsval(), next.tsval(), "{turns} turns");
     }
 }

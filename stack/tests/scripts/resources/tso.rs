@@ -25,8 +25,7 @@ fn tso_segments_write() {
         let mut s = Script::accepted_over(peer, link(65_000));
         s.write(5 * SEG + 1);
         assert_eq!(lengths(&mut s), [(5 * SEG + 1, true)]);
-        s.inject(ack(1, 5 * SEG + 2));
-        s.expect_nothing();
+        s.inject(ack(1, 5 * SEG + 2)).expect_nothing();
         s.expect_no_packets_held();
     }
 }

@@ -47,30 +47,42 @@ fn link(pool: usize) -> LinkConfig {
 
 /// Runs `script` on a connection to each of `peers`, with each service.
 #[track_caller]
-fn play_with(peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
+fn play_with(peers: impl IntoIterator<Item = Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
     play_over(POOL, peers, configure, script);
 }
 
 /// As [`play_with`], over a link with `pool` packets.
 #[track_caller]
-fn play_over(pool: usize, peers: Vec<Peer>, configure: impl Fn(&mut Config), script: impl Fn(&mut Script)) {
-    let services = [Command::Echo, Command::CopyBack, Command::AnswerEach, Command::TakeBack];
-    for (peer, service) in peers.iter().flat_map(|peer| services.clone().map(|service| (peer, service))) {
-        let mut taken = true;
-        let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
-            configure(config);
-            taken = !config.pacing && !config.ecn;
-        });
-        s.rr_allowed = taken;
-        s.command(service);
-        script(&mut s);
+fn play_over(
+    pool: usize,
+    peers: impl IntoIterator<Item = Peer>,
+    configure: impl Fn(&mut Config),
+    script: impl Fn(&mut Script),
+) {
+    for peer in peers {
+        for service in [Command::Echo, Command::CopyBack, Command::AnswerEach, Command::TakeBack] {
+            let mut taken = true;
+            let mut s = Script::accepted_over_with(peer.clone(), link(pool), |config| {
+                configure(config);
+                taken = !config.pacing && !config.ecn;
+            });
+            s.rr_allowed = taken;
+            s.command(service);
+            script(&mut s);
+        }
     }
 }
 
-/// As [`play_with`], with the default configuration and all [`peers`].
+/// As [`play_with`], with the default configuration.
+#[track_caller]
+fn play_to(peers: impl IntoIterator<Item = Peer>, script: impl Fn(&mut Script)) {
+    play_with(peers, |_| {}, script);
+}
+
+/// As [`play_to`], with all [`peers`].
 #[track_caller]
 fn play(script: impl Fn(&mut Script)) {
-    play_with(peers(), |_| {}, script);
+    play_to(peers(), script);
 }
 
 /// Returns a request of `len` bytes at `at` from a peer that has received all earlier answers.
@@ -86,8 +98,7 @@ fn answer(at: Rel, len: Rel) -> Seg {
 /// Exchanges one request and answer. Returns the sequence number of the next request.
 #[track_caller]
 fn exchange(s: &mut Script, at: Rel, len: Rel) -> Rel {
-    s.inject(request(at, len));
-    s.expect(answer(at, len));
+    s.inject(request(at, len)).expect(answer(at, len));
     s.expect_nothing();
     at + len
 }
@@ -102,6 +113,14 @@ fn enter_rr(s: &mut Script) -> Rel {
         s.pass(RTT);
     }
     at
+}
+
+/// Returns a script that enters request-response mode, and then runs `script` with the next sequence number.
+fn in_rr(script: impl Fn(&mut Script, Rel)) -> impl Fn(&mut Script) {
+    move |s| {
+        let at = enter_rr(s);
+        script(s, at);
+    }
 }
 
 /// Expects that the connection returns to request-response mode.
@@ -150,8 +169,7 @@ fn rr_mode_behaves_as_general_path() {
             s.pass(ms(3 + n as u64));
         }
         s.expect_delivered(at - 1);
-        s.inject(ack(at, at));
-        s.expect_nothing_for(secs(60));
+        s.inject(ack(at, at)).expect_nothing_for(secs(60));
         s.expect_no_packets_held();
     });
 }
@@ -159,23 +177,20 @@ fn rr_mode_behaves_as_general_path() {
 #[test]
 fn rr_mode_outlasts_timers_of_earlier_segments() {
     // RFC 6298 §5.3: the timer belongs to the most recent segment.
-    play(|s| {
-        let mut at = enter_rr(s);
+    play(in_rr(|s, mut at| {
         for _ in 0..100 {
             at = exchange(s, at, LEN);
             s.pass(ms(20));
             s.expect_rr(true);
         }
-    });
+    }));
 }
 
 #[test]
 fn psh_does_not_affect_rr_mode() {
     // RFC 9293 §3.9.1.2.
-    play(|s| {
-        let at = enter_rr(s);
-        s.inject(data(at, LEN).ack(at));
-        s.expect(answer(at, LEN));
+    play(in_rr(|s, at| {
+        s.inject(data(at, LEN).ack(at)).expect(answer(at, LEN));
         s.expect_rr(true);
-    });
+    }));
 }

@@ -69,8 +69,7 @@ fn packet_shortage_grants_no_window() {
     s.expect_rr(false);
     assert!(s.flow().right_edge <= edge.max(at + LEN + SEG), "{edge} {}", s.flow().right_edge);
     s.on_port(5001).start_reading();
-    s.pass(ms(1));
-    s.drain();
+    s.drain_for(ms(1));
     s.on_port(5000).pass(RTT);
     expect_rr_resumes(&mut s, at + LEN);
 }
@@ -124,8 +123,7 @@ fn request_longer_than_window_is_trimmed() {
     });
     s.echo();
     let at = enter_rr(&mut s);
-    s.inject(request(at, 5000));
-    s.expect(data(at, 4096).ack(at + 4096));
+    s.inject(request(at, 5000)).expect(data(at, 4096).ack(at + 4096));
     s.expect_nothing();
     s.expect_delivered(at - 1 + 4096);
 }

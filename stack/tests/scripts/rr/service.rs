@@ -5,105 +5,89 @@ use super::*;
 #[test]
 fn close_with_answer_sends_fin_after_data() {
     // RFC 9293 §3.10.4: queued data is sent first.
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.drop_other_arms();
         s.on_readable(vec![Command::Forward, Command::Close]);
-        s.inject(request(at, LEN));
-        let sent = s.drain();
+        let sent = s.inject(request(at, LEN)).drain();
         let last = sent.last().map(|got| (got.end(), got.ack, got.has(FIN)));
         if last != Some((at + LEN + 1, at + LEN, true)) {
             s.expect_nothing_for(ms(1));
-            s.inject(ack(at + LEN, at + LEN));
-            s.expect(fin(at + LEN, at + LEN));
+            s.inject(ack(at + LEN, at + LEN)).expect(fin(at + LEN, at + LEN));
         }
-        s.inject(fin(at + LEN, at + LEN + 1));
-        s.expect(ack(at + LEN + 1, at + LEN + 1));
+        s.inject(fin(at + LEN, at + LEN + 1)).expect(ack(at + LEN + 1, at + LEN + 1));
         s.expect_peer_closed();
         s.expect_closed(CloseReason::Finished);
         s.expect_no_packets_held();
-    });
+    }));
 }
 
 #[test]
 fn close_without_answer_sends_fin() {
     // RFC 9293 §3.10.4.
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.on_readable(vec![Command::Close, Command::Read(LEN as usize)]);
-        s.inject(request(at, LEN));
-        s.expect(fin(at, at + LEN));
-        s.inject(fin(at + LEN, at + 1));
-        s.expect(ack(at + 1, at + LEN + 1));
+        s.inject(request(at, LEN)).expect(fin(at, at + LEN));
+        s.inject(fin(at + LEN, at + 1)).expect(ack(at + 1, at + LEN + 1));
         s.expect_peer_closed();
         s.expect_closed(CloseReason::Finished);
         s.expect_no_packets_held();
-    });
+    }));
 }
 
 #[test]
 fn close_while_peer_has_the_turn_sends_fin() {
     // RFC 9293 §3.10.4.
-    play(|s| {
-        let at = enter_rr(s);
-        s.close();
-        s.expect_rr(false);
+    play(in_rr(|s, at| {
+        s.close().expect_rr(false);
         let early = s.drain().iter().any(|got| got.has(FIN));
         s.inject(request(at, LEN));
         if !early {
             s.expect(fin(at, at + LEN));
         }
         s.drain();
-        s.inject(rst(at + LEN));
-        s.expect_closed(CloseReason::Reset);
+        s.inject(rst(at + LEN)).expect_closed(CloseReason::Reset);
         s.expect_no_packets_held();
-    });
+    }));
 }
 
 #[test]
 fn abort_sends_rst_in_either_turn() {
     // RFC 9293 §3.10.5.
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.abort();
         s.expect(rst_ack(at, at));
         s.expect_closed(CloseReason::Aborted);
         s.expect_no_packets_held();
-    });
+    }));
     for (commands, sent) in [(vec![Command::Abort], 0), (vec![Command::Peek, Command::Abort], 0)] {
-        play(|s| {
-            let at = enter_rr(s);
+        play(in_rr(|s, at| {
             s.on_readable(commands.clone());
-            s.inject(request(at, LEN));
-            s.expect(rst_ack(at + sent, at + LEN));
+            s.inject(request(at, LEN)).expect(rst_ack(at + sent, at + LEN));
             s.expect_closed(CloseReason::Aborted);
             s.expect_no_packets_held();
-        });
+        }));
     }
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.drop_other_arms();
         s.on_readable(vec![Command::Forward, Command::Abort]);
         s.inject(request(at, LEN));
         assert!(s.drain().last().is_some_and(|got| got.has(RST)));
         s.expect_closed(CloseReason::Aborted);
         s.expect_no_packets_held();
-    });
+    }));
 }
 
 #[test]
 fn consumed_request_without_answer_is_acknowledged() {
     // RFC 9293 §3.8.6.3.
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.start_reading();
-        s.inject(request(at, LEN));
-        s.expect_rr(false);
+        s.inject(request(at, LEN)).expect_rr(false);
         s.expect_after(DELAYED_ACK, ack(at, at + LEN));
         s.expect_delivered(at - 1 + LEN);
         s.expect_nothing_for(secs(1));
         s.expect_no_packets_held();
-    });
+    }));
 }
 
 #[test]
@@ -144,11 +128,9 @@ fn service_may_use_any_calls_for_its_answer() {
         vec![Command::Room, Command::Forward, Command::Room],
     ];
     for commands in sequences {
-        play(|s| {
-            let at = enter_rr(s);
+        play(in_rr(|s, at| {
             s.on_readable(commands.clone());
-            s.inject(request(at, LEN));
-            let sent = s.drain();
+            let sent = s.inject(request(at, LEN)).drain();
             assert_eq!(sent.last().map(|got| (got.end(), got.ack)), Some((at + LEN, at + LEN)), "{commands:?}");
             s.expect_delivered(at - 1 + LEN);
             s.pass(RTT);
@@ -158,7 +140,7 @@ fn service_may_use_any_calls_for_its_answer() {
             s.expect_timer();
             s.inject(ack(at, at));
             s.pass(ms(1));
-        });
+        }));
     }
 }
 
@@ -168,14 +150,12 @@ fn answer_may_have_any_length() {
     // acknowledged.
     let (request_len, lens) = (LEN as usize, [10, LEN, SEG - 1, SEG, SEG + 1, 2 * SEG, 3 * SEG + 500]);
     for (len, at_once) in lens.iter().flat_map(|len| [(*len, false), (*len, true)]) {
-        play(|s| {
-            let at = enter_rr(s);
+        play(in_rr(|s, at| {
             s.on_readable(match at_once {
                 true => vec![Command::Answer(request_len, len as usize)],
                 false => vec![Command::Read(request_len), Command::Write(10), Command::Write(len as usize - 10)],
             });
-            s.inject(request(at, LEN));
-            let sent = s.drain();
+            let sent = s.inject(request(at, LEN)).drain();
             let lens: Vec<Rel> = sent.iter().map(|got| got.len).collect();
             let mut want = vec![SEG; (len / SEG) as usize];
             want.extend((len % SEG > 0).then_some(len % SEG));
@@ -185,14 +165,12 @@ fn answer_may_have_any_length() {
             s.pass(RTT);
             // The next request acknowledges the whole answer.
             s.on_readable(vec![Command::Read(LEN as usize), Command::Write(1)]);
-            s.inject(data(at + LEN, LEN).ack(at + len).push());
-            s.expect(data(at + len, 1).ack(at + 2 * LEN).push());
+            s.inject(data(at + LEN, LEN).ack(at + len).push()).expect(data(at + len, 1).ack(at + 2 * LEN).push());
             s.pass(RTT);
-            s.inject(ack(at + 2 * LEN, at + len + 1));
-            s.expect_nothing_for(secs(1));
+            s.inject(ack(at + 2 * LEN, at + len + 1)).expect_nothing_for(secs(1));
             s.expect_delivered(at - 1 + 2 * LEN);
             s.expect_no_packets_held();
-        });
+        }));
     }
 }
 
@@ -207,8 +185,7 @@ fn data_after_answer_call_is_sent_separately() {
         let at = enter_rr(&mut s);
         s.drop_other_arms();
         s.on_readable(vec![Command::Answer(LEN as usize, half as usize), Command::Write(half as usize)]);
-        s.inject(request(at, LEN));
-        s.expect(data(at, half).ack(at + LEN).push());
+        s.inject(request(at, LEN)).expect(data(at, half).ack(at + LEN).push());
         if nagle {
             s.expect_nothing();
             s.inject(ack(at + LEN, at + half));
@@ -227,21 +204,17 @@ fn service_may_consume_now_and_answer_later() {
         s.pass(RTT);
         s.on_readable(vec![Command::Read(LEN as usize)]);
         s.inject(request(at, LEN));
-        s.write(LEN);
-        s.expect(answer(at, LEN));
+        s.write(LEN).expect(answer(at, LEN));
         s.expect_rr(false);
         at += LEN;
         s.pass(RTT);
         at = expect_rr_resumes(s, at);
         for wait in [ms(0), ms(1), DELAYED_ACK + ms(1)] {
             s.on_readable(vec![Command::Read(LEN as usize)]);
-            s.inject(request(at, LEN));
-            s.expect_nothing();
+            s.inject(request(at, LEN)).expect_nothing();
             s.expect_rr(false);
-            s.pass(wait);
-            s.drain();
-            s.write(LEN);
-            s.expect(answer(at, LEN));
+            s.drain_for(wait);
+            s.write(LEN).expect(answer(at, LEN));
             s.expect_rr(false);
             s.pass(RTT);
             at = expect_rr_resumes(s, at + LEN);
@@ -252,11 +225,9 @@ fn service_may_consume_now_and_answer_later() {
 #[test]
 fn service_may_answer_before_it_consumes() {
     // RFC 9293 §3.8.6: unread data reduces the window.
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.on_readable(vec![Command::Write(LEN as usize)]);
-        s.inject(request(at, LEN));
-        let sent = s.expect(answer(at, LEN));
+        let sent = s.inject(request(at, LEN)).expect(answer(at, LEN));
         let window = u32::from(sent.raw.window);
         s.expect_rr(false);
         s.read(LEN);
@@ -266,30 +237,30 @@ fn service_may_answer_before_it_consumes() {
         assert!(u32::from(s.expect(answer(at + LEN, LEN)).raw.window) >= window);
         s.pass(RTT);
         expect_rr_resumes(s, at + 2 * LEN);
-    });
+    }));
 }
 
 #[test]
 fn nagle_delays_short_data() {
     // RFC 9293 §3.7.4.
-    play_with(plain_peers(), settings::nagle, |s| {
-        let mut at = enter_rr(s);
-        let half = SEG as usize / 2;
-        s.on_readable(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
-        s.inject(request(at, LEN));
-        s.expect(data(at, SEG).ack(at + LEN));
-        s.expect_nothing();
-        s.pass(RTT);
-        s.inject(ack(at + LEN, at + SEG));
-        s.expect(data(at + SEG, SEG / 2).ack(at + LEN).push());
-        s.pass(RTT);
-        s.on_readable(vec![Command::Read(LEN as usize), Command::Write(half)]);
-        s.inject(data(at + LEN, LEN).ack(at + SEG + SEG / 2).push());
-        at += SEG + SEG / 2;
-        s.expect(data(at, SEG / 2).push());
-        s.write(half as Rel);
-        s.expect_nothing();
-    });
+    play_with(
+        plain_peers(),
+        settings::nagle,
+        in_rr(|s, mut at| {
+            let half = SEG as usize / 2;
+            s.on_readable(vec![Command::Read(LEN as usize), Command::Write(SEG as usize), Command::Write(half)]);
+            s.inject(request(at, LEN)).expect(data(at, SEG).ack(at + LEN));
+            s.expect_nothing();
+            s.pass(RTT);
+            s.inject(ack(at + LEN, at + SEG)).expect(data(at + SEG, SEG / 2).ack(at + LEN).push());
+            s.pass(RTT);
+            s.on_readable(vec![Command::Read(LEN as usize), Command::Write(half)]);
+            s.inject(data(at + LEN, LEN).ack(at + SEG + SEG / 2).push());
+            at += SEG + SEG / 2;
+            s.expect(data(at, SEG / 2).push());
+            s.write(half as Rel).expect_nothing();
+        }),
+    );
 }
 
 #[test]
@@ -309,8 +280,7 @@ fn packet_shortage_does_not_delay_answers() {
             s.drain();
             s.on_port(5000);
             s.on_readable(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
-            s.inject(request(at, LEN));
-            s.expect(answer(at, LEN));
+            s.inject(request(at, LEN)).expect(answer(at, LEN));
             s.expect_rr(false);
             s.on_port(6000).start_reading();
             s.drain();
@@ -322,22 +292,18 @@ fn packet_shortage_does_not_delay_answers() {
 
 #[test]
 fn uncommitted_reservation_sends_nothing() {
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.on_readable(vec![Command::Read(LEN as usize), Command::Reserve(LEN as usize)]);
-        s.inject(request(at, LEN));
-        s.expect_after(DELAYED_ACK, ack(at, at + LEN));
-        s.write(LEN);
-        s.expect(answer(at, LEN));
+        s.inject(request(at, LEN)).expect_after(DELAYED_ACK, ack(at, at + LEN));
+        s.write(LEN).expect(answer(at, LEN));
         s.pass(RTT);
         expect_rr_resumes(s, at + LEN);
-    });
+    }));
 }
 
 #[test]
 fn service_may_send_more_than_its_answer() {
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.drop_other_arms();
         s.on_readable(vec![Command::Forward, Command::Write(50)]);
         s.inject(request(at, LEN));
@@ -345,32 +311,26 @@ fn service_may_send_more_than_its_answer() {
         s.expect_rr(false);
         s.on_readable(vec![Command::Read(50)]);
         s.pass(RTT);
-        s.inject(data(at + LEN, 50).ack(at + LEN + 50));
-        s.pass(DELAYED_ACK);
-        s.drain();
+        s.inject(data(at + LEN, 50).ack(at + LEN + 50)).drain_for(DELAYED_ACK);
         expect_rr_resumes(s, at + LEN + 50);
-    });
+    }));
 }
 
 #[test]
 fn service_may_send_out_of_turn() {
-    play(|s| {
-        let at = enter_rr(s);
-        s.write(50);
-        s.expect(data(at, 50).ack(at));
+    play(in_rr(|s, at| {
+        s.write(50).expect(data(at, 50).ack(at));
         s.expect_rr(false);
         s.on_readable(vec![Command::Read(50)]);
         s.pass(RTT);
-        s.inject(data(at, 50).ack(at + 50));
-        s.expect_within(DELAYED_ACK, ack(at + 50, at + 50));
+        s.inject(data(at, 50).ack(at + 50)).expect_within(DELAYED_ACK, ack(at + 50, at + 50));
         expect_rr_resumes(s, at + 50);
-    });
+    }));
 }
 
 #[test]
 fn taken_bytes_stay_unchanged() {
-    play(|s| {
-        let mut at = enter_rr(s);
+    play(in_rr(|s, mut at| {
         for _ in 0..20 {
             s.on_readable(vec![Command::Take(LEN as usize), Command::Write(LEN as usize)]);
             at = exchange(s, at, LEN);
@@ -381,14 +341,13 @@ fn taken_bytes_stay_unchanged() {
         s.command(Command::Timer(Some(ms(1))));
         s.pass(ms(2));
         s.expect_timer();
-    });
+    }));
 }
 
 #[test]
 fn service_timer_expires_in_rr_mode() {
     for delay in [ms(1), ms(25), ms(1000)] {
-        play(|s| {
-            let mut at = enter_rr(s);
+        play(in_rr(|s, mut at| {
             s.command(Command::Timer(Some(delay)));
             let due = s.now() + delay;
             while s.now() < due + ms(20) {
@@ -402,7 +361,7 @@ fn service_timer_expires_in_rr_mode() {
             s.pass(RTT);
             s.expect_timer();
             expect_rr_resumes(s, at);
-        });
+        }));
     }
 }
 
@@ -423,9 +382,7 @@ fn settings_that_exclude_rr_mode_do_not_change_behaviour() {
                 s.expect_rr(n > 0);
                 s.pass(RTT);
             }
-            s.inject(ack(at, at));
-            s.pass(secs(20));
-            s.drain();
+            s.inject(ack(at, at)).drain_for(secs(20));
         });
     }
 }
@@ -438,11 +395,9 @@ fn writable_follows_in_rr_mode() {
         |s| {
             let at = enter_rr(s);
             s.on_readable(vec![Command::Oversend(5000), Command::Forward]);
-            s.inject(request(at, LEN));
-            s.expect(answer(at, LEN));
+            s.inject(request(at, LEN)).expect(answer(at, LEN));
             s.pass(RTT);
-            s.inject(request(at + LEN, LEN));
-            s.expect(answer(at + LEN, LEN));
+            s.inject(request(at + LEN, LEN)).expect(answer(at + LEN, LEN));
             s.expect_writable();
             s.pass(RTT);
             expect_rr_resumes(s, at + 2 * LEN);
@@ -452,11 +407,10 @@ fn writable_follows_in_rr_mode() {
 
 #[test]
 fn forward_between_requests_sends_nothing() {
-    play(|s| {
-        let at = enter_rr(s);
+    play(in_rr(|s, at| {
         s.command(Command::Forward);
         s.expect_nothing();
         s.expect_rr(true);
         expect_rr_resumes(s, at);
-    });
+    }));
 }
