@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::inspect::{self, About, Process, QueryError, TargetArgs};
-use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, State};
+use crate::top::{self, KeyAction, Sample, Sampler, SamplerEvent, ScreenState};
 use linerate::units::parse_duration;
 use linerate_process::output::{eprint_line, print_line};
 use ratatui::DefaultTerminal;
@@ -55,7 +55,7 @@ pub fn run(args: &TopArgs) -> Result<(), Error> {
     }
     process.wait_without_limit()?;
     let pid = process.about().pid;
-    let state = State::new(process.about().clone(), args.interval);
+    let state = ScreenState::new(process.about().clone(), args.interval);
     let sampler = Sampler::start(process, args.interval).map_err(Error::Terminal)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -122,7 +122,7 @@ impl Drop for Screen {
 /// Shows samples until a key or a signal ends the display. Returns an error if sampling failed.
 fn show(
     terminal: &mut DefaultTerminal,
-    mut state: State,
+    mut state: ScreenState,
     sampler: &Sampler,
     stop: &AtomicBool,
 ) -> io::Result<Option<QueryError>> {

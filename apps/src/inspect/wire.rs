@@ -91,6 +91,16 @@ pub enum Value {
     Each(BTreeMap<String, u64>),
 }
 
+impl Value {
+    /// Returns a value of the same form without counts.
+    pub fn zero(&self) -> Value {
+        match self {
+            Value::One(_) => Value::One(0),
+            Value::Each(_) => Value::Each(BTreeMap::new()),
+        }
+    }
+}
+
 /// Page of connections of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Connections {

@@ -9,5 +9,5 @@ mod units;
 pub use rates::{WorkerRates, plain};
 pub use sample::{Sample, Sampler, SamplerEvent};
 pub use screen::{WIDE, draw};
-pub use state::{KeyAction, State};
+pub use state::{KeyAction, ScreenState};
 pub use units::time;

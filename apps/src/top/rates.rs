@@ -108,42 +108,47 @@ pub fn rows(after: &Sample, before: Option<&Sample>) -> Vec<WorkerRates> {
     after.counters.workers.iter().enumerate().map(row).collect()
 }
 
+/// Returns the sums of the metrics of all workers of `sample` that `other`, if given, has metrics of as well.
+fn merged(sample: &Sample, other: Option<&Sample>) -> Metrics {
+    let mut sums = Metrics::new();
+    for (worker, metrics) in sample.counters.workers.iter().enumerate() {
+        let Some(metrics) = metrics else { continue };
+        if other.is_some_and(|other| !matches!(other.counters.workers.get(worker), Some(Some(_)))) {
+            continue;
+        }
+        for (name, value) in metrics {
+            match (sums.entry(name.clone()).or_insert_with(|| value.zero()), value) {
+                (Value::One(sum), Value::One(value)) => *sum += value,
+                (Value::Each(sums), Value::Each(each)) => {
+                    each.iter().for_each(|(label, value)| *sums.entry(label.clone()).or_default() += value);
+                }
+                _ => {}
+            }
+        }
+    }
+    sums
+}
+
 /// Returns the total of all workers. Pools may be shared, so the total of free packets is unknown.
-pub fn total(rows: &[WorkerRates], after: &Sample, before: Option<&Sample>) -> WorkerRates {
-    let sum = |field: fn(&WorkerRates) -> Option<f64>| rows.iter().filter_map(field).reduce(|a, b| a + b);
-    let count = |field: fn(&WorkerRates) -> Option<u64>| rows.iter().filter_map(field).reduce(|a, b| a + b);
-    let increase = |name: &str| -> Option<u64> {
-        let workers = after.counters.workers.iter().zip(&before?.counters.workers);
-        Some(
-            workers
-                .filter_map(|(a, b)| Some(value(a.as_ref()?, name)?.saturating_sub(value(b.as_ref()?, name)?)))
-                .sum(),
-        )
-    };
-    let turns = increase("linerate_turns_total").filter(|turns| *turns > 0);
+pub fn total(after: &Sample, before: Option<&Sample>) -> WorkerRates {
+    let all = merged(after, None);
+    let (both, earlier) = (merged(after, before), before.map(|before| merged(before, Some(after))));
+    let seconds = before.map_or(0.0, |before| seconds(after, before));
     WorkerRates {
-        worker: None,
-        is_up: true,
-        busy: increase("linerate_busy_turns_total").zip(turns).map(|(busy, turns)| busy as f64 / turns as f64),
-        rx_frames: sum(|row| row.rx_frames),
-        rx_bytes: sum(|row| row.rx_bytes),
-        tx_frames: sum(|row| row.tx_frames),
-        tx_bytes: sum(|row| row.tx_bytes),
-        requests: sum(|row| row.requests),
-        drops: sum(|row| row.drops),
-        connections: count(|row| row.connections),
+        connections: value(&all, "linerate_connections"),
         held: None,
         pool_free: None,
-        queued: count(|row| row.queued),
+        queued: value(&all, "linerate_tx_queued_frames"),
         rtt: median(after.connections.iter().filter_map(|connection| connection.rtt_us).collect()),
+        ..Interval { after: &both, before: earlier.as_ref(), seconds }.rates()
     }
 }
 
-/// Returns the drops of a worker by cause.
-fn by_cause(metrics: &Metrics) -> Option<&BTreeMap<String, u64>> {
-    match metrics.get("linerate_drops_total")? {
-        Value::Each(each) => Some(each),
-        Value::One(_) => None,
+/// Returns the drops by cause.
+fn by_cause(metrics: &Metrics) -> BTreeMap<String, u64> {
+    match metrics.get("linerate_drops_total") {
+        Some(Value::Each(each)) => each.clone(),
+        _ => BTreeMap::new(),
     }
 }
 
@@ -151,21 +156,14 @@ fn by_cause(metrics: &Metrics) -> Option<&BTreeMap<String, u64>> {
 /// without an earlier sample has no rate.
 pub fn drops(after: &Sample, before: Option<&Sample>) -> Vec<(String, Option<f64>, u64)> {
     let seconds = before.map(|before| seconds(after, before)).filter(|seconds| *seconds > 0.0);
-    // Total and increase per cause.
-    let mut causes = BTreeMap::<&String, (u64, u64)>::new();
-    for (worker, metrics) in after.counters.workers.iter().enumerate() {
-        let earlier = before.and_then(|before| before.counters.workers.get(worker)?.as_ref());
-        for (cause, n) in metrics.iter().flat_map(by_cause).flatten() {
-            let had = earlier.map(|metrics| by_cause(metrics).and_then(|each| each.get(cause)).copied().unwrap_or(0));
-            let (total, increase) = causes.entry(cause).or_default();
-            *total += n;
-            *increase += had.map_or(0, |had| n.saturating_sub(had));
-        }
-    }
-    let mut all: Vec<_> = causes.into_iter().collect();
-    all.sort_by_key(|(_, (total, increase))| Reverse((*increase, *total)));
-    let rate = |increase| seconds.map(|seconds| increase as f64 / seconds);
-    all.into_iter().map(|(cause, (total, increase))| (cause.clone(), rate(increase), total)).collect()
+    let now = before.map(|before| by_cause(&merged(after, Some(before)))).unwrap_or_default();
+    let earlier = before.map(|before| by_cause(&merged(before, Some(after)))).unwrap_or_default();
+    let count = |counts: &BTreeMap<String, u64>, cause: &str| counts.get(cause).copied().unwrap_or(0);
+    let increase = |cause: &str| count(&now, cause).saturating_sub(count(&earlier, cause));
+    let mut all: Vec<_> = by_cause(&merged(after, None)).into_iter().collect();
+    all.sort_by_key(|(cause, total)| Reverse((increase(cause), *total)));
+    let rate = |cause: &str| seconds.map(|seconds| increase(cause) as f64 / seconds);
+    all.into_iter().map(|(cause, total)| (cause.clone(), rate(&cause), total)).collect()
 }
 
 /// Column of the table of workers.
@@ -255,10 +253,7 @@ pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
 
 /// Returns a metric of all workers: rate per second and total.
 fn sum(name: &str, after: &Sample, before: Option<&Sample>) -> Option<(Option<f64>, u64)> {
-    let total = |sample: &Sample| {
-        let workers = sample.counters.workers.iter().flatten();
-        workers.filter_map(|metrics| value(metrics, name)).reduce(|a, b| a + b)
-    };
+    let total = |sample: &Sample| value(&merged(sample, None), name);
     let now = total(after)?;
     let rate = before.and_then(|before| {
         let seconds = seconds(after, before);
@@ -275,7 +270,7 @@ pub fn plain(after: &Sample, before: Option<&Sample>) -> String {
         let _ = write!(text, "\n{}", line(row));
     });
     if rows.len() > 1 {
-        let _ = write!(text, "\n{}", line(&total(&rows, after, before)));
+        let _ = write!(text, "\n{}", line(&total(after, before)));
     }
     let _ = write!(text, "\n{}", losses(after, before));
     text

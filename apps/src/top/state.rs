@@ -31,7 +31,7 @@ pub enum KeyAction {
 type ConnKey = (usize, usize, u32);
 
 /// State of the screen.
-pub struct State {
+pub struct ScreenState {
     /// Description of the process.
     pub about: About,
     /// Sampling interval.
@@ -54,10 +54,10 @@ pub struct State {
     opened: Option<Connection>,
 }
 
-impl State {
+impl ScreenState {
     /// Creates the state before the first sample.
     pub fn new(about: About, interval: Duration) -> Self {
-        State {
+        ScreenState {
             about,
             interval,
             now: None,
@@ -102,7 +102,7 @@ impl State {
     pub fn workers(&self) -> Vec<WorkerRates> {
         let Some(now) = &self.now else { return Vec::new() };
         let mut rows = rates::rows(now, self.before.as_ref());
-        let total = (rows.len() > 1).then(|| rates::total(&rows, now, self.before.as_ref()));
+        let total = (rows.len() > 1).then(|| rates::total(now, self.before.as_ref()));
         rows.sort_by(|a, b| order(&COLUMNS[self.column], a, b));
         rows.extend(total);
         rows
@@ -224,19 +224,19 @@ pub mod tests {
         serde_json::from_value(info).unwrap()
     }
 
-    pub fn state(connections: Vec<Connection>) -> State {
+    pub fn state(connections: Vec<Connection>) -> ScreenState {
         let about = About { pid: 77, program: "0".into(), command: "echo serve --via kernel".into(), workers: 1 };
-        let mut state = State::new(about, Duration::from_secs(1));
+        let mut state = ScreenState::new(about, Duration::from_secs(1));
         let count = connections.len() as u64;
         state.update(Sample { connections, ..sample(0, vec![metrics(&[("connections", count)], &[])]) });
         state
     }
 
-    pub fn press(state: &mut State, code: KeyCode) -> KeyAction {
+    pub fn press(state: &mut ScreenState, code: KeyCode) -> KeyAction {
         state.handle_key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    fn slots(state: &State) -> Vec<usize> {
+    fn slots(state: &ScreenState) -> Vec<usize> {
         state.connections().iter().map(|connection| connection.slot).collect()
     }
 
@@ -340,7 +340,7 @@ pub mod tests {
     #[test]
     fn keys_before_the_first_sample_are_ignored() {
         let about = About { pid: 77, program: "0".into(), command: String::new(), workers: 1 };
-        let mut state = State::new(about, Duration::from_secs(1));
+        let mut state = ScreenState::new(about, Duration::from_secs(1));
         for code in "srw+-jkx".chars().map(KeyCode::Char).chain([KeyCode::Enter, KeyCode::End, KeyCode::PageDown]) {
             assert_ne!(press(&mut state, code), KeyAction::Quit);
         }

@@ -1,6 +1,7 @@
 //! Datagrams of UDP, one at a time from each port, each returned by one datagram.
 
 use super::segment::{ETHERNET, IP};
+use super::tuples::{SERVER, client_of};
 use super::{BenchError, MAX_DATAGRAM, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{BURST, L4, Nic, Packet, TxOffload};
@@ -46,14 +47,14 @@ impl Datagrams {
     }
 
     fn datagram(&self, client: &mut SyntheticClient) -> Result<MemoryPacket, BenchError> {
-        let (source, port) = client.endpoints.client_of(self.sent as usize % self.ports);
-        let destination = *client.endpoints.server.ip();
+        let (source, port) = client_of(self.sent as usize % self.ports);
+        let destination = *SERVER.ip();
         let mut packet = client.nic.allocate().ok_or(BenchError::Full)?;
         let bytes = packet.append(ETHERNET + IP + UDP + self.size).ok_or(BenchError::Full)?;
         client.ip(bytes, source, IpProtocol::Udp, UDP + self.size);
         let mut udp = UdpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         udp.set_src_port(port);
-        udp.set_dst_port(client.endpoints.server.port());
+        udp.set_dst_port(SERVER.port());
         udp.set_len((UDP + self.size) as u16);
         udp.payload_mut().fill(self.sent as u8);
         let ends = (source.into(), destination.into());
@@ -91,13 +92,13 @@ impl Datagrams {
     }
 
     fn check_answer(&self, client: &SyntheticClient, frame: &MemoryPacket) -> Result<(), BenchError> {
-        let (address, port) = client.endpoints.client_of(self.received as usize % self.ports);
+        let (address, port) = client_of(self.received as usize % self.ports);
         let data = frame.segments().collect::<Vec<_>>().concat();
         let ip = data.get(ETHERNET..).and_then(|data| Ipv4Packet::new_checked(data).ok());
         let ip = ip.filter(|ip| ip.next_header() == IpProtocol::Udp).ok_or(BenchError::Frame("not UDP over IPv4"))?;
         let udp = UdpPacket::new_checked(ip.payload()).map_err(|_| BenchError::Frame("its UDP header is invalid"))?;
         let (source, destination) = ((ip.src_addr(), udp.src_port()), (ip.dst_addr(), udp.dst_port()));
-        if destination != (address, port) || source != (*client.endpoints.server.ip(), client.endpoints.server.port()) {
+        if destination != (address, port) || source != (*SERVER.ip(), SERVER.port()) {
             return Err(BenchError::Frame("its addresses are not those of the request"));
         }
         if client.software_checksum && !(ip.verify_checksum() && udp.verify_checksum(&source.0.into(), &address.into()))

@@ -22,7 +22,7 @@ mod tests;
 
 pub use error::BenchError;
 pub use options::Agreed;
-pub use tuples::Endpoints;
+pub use tuples::{SERVER, SERVER_MAC};
 
 use crate::client::received::Header;
 use crate::client::segment::{Control, Outgoing};
@@ -41,8 +41,6 @@ pub const TIMESTAMPS: usize = 12;
 /// Configuration of the client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Addresses of both ends.
-    pub endpoints: Endpoints,
     /// Maximum number of connections.
     pub flows: usize,
     /// Offers timestamps (RFC 7323). Window scaling and SACK are always offered.
@@ -67,7 +65,6 @@ struct Flow {
 /// Client's end of the link.
 pub struct SyntheticClient {
     nic: MemoryNic,
-    endpoints: Endpoints,
     timestamps: bool,
     software_checksum: bool,
     flows: Vec<Flow>,
@@ -92,7 +89,6 @@ impl SyntheticClient {
         };
         SyntheticClient {
             nic,
-            endpoints: config.endpoints,
             timestamps: config.timestamps,
             software_checksum: config.software_checksum,
             flows: (0..config.flows).map(flow).collect(),

@@ -2,6 +2,7 @@
 
 use super::options::{self, Agreed};
 use super::pattern::Pattern;
+use super::tuples::{CLIENT_MAC, SERVER, SERVER_MAC, flow_of};
 use super::{BenchError, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{Packet, RxChecksum};
@@ -71,8 +72,7 @@ impl SyntheticClient {
             }
             return Ok(false);
         }
-        if (ethernet.dst_addr().0, ethernet.src_addr().0) != (self.endpoints.client_mac.0, self.endpoints.server_mac.0)
-        {
+        if (ethernet.dst_addr().0, ethernet.src_addr().0) != (CLIENT_MAC.0, SERVER_MAC.0) {
             return Err(BenchError::Frame("from or to another Ethernet address"));
         }
         Ok(true)
@@ -96,10 +96,10 @@ impl SyntheticClient {
             return Err(BenchError::Frame("its TCP header is truncated"));
         }
         self.check_sums(frame, &ip, &tcp, l4_len, scratch)?;
-        if ip.src_addr() != *self.endpoints.server.ip() || tcp.src_port() != self.endpoints.server.port() {
+        if ip.src_addr() != *SERVER.ip() || tcp.src_port() != SERVER.port() {
             return Err(BenchError::Frame("from another address"));
         }
-        let flow = self.endpoints.flow_of(ip.dst_addr(), tcp.dst_port()).filter(|flow| *flow < self.flows.len());
+        let flow = flow_of(ip.dst_addr(), tcp.dst_port()).filter(|flow| *flow < self.flows.len());
         let flow = flow.ok_or(BenchError::Frame("of no connection"))?;
         if !tcp.ack() {
             return Err(BenchError::Frame("it acknowledges nothing"));

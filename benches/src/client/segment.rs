@@ -2,6 +2,7 @@
 
 use super::options::{self, WINDOW_SCALE};
 use super::pattern::Pattern;
+use super::tuples::{CLIENT_MAC, SERVER, SERVER_MAC, addresses, client_of};
 use super::{BenchError, SyntheticClient};
 use linerate_bypass::memory_nic::MemoryPacket;
 use linerate_bypass::{L4, Nic, Packet, TxOffload};
@@ -50,13 +51,13 @@ impl Outgoing {
 impl SyntheticClient {
     /// Announces the Ethernet address of all the client's IP addresses to the server.
     pub fn announce(&mut self) -> Result<(), BenchError> {
-        for address in self.endpoints.addresses(self.flows.len()) {
+        for address in addresses(self.flows.len()) {
             let request = ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Request,
-                source_hardware_addr: EthernetAddress(self.endpoints.client_mac.0),
+                source_hardware_addr: EthernetAddress(CLIENT_MAC.0),
                 source_protocol_addr: address,
                 target_hardware_addr: EthernetAddress([0; 6]),
-                target_protocol_addr: *self.endpoints.server.ip(),
+                target_protocol_addr: *SERVER.ip(),
             };
             let mut packet = self.nic.allocate().ok_or(BenchError::Full)?;
             let bytes = packet.append(ETHERNET + request.buffer_len()).ok_or(BenchError::Full)?;
@@ -70,8 +71,8 @@ impl SyntheticClient {
     /// Writes the Ethernet header of a frame to the server.
     fn ethernet(&self, bytes: &mut [u8], protocol: EthernetProtocol) {
         let mut ethernet = EthernetFrame::new_unchecked(bytes);
-        ethernet.set_src_addr(EthernetAddress(self.endpoints.client_mac.0));
-        ethernet.set_dst_addr(EthernetAddress(self.endpoints.server_mac.0));
+        ethernet.set_src_addr(EthernetAddress(CLIENT_MAC.0));
+        ethernet.set_dst_addr(EthernetAddress(SERVER_MAC.0));
         ethernet.set_ethertype(protocol);
     }
 
@@ -80,7 +81,7 @@ impl SyntheticClient {
         self.ethernet(bytes, EthernetProtocol::Ipv4);
         let ip = Ipv4Repr {
             src_addr: source,
-            dst_addr: *self.endpoints.server.ip(),
+            dst_addr: *SERVER.ip(),
             next_header: protocol,
             payload_len: len,
             hop_limit: 64,
@@ -102,8 +103,7 @@ impl SyntheticClient {
         let header = TCP + options::len(syn, timestamps);
         let length = payload.map_or(0, |(_, _, len)| len);
         let state = self.flows[flow];
-        let (client, port) = self.endpoints.client_of(flow);
-        let (server, server_port) = (*self.endpoints.server.ip(), self.endpoints.server.port());
+        let (client, port) = client_of(flow);
 
         let mut packet = self.nic.allocate().ok_or(BenchError::Full)?;
         // The payload after the first packet is chained, as a port with LRO delivers it.
@@ -113,7 +113,7 @@ impl SyntheticClient {
         self.ip(bytes, client, IpProtocol::Tcp, header + length);
         let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         tcp.set_src_port(port);
-        tcp.set_dst_port(server_port);
+        tcp.set_dst_port(SERVER.port());
         tcp.set_seq_number(TcpSeqNumber(state.sequence as i32));
         tcp.set_ack_number(TcpSeqNumber(state.expected as i32));
         tcp.clear_flags();
@@ -133,7 +133,7 @@ impl SyntheticClient {
             pattern.fill(offset, tcp.payload_mut());
         }
         let cut = length > self.segment_size();
-        self.finish(&mut packet, header, length, cut, (client.into(), server.into()))?;
+        self.finish(&mut packet, header, length, cut, client.into())?;
         if let Some((pattern, offset, _)) = payload {
             self.chain_rest(&mut packet, pattern, offset + first, length - first)?;
         }
@@ -148,8 +148,9 @@ impl SyntheticClient {
         header: usize,
         length: usize,
         cut: bool,
-        (source, destination): (IpAddress, IpAddress),
+        source: IpAddress,
     ) -> Result<(), BenchError> {
+        let destination = (*SERVER.ip()).into();
         let bytes = packet.data_mut().ok_or(BenchError::Full)?;
         let mut tcp = TcpPacket::new_unchecked(&mut bytes[ETHERNET + IP..]);
         if self.software_checksum {

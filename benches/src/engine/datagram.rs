@@ -25,15 +25,11 @@ impl<E: Engine<MemoryNic>> Datagram<E> {
 
 impl<E: Engine<MemoryNic>> Bench for Datagram<E> {
     fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
-        let mut spent = Duration::ZERO;
-        let mut left = echoes;
-        while left > 0 {
-            let burst = left.min(self.datagrams.burst());
-            self.datagrams.send(self.pair.client(), burst)?;
-            spent += self.pair.converse(burst, |client| self.datagrams.check(client))?;
-            left -= burst;
-        }
-        Ok(spent)
+        let datagrams = &mut self.datagrams;
+        self.pair.in_bursts(echoes, datagrams.burst(), |pair, burst| {
+            datagrams.send(pair.client(), burst)?;
+            pair.converse(burst, |client| datagrams.check(client))
+        })
     }
 }
 

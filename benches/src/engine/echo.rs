@@ -39,14 +39,11 @@ impl<E: Engine<MemoryNic>, S: EchoService> Echo<E, S> {
 
 impl<E: Engine<MemoryNic>, S: EchoService> Bench for Echo<E, S> {
     fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
-        let mut spent = Duration::ZERO;
-        let mut left = echoes;
-        while left > 0 {
-            let burst = left.min(BURST).min(self.requests.flows());
-            self.requests.send(self.pair.client(), burst)?;
-            spent += self.pair.converse(burst, |client| self.requests.check(client))?;
-            left -= burst;
-        }
+        let requests = &mut self.requests;
+        let mut spent = self.pair.in_bursts(echoes, BURST.min(requests.flows()), |pair, burst| {
+            requests.send(pair.client(), burst)?;
+            pair.converse(burst, |client| requests.check(client))
+        })?;
         if self.requests.acks() == Acks::Alone {
             // The final acknowledgements.
             spent += self.pair.settle();

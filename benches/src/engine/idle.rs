@@ -74,14 +74,12 @@ fn use_once<E: Engine<MemoryNic>>(
     flows: Range<usize>,
     mut requests: Requests,
 ) -> Result<(), BenchError> {
-    let mut left = flows.len();
+    let n = flows.len();
     pair.open(flows)?;
-    while left > 0 {
-        let n = left.min(BURST);
+    pair.in_bursts(n, BURST, |pair, n| {
         requests.send(pair.client(), n)?;
-        pair.converse(n, |client| requests.check(client))?;
-        left -= n;
-    }
+        pair.converse(n, |client| requests.check(client))
+    })?;
     // The final acknowledgements.
     pair.settle();
     Ok(())

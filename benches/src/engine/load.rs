@@ -1,7 +1,7 @@
 //! Load of echoes, whose turns are timed in place of the server's.
 
 use super::pair::{MAX_IDLE_TURNS, TURN};
-use super::{Bench, PairOptions};
+use super::{Bench, PairOptions, worker};
 use crate::client::BenchError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::{MacAddr, Nic};
@@ -9,7 +9,7 @@ use linerate_load::services::Echo;
 use linerate_load::{Barrier, EchoLoad, Plan};
 use linerate_service::Service;
 use linerate_service::time::Instant;
-use linerate_stack::{Config, Engine, Mailboxes, SmoltcpEngine, Worker};
+use linerate_stack::{Config, Engine, SmoltcpEngine, Worker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,11 +51,11 @@ impl<E: Engine<MemoryNic>> Load<E> {
             fast_paths: options.fast_paths,
             ..Config::default()
         };
-        let server = worker(&Config { listen: vec![remote], ..host(2) }, far, Echo);
+        let server = worker(&Config { listen: vec![remote], ..host(2) }, far, |_| Echo);
         let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
         let barrier = Arc::new(Barrier::new(1, connections));
         let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
-        let load = worker(&host(1), near, load);
+        let load = worker(&host(1), near, |_| load);
         let mut bench = Load { load, server, now: Instant::ZERO, target: 0 };
         bench.wait_until(connections, |_| barrier.opened() == connections)?;
         barrier.prepare();
@@ -110,11 +110,6 @@ impl<E: Engine<MemoryNic>> Bench for Load<E> {
         }
         Ok(spent)
     }
-}
-
-fn worker<E: Engine<MemoryNic>, S: Service>(config: &Config, nic: MemoryNic, service: S) -> Side<S, E> {
-    let mailboxes = Mailboxes::for_workers(1).remove(0);
-    Box::new(Worker::new(config, mailboxes, nic, |_| service, Instant::ZERO))
 }
 
 /// Separate function, so that a profiler can attribute the load's work.

@@ -20,5 +20,5 @@ pub use datagram::Datagram;
 pub use echo::Echo;
 pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
 pub use load::Load;
-pub use pair::{Pair, PairConfig, PairOptions};
+pub use pair::{Pair, PairConfig, PairOptions, worker};
 pub use stream::Stream;

@@ -1,23 +1,17 @@
 //! Server of the stack and synthetic client, on the two ends of an in-memory link.
 
-use crate::client::{BenchError, ClientConfig, Endpoints, SyntheticClient};
+use crate::client::{BenchError, ClientConfig, SERVER, SERVER_MAC, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
-use linerate_bypass::{BURST, MacAddr, Nic};
+use linerate_bypass::{BURST, Nic};
 use linerate_service::time::Instant;
 use linerate_service::{Service, Summary, WorkerCtx};
 #[cfg(feature = "fast-path-switches")]
 use linerate_stack::FastPaths;
 use linerate_stack::{Config, Engine, Mailboxes, Worker};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-const ENDPOINTS: Endpoints = Endpoints {
-    client_mac: MacAddr([2, 0, 0, 0, 0, 1]),
-    client: Ipv4Addr::new(10, 1, 0, 1),
-    server_mac: MacAddr([2, 0, 0, 0, 0, 2]),
-    server: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 7),
-};
 /// Virtual time per turn, which drives the engine's timers, so that two runs are identical. It is about the real
 /// duration of a turn of 32 echoes, and so short that a million connections are all used within 100 ms: the next
 /// request acknowledges an echo, which must not be retransmitted before.
@@ -65,7 +59,6 @@ pub struct PairConfig {
 
 /// Both ends.
 pub struct Pair<E: Engine<MemoryNic>, S: Service> {
-    /// Boxed: the buffers of its slow path are too large for a thread's stack.
     server: Box<Worker<MemoryNic, S, E>>,
     client: SyntheticClient,
     now: Instant,
@@ -90,7 +83,6 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         };
         let (client, server) = Link::pair(link);
         let settings = ClientConfig {
-            endpoints: ENDPOINTS,
             flows: config.tuples,
             timestamps: config.options.timestamps,
             software_checksum: config.options.software_checksum,
@@ -98,23 +90,16 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         let client = SyntheticClient::new(client, &settings);
         let stack = Config {
             addresses: vec!["10.0.0.2/8".parse().expect("an address with a prefix")],
-            mac: Some(ENDPOINTS.server_mac),
-            listen: vec![ENDPOINTS.server.into()],
-            listen_udp: vec![ENDPOINTS.server.into()],
+            mac: Some(SERVER_MAC),
+            listen: vec![SERVER.into()],
+            listen_udp: vec![SERVER.into()],
             max_connections: config.connections,
             seed: 1,
             #[cfg(feature = "fast-path-switches")]
             fast_paths: config.options.fast_paths,
             ..Config::default()
         };
-        let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let server = Box::new(Worker::new(
-            &stack,
-            mailboxes,
-            server,
-            |ctx| service(ctx, ENDPOINTS.server.into()),
-            Instant::ZERO,
-        ));
+        let server = worker(&stack, server, |ctx| service(ctx, SERVER.into()));
         let mut pair = Pair { server, client, now: Instant::ZERO };
         pair.client.announce()?;
         pair.settle();
@@ -176,6 +161,20 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         spent
     }
 
+    /// Performs `n` operations in bursts of at most `most`, each by `perform`. Returns the time that the server spent.
+    pub fn in_bursts(
+        &mut self,
+        n: usize,
+        most: usize,
+        mut perform: impl FnMut(&mut Self, usize) -> Result<Duration, BenchError>,
+    ) -> Result<Duration, BenchError> {
+        let mut spent = Duration::ZERO;
+        for done in (0..n).step_by(most) {
+            spent += perform(self, most.min(n - done))?;
+        }
+        Ok(spent)
+    }
+
     /// Lets `duration` pass in `turns` turns.
     pub fn wait(&mut self, duration: Duration, turns: u32) {
         for _ in 0..turns {
@@ -191,6 +190,15 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
         self.client.set_time(self.now);
         spent
     }
+}
+
+/// Creates the only worker of a stack. It is boxed: the buffers of its slow path are too large for a thread's stack.
+pub fn worker<E: Engine<MemoryNic>, S: Service>(
+    config: &Config,
+    nic: MemoryNic,
+    service: impl FnOnce(WorkerCtx<S::Message>) -> S,
+) -> Box<Worker<MemoryNic, S, E>> {
+    Box::new(Worker::new(config, Mailboxes::for_workers(1).remove(0), nic, service, Instant::ZERO))
 }
 
 /// Separate function, so that a profiler can attribute the server's work.

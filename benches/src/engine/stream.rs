@@ -49,14 +49,11 @@ impl<E: Engine<MemoryNic>> Stream<E> {
 
 impl<E: Engine<MemoryNic>> Bench for Stream<E> {
     fn run(&mut self, messages: usize) -> Result<Duration, BenchError> {
-        let mut spent = Duration::ZERO;
-        let mut left = messages;
-        while left > 0 {
-            let n = left.min(self.at_once);
-            self.messages.send(self.pair.client(), n)?;
-            spent += self.pair.converse(n, |client| self.messages.check(client))?;
-            left -= n;
-        }
+        let sent = &mut self.messages;
+        let spent = self.pair.in_bursts(messages, self.at_once, |pair, n| {
+            sent.send(pair.client(), n)?;
+            pair.converse(n, |client| sent.check(client))
+        })?;
         // The final acknowledgements.
         Ok(spent + self.pair.settle())
     }

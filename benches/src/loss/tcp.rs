@@ -1,11 +1,12 @@
 //! TCP of the stack's engines.
 
 use super::{Counts, Endpoint, IP_END, LossyLink, Transfer, TransferError, Transport};
+use crate::engine::worker;
 use linerate_bypass::memory_nic::MemoryNic;
 use linerate_load::services::Discard;
 use linerate_service::time::Instant;
 use linerate_service::{Bytes, CloseReason, ConnId, ConnectError, Origin, Service, Transport as Net};
-use linerate_stack::{Config, Engine, Mailboxes, Worker};
+use linerate_stack::{Config, Engine, Worker};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -109,12 +110,8 @@ pub(super) fn run<E: Engine<MemoryNic>>(transfer: &Transfer, which: Transport) -
     let listen = vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT))];
     let to = SocketAddr::from(([10, 0, 0, 2], PORT));
     let upload = Upload { to, left: transfer.bytes, chunk: Bytes::from(vec![0; CHUNK]), end: None };
-    let mailboxes = || Mailboxes::for_workers(1).remove(0);
-    let now = Instant::ZERO;
-    // Boxed: the buffers of the slow path are too large for a thread's stack.
-    let mut sender = Box::new(Worker::<_, _, E>::new(&host(1), mailboxes(), a, |_| upload, now));
-    let config = Config { listen, ..host(2) };
-    let mut receiver = Box::new(Worker::<_, Discard, E>::new(&config, mailboxes(), b, |_| Discard::default(), now));
+    let mut sender = worker::<E, _>(&host(1), a, |_| upload);
+    let mut receiver = worker::<E, _>(&Config { listen, ..host(2) }, b, |_| Discard::default());
     let done = |sender: &Worker<_, Upload, E>, receiver: &Worker<_, Discard, E>| {
         let delivered = receiver.service().bytes();
         match sender.service().end {

@@ -32,7 +32,7 @@ pub fn row(app: App, design: Design, kind: LinkKind, threading: Option<Threading
         server: ["linerate", "echo", "serve", "--via", &id, "--listen", "10.0.0.2:7"].map(str::to_owned).to_vec(),
         load: ["linerate", "echo", "load", "--connect", "10.0.0.2:7", "--size", "64"].map(str::to_owned).to_vec(),
         fixed: [ONE, MANY, DEEP].map(|point| fixed(point, ns, rtt_us, &mut random)).to_vec(),
-        sweeps: if design == Design::Raw { Vec::new() } else { sweeps(ns, rtt_us, split, &mut random) },
+        sweeps: if design == Design::Raw { Vec::new() } else { sweeps(ns, rtt_us, &mut random) },
     };
     let link = LinkInfo { kind, emulated_by };
     Row { id, app, design, link, threading, co_scheduled: split, outcome: Outcome::Ran(Box::new(measured)) }
@@ -80,39 +80,25 @@ pub fn round(point: Point, ns: f64, rtt_us: f64) -> Round {
     }
 }
 
-fn sweeps(ns: f64, rtt_us: f64, split: bool, random: &mut fastrand::Rng) -> Vec<Sweep> {
+/// Returns every sweep. Rates and round trips grow to those of a busy server, and the last offered rate saturates it.
+fn sweeps(ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Vec<Sweep> {
     let top = 1e9 / ns;
-    let mut noise = move || 0.98 + 0.04 * random.f64();
-    let mut sweep = |of, setting: &str, xs: &[f64], at: &dyn Fn(f64) -> (f64, f64)| {
-        let points = xs.iter().map(|&x| {
-            let (rate, p50) = at(x);
-            let saturated = of == Swept::OfferedRate && rate < x * 0.98;
-            let rtt_us = (of != Swept::Bulk).then(|| rtt(p50 * noise()));
-            SweepPoint { x, rate: rate * noise(), rtt_us, saturated, errors: 0 }
+    let mut sweep = |of: Swept| {
+        let xs = match of {
+            Swept::OfferedRate => [0.1, 0.5, 0.9, 1.1].map(|part| part * top),
+            Swept::ServiceTime => [0.0, 0.5, 1.0, 50.0],
+            _ => [1.0, 16.0, 64.0, 1024.0],
+        };
+        let points = xs.into_iter().map(|x| {
+            let busy = if of == Swept::OfferedRate { (x / top).min(1.0) } else { x / (x + 4.0) };
+            let rtt_us = (of != Swept::Bulk).then(|| rtt(rtt_us * (0.98 + 0.04 * random.f64() + busy)));
+            let saturated = of == Swept::OfferedRate && x > top;
+            SweepPoint { x, rate: top * busy.max(0.01) * (0.98 + 0.04 * random.f64()), rtt_us, saturated, errors: 0 }
         });
-        Sweep { of, setting: setting.to_owned(), points: points.collect(), ended: None }
+        let points = points.collect();
+        Sweep { of, setting: "64 connections, depth 1, 64 bytes".to_owned(), points, ended: None }
     };
-    let steps = [0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.97, 1.1].map(|part| part * top);
-    let closed = |waiting: f64, ns: f64| ((1e9 / ns).min(waiting / rtt_us * 1e6), rtt_us.max(waiting * ns / 1000.0));
-    vec![
-        sweep(Swept::OfferedRate, "64 connections, 64 bytes", &steps, &|x| {
-            let busy = (x / top).min(0.995);
-            (x.min(top), rtt_us * (0.6 + 0.4 / (1.0 - busy)) + if x > top { 900.0 } else { 0.0 })
-        }),
-        sweep(Swept::Size, "64 connections, depth 1", &[16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0], &|x| {
-            closed(64.0, ns + x * 0.2)
-        }),
-        sweep(Swept::Connections, "depth 1, 64 bytes", &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0], &|x| {
-            closed(x, ns * (1.0 + x / 4000.0))
-        }),
-        sweep(Swept::Depth, "1 connection, 64 bytes", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0], &|x| closed(x, ns)),
-        sweep(Swept::ServiceTime, "64 connections, depth 1, 64 bytes", &[0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0], &|x| {
-            let (wire, hand) = (ns, if split { ns * 0.1 } else { 0.0 });
-            closed(64.0, if split { (wire + hand).max(x * 1000.0 + hand) } else { wire + x * 1000.0 })
-        }),
-        sweep(Swept::NewConnections, "one request on each", &[1.0, 8.0, 64.0], &|x| closed(x / 4.0, ns * 7.0)),
-        sweep(Swept::Bulk, "writes of 64 KiB", &[1.0, 4.0, 16.0], &|x| (1e12 / ns / 2.0 * x.powf(0.2), 0.0)),
-    ]
+    Swept::ALL.map(&mut sweep).to_vec()
 }
 
 /// Returns a row that was not run.

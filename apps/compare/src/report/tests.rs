@@ -4,18 +4,6 @@ use super::*;
 use crate::results::{App, Design, FORMAT, LinkKind};
 use fixture::{measured, not_run, results};
 
-#[test]
-#[ignore = "writes a report to look at into the directory that LINERATE_SAMPLE names"]
-fn sample_report_is_written() {
-    let dir = PathBuf::from(std::env::var_os("LINERATE_SAMPLE").expect("LINERATE_SAMPLE names a directory"));
-    write(&results(), &dir).unwrap();
-    std::fs::write(dir.join("terminal.txt"), terminal(&results())).unwrap();
-    let mut other = results();
-    other.machine.kernel = "Linux 6.1".to_owned();
-    other.rows.remove(3);
-    std::fs::write(dir.join("diff.txt"), diff(&results(), &other)).unwrap();
-}
-
 /// Each row has its name, and if it did not run its remedy, in every output.
 #[test]
 fn every_output_has_every_row_with_its_remedy() {

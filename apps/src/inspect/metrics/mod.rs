@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 
 /// Prometheus type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricType {
     /// Monotonic until the program ends.
     Counter,
     /// Arbitrary level.
@@ -18,12 +18,12 @@ enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricType {
     fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         }
     }
 }
@@ -45,18 +45,18 @@ enum Values {
 
 struct Metric {
     name: &'static str,
-    kind: Kind,
+    kind: MetricType,
     /// Help text: one line without `\`.
     help: &'static str,
     values: Values,
 }
 
 const fn counter(name: &'static str, help: &'static str, value: fn(&Snapshot) -> Option<u64>) -> Metric {
-    Metric { name, kind: Kind::Counter, help, values: Values::Each(value) }
+    Metric { name, kind: MetricType::Counter, help, values: Values::Each(value) }
 }
 
 const fn gauge(name: &'static str, help: &'static str, value: fn(&Snapshot) -> Option<u64>) -> Metric {
-    Metric { name, kind: Kind::Gauge, help, values: Values::Each(value) }
+    Metric { name, kind: MetricType::Gauge, help, values: Values::Each(value) }
 }
 
 /// Returns the only value `name` of the service.
@@ -83,19 +83,19 @@ fn verbs(snapshot: &Snapshot) -> Option<&Verbs> {
 const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_build_info",
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         help: "Always 1, with the program version as a label.",
         values: Values::Version,
     },
     Metric {
         name: "linerate_worker_up",
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         help: "1 if the worker answered within one second, else 0. A worker that is down has no other metric.",
         values: Values::Up,
     },
     Metric {
         name: "linerate_link_up",
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         help: "1 if the link of the port is up, else 0, on worker 0. The label interface is the kernel interface or, \
                without one, the network in the form of --via.",
         values: Values::By("interface", |snapshot| {
@@ -121,7 +121,7 @@ const METRICS: &[Metric] = &[
     ),
     Metric {
         name: "linerate_kv_commands_total",
-        kind: Kind::Counter,
+        kind: MetricType::Counter,
         help: "Commands of Redis clients by type, on the worker that executed them (key-value only).",
         values: Values::By("type", |snapshot| service_values(snapshot, "commands")),
     },
@@ -144,7 +144,7 @@ const METRICS: &[Metric] = &[
     ),
     Metric {
         name: "linerate_kv_memory_bytes",
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         help: "Memory in use by the shard of the worker, by class (key-value only). Absent while another \
                worker has borrowed the shard.",
         values: Values::By("class", |snapshot| service_values(snapshot, "memory")),
@@ -167,7 +167,7 @@ const METRICS: &[Metric] = &[
     }),
     Metric {
         name: "linerate_kv_latency_seconds",
-        kind: Kind::Histogram,
+        kind: MetricType::Histogram,
         help: "Time from the burst with a request to its reply, on the worker of the connection, for the requests of \
                one burst in 16 (key-value only). Requests that wait for several shards are not included.",
         values: Values::Histogram("latency", "latency sum"),
@@ -207,7 +207,7 @@ const METRICS: &[Metric] = &[
     ),
     Metric {
         name: "linerate_drops_total",
-        kind: Kind::Counter,
+        kind: MetricType::Counter,
         help: "Frames, segments and datagrams dropped, by cause. A cause appears with its first drop.",
         values: Values::By("cause", |snapshot| snapshot.summary.drops.iter().map(|(cause, n)| (*cause, *n)).collect()),
     },
@@ -282,7 +282,7 @@ const METRICS: &[Metric] = &[
     ),
     Metric {
         name: "linerate_rdma_errors_total",
-        kind: Kind::Counter,
+        kind: MetricType::Counter,
         help: "Completions with an error, by status of ibv_poll_cq. A status appears with its first error.",
         values: Values::By("status", |snapshot| {
             snapshot.summary.verbs_errors.iter().map(|(status, n)| (*status, *n)).collect()

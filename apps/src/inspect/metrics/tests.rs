@@ -108,7 +108,7 @@ fn names_follow_prometheus_conventions() {
     for Metric { name, kind, help, .. } in METRICS {
         assert!(seen.insert(name), "{name} is duplicated");
         assert!(name.starts_with("linerate_") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
-        assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+        assert_eq!(name.ends_with("_total"), *kind == MetricType::Counter, "{name}");
         assert!(help.ends_with('.') && !help.contains(['\n', '\\', '|']), "{name}: {help}");
     }
 }

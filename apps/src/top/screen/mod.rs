@@ -1,7 +1,7 @@
 //! Drawing of the screen.
 
 use super::rates::{self, COLUMNS};
-use super::state::State;
+use super::state::ScreenState;
 use super::units::{short, time};
 use crate::commands::conns::{SortArg, details};
 use crate::inspect::Connection;
@@ -19,7 +19,7 @@ const KEYS: &str = "q quit  ↑↓ select  Enter open  Esc back  s sort  r rever
 pub const WIDE: u16 = 108;
 
 /// Draws the screen as far as it fits.
-pub fn draw(frame: &mut Frame<'_>, state: &State) {
+pub fn draw(frame: &mut Frame<'_>, state: &ScreenState) {
     let workers = state.workers();
     let area = frame.area();
     // On a small screen the heading and the keys take precedence, then the workers with at most half of the lines.
@@ -44,7 +44,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     frame.render_widget(Line::from(KEYS).style(Modifier::DIM), keys);
 }
 
-fn heading(state: &State) -> String {
+fn heading(state: &ScreenState) -> String {
     let about = &state.about;
     let workers = if about.workers == 1 { "" } else { "s" };
     let waiting = match (state.stale_for(Instant::now()), &state.now) {
@@ -60,7 +60,7 @@ fn heading(state: &State) -> String {
 }
 
 /// Returns the line of headings, with the sort column of the workers highlighted.
-fn worker_headings(state: &State) -> Line<'static> {
+fn worker_headings(state: &ScreenState) -> Line<'static> {
     let headings = rates::headings();
     let (mut from, mut spans) = (0, Vec::new());
     for (number, column) in COLUMNS.iter().enumerate() {
@@ -77,7 +77,7 @@ fn heading_span(text: String, is_sorted: bool) -> Span<'static> {
     Span::styled(text, Style::new().add_modifier(style))
 }
 
-fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &State) {
+fn draw_connections(frame: &mut Frame<'_>, area: Rect, state: &ScreenState) {
     if area.is_empty() {
         return;
     }

@@ -9,7 +9,7 @@ use ratatui::crossterm::event::KeyCode;
 use std::time::Duration;
 
 /// Returns the lines of a screen of this size.
-fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
+fn drawn(state: &ScreenState, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, state)).unwrap();
     let buffer = terminal.backend().buffer();
@@ -18,9 +18,9 @@ fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
 }
 
 /// Returns the state of a process with these numbers of workers and connections after two samples.
-fn busy(workers: usize, connections: usize) -> State {
+fn busy(workers: usize, connections: usize) -> ScreenState {
     let about = About { pid: 77, program: "0".into(), command: "echo serve --via kernel".into(), workers };
-    let mut state = State::new(about, Duration::from_secs(1));
+    let mut state = ScreenState::new(about, Duration::from_secs(1));
     for n in 1..3 {
         let counters = [
             ("turns_total", 100 * n),
@@ -66,7 +66,7 @@ fn any_state_is_drawn_at_any_size() {
     let mut opened = busy(2, 5);
     press(&mut opened, KeyCode::Enter);
     let about = About { pid: 77, program: "0".into(), command: "x".repeat(500), workers: 64 };
-    let silent = State::new(about, Duration::from_secs(1));
+    let silent = ScreenState::new(about, Duration::from_secs(1));
     for state in [busy(1, 0), busy(1, 5), busy(64, 1000), opened, silent, state(vec![connection(0, None)])] {
         for height in 0..30 {
             for width in (0..20).chain([39, 40, 79, 80, 81, 107, 108, 200, 500]) {
@@ -113,7 +113,7 @@ fn opened_connection_shows_all_details_and_whether_it_closed() {
 #[test]
 fn missing_reply_and_incomplete_connections_are_shown() {
     let about = About { pid: 77, program: "0".into(), command: "echo serve".into(), workers: 1 };
-    let lines = drawn(&State::new(about, Duration::from_millis(500)), 80, 24);
+    let lines = drawn(&ScreenState::new(about, Duration::from_millis(500)), 80, 24);
     assert_eq!(lines[0], "linerate top: pid 77, 1 worker, every 0.5 s, waiting for a reply: echo serve");
     let mut state = busy(1, 3);
     state.update(Sample { is_complete: false, ..sample(9_000_000, vec![metrics(&[], &[])]) });

@@ -56,14 +56,6 @@ pub struct Args {
     #[arg(long)]
     pub no_offload: bool,
 
-    /// Connect: close on the server first, which keeps its connections in TIME-WAIT; by default the client does
-    #[arg(long)]
-    pub server_closes: bool,
-
-    /// Connect: send the request on the final segment of the handshake instead of the next one
-    #[arg(long)]
-    pub request_with_ack: bool,
-
     /// Disable one fast path of the native engine
     #[cfg(feature = "fast-path-switches")]
     #[arg(long, value_name = "NAME", value_parser = parse_fast_path)]
@@ -192,8 +184,6 @@ impl Args {
             (self.acks.is_some(), Mode::Echo, "--acks"),
             (self.service != EchoBy::Forward, Mode::Echo, "--service"),
             (self.no_offload, Mode::Stream, "--no-offload"),
-            (self.server_closes, Mode::Connect, "--server-closes"),
-            (self.request_with_ack, Mode::Connect, "--request-with-ack"),
         ];
         match only.iter().find(|(given, mode, _)| *given && *mode != self.mode) {
             Some((_, mode, option)) => Err(format!("{option} is for --mode {}", format!("{mode:?}").to_lowercase())),
@@ -278,6 +268,6 @@ mod tests {
         assert!(check("engine --mode stream --software-checksum").unwrap_err().contains("--no-offload"));
         assert!(check("engine --mode connect --curve").unwrap_err().contains("--mode echo"));
         assert!(check("engine --mode idle --acks alone").unwrap_err().contains("--mode echo"));
-        assert!(check("engine --server-closes").unwrap_err().contains("--mode connect"));
+        assert!(check("engine --no-offload").unwrap_err().contains("--mode stream"));
     }
 }

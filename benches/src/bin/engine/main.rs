@@ -5,7 +5,6 @@ mod args;
 mod report;
 
 use args::{Args, EchoBy, EngineName, Mode};
-use linerate_benches::client::connections::Course;
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{
     AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Stream, Write,
@@ -45,8 +44,7 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
             EchoBy::AsyncCopy => echo::<E, AsyncCopy>(args),
         },
         Mode::Connect => {
-            let course = Course { size, request_with_ack: args.request_with_ack, server_closes: args.server_closes };
-            let mut bench = Connect::<E>::new(first, course, options)?;
+            let mut bench = Connect::<E>::new(first, size, options)?;
             let before = bench.frames();
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             let after = bench.frames();

@@ -8,10 +8,11 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use linerate_async::{AsyncService, TcpListener, spawn};
-use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_benches::engine::worker;
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryPacket};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{ConnId, Origin, Service, Transport, WorkerCtx};
-use linerate_stack::{Config, Engine, Mailboxes, NativeEngine, SmoltcpEngine, Worker};
+use linerate_service::{ConnId, Origin, Service, Transport};
+use linerate_stack::{Config, NativeEngine, SmoltcpEngine};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -103,31 +104,26 @@ impl Service for Clients {
     }
 }
 
-fn worker<S: Service, E: Engine<MemoryNic>>(
-    n: u8,
-    nic: MemoryNic,
-    service: impl FnOnce(WorkerCtx<S::Message>) -> S,
-) -> Box<Worker<MemoryNic, S, E>> {
-    let config = Config {
+fn host(n: u8) -> Config {
+    Config {
         addresses: vec![format!("10.0.0.{n}/24").parse().expect("an address with a prefix")],
         listen: vec![SocketAddr::from(([10, 0, 0, n], 80))],
         seed: n.into(),
         ..Config::default()
-    };
-    let mailboxes = Mailboxes::for_workers(1).remove(0);
-    Box::new(Worker::new(&config, mailboxes, nic, service, Instant::ZERO))
+    }
 }
 
 fn by_tasks(total: u32, connections: u32) {
     let (client_nic, server_nic) = Link::pair(LinkConfig { checksum_offload: true, ..LinkConfig::default() });
     let clock = client_nic.link().clone();
     let address = SocketAddr::from(([10, 0, 0, 2], 80));
-    let mut server =
-        worker::<_, NativeEngine<MemoryPacket>>(2, server_nic, |ctx| AsyncService::new(ctx, move || serve(address)));
+    let mut server = worker::<NativeEngine<MemoryPacket>, _>(&host(2), server_nic, |ctx| {
+        AsyncService::new(ctx, move || serve(address))
+    });
     let clients = Clients { server: address, connections, left: total, done: 0 };
     // smoltcp does not retain sent packets. The server cannot write its response into a packet that the client still
     // holds.
-    let mut client = worker::<_, SmoltcpEngine>(1, client_nic, |_| clients);
+    let mut client = worker::<SmoltcpEngine, _>(&host(1), client_nic, |_| clients);
     let (mut now, mut done, mut idle) = (Instant::ZERO, 0, 0);
     while done < total {
         now += TURN;
