@@ -324,12 +324,6 @@ impl Context<'_, '_> {
         }
     }
 
-    #[inline]
-    fn count_lookup(&mut self, is_found: bool) {
-        self.stats.hits += u64::from(is_found);
-        self.stats.misses += u64::from(!is_found);
-    }
-
     #[cold]
     fn reply_error(&mut self, refused: &CommandError, reply: &mut Reply<'_>) {
         self.stats.errors += 1;
