@@ -43,7 +43,7 @@ pub fn assert_refused(command: impl Borrow<Command>, status: i32, parts: &[&str]
     assert_refusal(&program::run(command), status, parts);
 }
 
-/// Asserts exit status `status` and one line on standard error with the program's name and all `parts`, without standard
+/// Asserts exit status `status`, one line on standard error with the program's name and all `parts`, and no standard
 /// output.
 #[track_caller]
 pub fn assert_refusal(ended: &Ended, status: i32, parts: &[&str]) {

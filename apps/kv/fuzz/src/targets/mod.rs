@@ -1,7 +1,7 @@
 //! Hostile input, and the properties that hold for any input. Each target is a function of bytes.
 //!
-//! A test (`apps/kv/tests/kv/corpus.rs`, which includes this module) calls the targets with the stored corpora and seeded
-//! mutations of them.
+//! A test (`apps/kv/tests/kv/corpus.rs`, which includes this module) calls the targets with the stored corpora and
+//! seeded mutations of them.
 
 #[path = "../../../../../stack/fuzz/src/corpus.rs"]
 mod corpus;
