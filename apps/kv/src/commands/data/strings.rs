@@ -264,27 +264,7 @@ fn range(start: i64, end: i64, len: usize) -> std::ops::Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::commands::testing::TestClient;
-
-    #[test]
-    fn ranges_count_from_both_ends() {
-        for (start, end, expected) in [
-            (0, 3, 0..4),
-            (-3, -1, 4..7),
-            (0, -1, 0..7),
-            (5, 100, 5..7),
-            (7, 9, 0..0),
-            (3, 2, 0..0),
-            (-1, -3, 0..0),
-            (-100, 1, 0..2),
-            (i64::MIN, i64::MAX, 0..7),
-            (i64::MIN, i64::MIN, 0..1),
-        ] {
-            assert_eq!(range(start, end, 7), expected, "{start} {end}");
-        }
-        assert_eq!(range(0, -1, 0), 0..0);
-    }
 
     #[test]
     fn mset_of_more_values_than_memory_sets_none() {
