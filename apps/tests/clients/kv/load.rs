@@ -3,7 +3,7 @@
 
 use super::sockets::external_server;
 use super::usage::replies;
-use crate::common::{ANY_PORT, assert_refused, client, linerate, run, serve, start};
+use crate::common::{ANY_PORT, assert_refused, client, linerate, process_status, run, serve, start};
 use linerate_harness::address::unused_address;
 use linerate_harness::program::Program;
 use linerate_harness::wait_for;
@@ -208,11 +208,7 @@ fn assigned_port_is_reported() {
 fn memory_of_unread_replies_returns_to_the_system() {
     let server = serve("kv", &format!("{ANY_PORT} --memory 16m --client-output-limit 512m --max-client-memory 0"));
     let address = server.address();
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
-    };
+    let resident = || process_status(server.pid(), "VmRSS:").parse::<u64>().unwrap() << 10;
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(format!("SET k {}\r\n", "v".repeat(3000)).as_bytes()).unwrap();
     client.read_exact(&mut [0; 5]).unwrap();

@@ -18,7 +18,7 @@ const MAX_PARTS: usize = 64;
 #[derive(Debug)]
 pub struct LongWriter {
     parts: Vec<BuddyMut>,
-    /// Piece being written, and the position in it.
+    /// Part being written, and the position in it.
     part: usize,
     at: usize,
     len: usize,
@@ -201,7 +201,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Evictable, EvictionPolicy, Expiry};
+    use crate::store::{Config, Evictable, EvictionPolicy};
 
     #[test]
     fn value_has_one_part_unless_more_than_an_eighth_is_unused() {
