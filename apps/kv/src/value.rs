@@ -85,8 +85,8 @@ impl Long {
         })
     }
 
-    /// Returns the bytes that the store holding the value counts in addition to its own arena memory: the list of parts, and
-    /// the bytes of a lent value.
+    /// Returns the bytes that the store holding the value counts in addition to its own arena memory: the list of
+    /// parts, and the bytes of a lent value.
     pub(crate) fn overhead(&self) -> usize {
         2 * size_of::<usize>() + size_of_val(&*self.parts) + if self.is_lent { self.len } else { 0 }
     }

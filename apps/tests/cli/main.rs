@@ -145,9 +145,8 @@ fn closed_pipes_cause_no_panic() {
 /// Waits until process `id` catches SIGINT, according to the kernel. An earlier signal would kill the process.
 fn await_catching(id: u32) {
     let catches = || {
-        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-        u64::from_str_radix(caught, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+        let caught = common::process_status(id, "SigCgt:");
+        u64::from_str_radix(&caught, 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
     };
     wait_for("the handler", catches);
 }

@@ -43,7 +43,7 @@ pub fn assert_refused(command: impl Borrow<Command>, status: i32, parts: &[&str]
     assert_refusal(&program::run(command), status, parts);
 }
 
-/// Asserts exit status `status` and one line on standard error with the program's name and all `parts`, without standard
+/// Asserts exit status `status`, one line on standard error with the program's name and all `parts`, and no standard
 /// output.
 #[track_caller]
 pub fn assert_refusal(ended: &Ended, status: i32, parts: &[&str]) {
@@ -58,4 +58,22 @@ pub fn assert_refusal(ended: &Ended, status: i32, parts: &[&str]) {
 pub fn summary(ended: &Ended) -> serde_json::Value {
     assert!(ended.status.success(), "{ended:?}");
     ended.json()
+}
+
+/// Stops a server. Returns its summary, which has connections and no damaged frame.
+#[track_caller]
+pub fn stop(server: Program) -> serde_json::Value {
+    let summary = summary(&server.stop());
+    for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
+        assert!(summary["drops"].get(cause).is_none(), "{summary}");
+    }
+    assert!(summary["accepted"].as_u64() > Some(0), "{summary}");
+    summary
+}
+
+/// Returns the first field of `name`, such as `VmRSS:`, in the kernel's status of process `pid`.
+pub fn process_status(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.split_whitespace().next().unwrap_or_default().to_owned()
 }

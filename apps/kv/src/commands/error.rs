@@ -52,8 +52,8 @@ pub const NX_AND: CommandError = error("ERR NX and XX, GT or LT options at the s
 pub const GT_AND_LT: CommandError = error("ERR GT and LT options at the same time are not compatible");
 pub const NO_AUTH: CommandError = error("NOAUTH Authentication required.");
 pub const NO_AUTH_FOR_HELLO: CommandError = error(
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
-     option can be used to authenticate the client and select the RESP protocol version at the same time",
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option \
+     can be used to authenticate the client and select the RESP protocol version at the same time",
 );
 pub const WRONG_PASSWORD: CommandError = error("WRONGPASS invalid username-password pair or user is disabled.");
 pub const NO_PASSWORD: CommandError = error(

@@ -324,12 +324,6 @@ impl Context<'_, '_> {
         }
     }
 
-    #[inline]
-    fn count_lookup(&mut self, is_found: bool) {
-        self.stats.hits += u64::from(is_found);
-        self.stats.misses += u64::from(!is_found);
-    }
-
     #[cold]
     fn reply_error(&mut self, refused: &CommandError, reply: &mut Reply<'_>) {
         self.stats.errors += 1;
@@ -340,25 +334,24 @@ impl Context<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp::{Limits, Parsed, Parser};
+    use crate::resp::{Limits, Parsed, Parser, encoded};
     use crate::store::{Config, Store};
 
     /// Calls `f` with the arguments `words`, the last of which is a long value.
     fn with_long<T>(words: &[&str], f: impl FnOnce(Args<'_>, &KeyHasher) -> T) -> T {
         let config = Config::new(4 << 20);
         let mut store = Store::new(&config, 0);
-        let (last, words) = words.split_last().unwrap();
-        let mut data = format!("*{}\r\n", words.len() + 1);
-        words.iter().for_each(|word| data += &format!("${}\r\n{word}\r\n", word.len()));
-        data += &format!("${}\r\n", last.len());
+        let last = words.last().unwrap();
+        let mut data = encoded(words);
+        data.truncate(data.len() - last.len() - 2);
         let mut parser = Parser::default();
         let limits = Limits { bulk: 1 << 20, long: 1, apart: false, authenticated: true };
-        assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Long { at: data.len(), len: last.len() }));
+        assert_eq!(parser.parse(&data, limits), Ok(Parsed::Long { at: data.len(), len: last.len() }));
         let mut writer = store.long(last.len(), 0).unwrap();
         writer.fill(last.as_bytes());
         parser.give(writer.finish());
-        assert_eq!(parser.parse(data.as_bytes(), limits), Ok(Parsed::Request(data.len())));
-        f(parser.args(data.as_bytes()), &KeyHasher::new(&config.key))
+        assert_eq!(parser.parse(&data, limits), Ok(Parsed::Request(data.len())));
+        f(parser.args(&data), &KeyHasher::new(&config.key))
     }
 
     #[test]

@@ -182,6 +182,12 @@ impl Stats {
     pub fn count_type(&mut self, command_type: CommandType) {
         self.by_type[command_type as usize] += 1;
     }
+
+    #[inline]
+    pub(super) fn count_lookup(&mut self, is_found: bool) {
+        self.hits += u64::from(is_found);
+        self.misses += u64::from(!is_found);
+    }
 }
 
 /// Totals of the server for `INFO`.

@@ -253,6 +253,7 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::encoded;
     use linerate_service::Bytes;
 
     const KNOWN: Limits = Limits { bulk: 512 << 20, long: usize::MAX, apart: false, authenticated: true };
@@ -287,16 +288,6 @@ mod tests {
 
     fn whole(bytes: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         requests(bytes, &[], KNOWN)
-    }
-
-    fn encoded(args: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            bytes.extend(format!("${}\r\n", arg.len()).bytes());
-            bytes.extend(arg);
-            bytes.extend(b"\r\n");
-        }
-        bytes
     }
 
     #[test]

@@ -83,6 +83,15 @@ impl<'a> Reply<'a> {
         self.sink.put(b"\r\n");
     }
 
+    /// Writes a stored string, or null.
+    #[inline]
+    pub fn optional(&mut self, value: Option<Str<'_>>) {
+        match value {
+            Some(value) => self.value(&value),
+            None => self.null(),
+        }
+    }
+
     pub fn part(&mut self, value: &Str<'_>, range: std::ops::Range<usize>) {
         self.head(b'$', range.len() as i64);
         value.write_range_to(range, self);

@@ -1,6 +1,6 @@
 //! Short run of every fuzz target: its corpus, and seeded mutations of it.
 
-#[path = "../../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/targets/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fuzz;
 

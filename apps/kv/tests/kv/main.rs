@@ -8,6 +8,8 @@ mod redis;
 mod resident;
 mod service;
 
+use service::net;
+
 /// Encodes a request of a Redis client.
 fn request<T: AsRef<[u8]>>(args: &[T]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();

@@ -1,7 +1,7 @@
 //! Servers and loads over kernel sockets.
 
 use super::clients::{self, curl, fetch, fill, has};
-use crate::common::{ANY_PORT, client, run, serve};
+use crate::common::{ANY_PORT, client, run, serve, stop};
 use linerate_harness::metrics::await_metric;
 use linerate_harness::program::{Program, turn};
 use linerate_harness::rerun::has_cores;
@@ -11,14 +11,6 @@ use std::net::TcpStream;
 
 fn serve_json(more: &str) -> Program {
     serve("http", &format!("{ANY_PORT} --json {more}"))
-}
-
-/// Stops a server and checks that no connection broke.
-#[track_caller]
-fn stop(server: Program) {
-    let ended = server.stop();
-    let summary = ended.json();
-    assert!(ended.status.success() && summary["accepted"].as_u64() > Some(0), "{ended:?}");
 }
 
 #[test]

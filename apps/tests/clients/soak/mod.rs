@@ -5,7 +5,7 @@
 
 mod churn;
 
-use crate::common::{run, serve};
+use crate::common::{process_status, run, serve};
 use churn::{Churn, Connection};
 use linerate_harness::address::unused_address;
 use std::net::SocketAddr;
@@ -45,12 +45,10 @@ const FEW: [&str; 1] = ["--keys 1000 --value-size 8-10k --depth 4"];
 /// Returns the resident bytes of process `pid`, including hugepages. File pages of libraries and code are excluded:
 /// they do not depend on the configured memory.
 fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kilobytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_whitespace().next().map_or(0, |number| number.parse::<u64>().unwrap())
-    };
-    (kilobytes("RssAnon:") + kilobytes("RssShmem:") + kilobytes("HugetlbPages:")) << 10
+    // A kernel without hugepages has no such line.
+    let kilobytes =
+        ["RssAnon:", "RssShmem:", "HugetlbPages:"].map(|name| process_status(pid, name).parse().unwrap_or(0));
+    kilobytes.iter().sum::<u64>() << 10
 }
 
 /// Monitors the memory of the server until `done`. Returns the maxima of resident and of used memory.

@@ -142,7 +142,8 @@ fn unsuitable_options_of_a_shared_interface_are_refused() {
     });
 }
 
-/// Moves a connection of a host that is reached through a router to another router, and the interface to another Ethernet address.
+/// Moves a connection of a host that is reached through a router to another router, and the interface to another
+/// Ethernet address.
 #[test]
 fn changes_of_routes_and_of_the_ethernet_address_are_followed() {
     beside_others(|namespace| {

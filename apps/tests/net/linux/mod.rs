@@ -6,7 +6,7 @@ mod workers;
 
 use crate::common::client::{connect, exchange, random};
 use crate::common::wire::{ADDRESSES, V4, Wire, linerate_in, servers};
-use crate::common::{assert_refused, linerate, summary};
+use crate::common::{assert_refused, linerate, stop, summary};
 use linerate_harness::program::{Program, ip};
 use linerate_harness::rerun::{command as role, in_namespaces, plays};
 use linerate_harness::{PATIENCE, tests, wait_for};
@@ -21,11 +21,8 @@ fn with_echo(wire: Wire, body: impl FnOnce()) {
         wire.connect(server);
         let program = wire.serve("echo", server);
         body();
-        let summary = summary(&program.stop());
-        for cause in ["bad TCP or UDP checksum", "bad IPv4 checksum", "truncated frame", "too long for the port"] {
-            assert!(summary["drops"].get(cause).is_none(), "{summary}");
-        }
-        assert!(summary["accepted"].as_u64().unwrap() > 0 && summary["rx_bytes"].as_u64() > Some(0), "{summary}");
+        let summary = stop(program);
+        assert!(summary["rx_bytes"].as_u64() > Some(0), "{summary}");
     });
 }
 

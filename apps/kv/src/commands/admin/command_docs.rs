@@ -121,27 +121,3 @@ fn names<'a>(names: impl Iterator<Item = &'a str> + Clone, reply: &mut Reply<'_>
     reply.set(names.clone().count());
     names.for_each(|name| reply.simple(name));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::testing::TestClient;
-
-    #[test]
-    fn commands_are_counted_and_described() {
-        for mut client in TestClient::each() {
-            client.expect("command count", &format!(":{}", COMMANDS.len()));
-            let get = client.run("command info get");
-            assert_eq!(
-                get,
-                "*1 *10 $3 get :2 *2 +readonly +fast :1 :1 :1 *3 +@read +@string +@fast *0 *1 *6 $5 flags *2 +RO +access \
-                 $12 begin_search *4 $4 type $5 index $4 spec *2 $5 index :1 $9 find_keys *4 $4 type $5 range $4 spec *6 \
-                 $7 lastkey :0 $7 keystep :1 $5 limit :0 *0"
-            );
-            assert!(client.run("command").starts_with(&format!("*{} *10 $3 get", COMMANDS.len())));
-            client.expect("command info nosuch", "*1 $-1");
-            assert!(client.run("command info client|id").starts_with("*1 *10 $9 client|id :2 "));
-            client.expect("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.");
-        }
-    }
-}

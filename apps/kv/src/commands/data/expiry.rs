@@ -121,7 +121,7 @@ fn reply_expiry(
 ) -> CommandResult {
     let key = cx.key(request, 1);
     let found = cx.shards.store(&key).expires_at(&key, cx.now);
-    cx.count_lookup(found.is_some());
+    cx.stats.count_lookup(found.is_some());
     reply.integer(match found {
         None => -2,
         Some(None) => -1,

@@ -55,16 +55,9 @@ pub fn hsetnx(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
 
 pub fn hget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
-    match cx.shards.store(&key).hget(&key, &request.args[2], cx.now)? {
-        Some(value) => {
-            cx.stats.hits += 1;
-            reply.value(&value);
-        }
-        None => {
-            cx.stats.misses += 1;
-            reply.null();
-        }
-    }
+    let value = cx.shards.store(&key).hget(&key, &request.args[2], cx.now)?;
+    cx.stats.count_lookup(value.is_some());
+    reply.optional(value);
     Ok(())
 }
 
@@ -74,12 +67,9 @@ pub fn hmget(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<
     let is_there = store.hlen(&key, cx.now)? > 0;
     reply.array(request.args.len() - 2);
     for field in request.args.iter().skip(2) {
-        match store.hget(&key, field, cx.now)? {
-            Some(value) => reply.value(&value),
-            None => reply.null(),
-        }
+        reply.optional(store.hget(&key, field, cx.now)?);
     }
-    cx.count_lookup(is_there);
+    cx.stats.count_lookup(is_there);
     Ok(())
 }
 
@@ -189,14 +179,14 @@ fn visit(
         head(reply, len);
         store.hvisit(&key, cx.now, |field, value| each(reply, field, value))?;
     }
-    cx.count_lookup(len > 0);
+    cx.stats.count_lookup(len > 0);
     Ok(())
 }
 
 pub fn hexists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let is_there = cx.shards.store(&key).hget(&key, &request.args[2], cx.now)?.is_some();
-    cx.count_lookup(is_there);
+    cx.stats.count_lookup(is_there);
     reply.flag(is_there);
     Ok(())
 }
@@ -204,7 +194,7 @@ pub fn hexists(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 pub fn hlen(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
     let key = cx.key(request, 1);
     let len = cx.shards.store(&key).hlen(&key, cx.now)?;
-    cx.count_lookup(len > 0);
+    cx.stats.count_lookup(len > 0);
     reply.count(len);
     Ok(())
 }

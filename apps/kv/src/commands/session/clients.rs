@@ -326,6 +326,7 @@ mod tests {
             let end = START + i64::MAX as u64;
             let (all, write) = (PauseMode::All, PauseMode::Write);
             assert_eq!(client.server.pauses, [Some((all, START + 100)), Some((write, START)), Some((all, end)), None]);
+            client.expect("client pause 1 all all", "-ERR syntax error");
         }
     }
 

@@ -151,18 +151,3 @@ pub fn check_name(what: &[u8], name: &[u8]) -> CommandResult {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::commands::testing::TestClient;
-
-    #[test]
-    fn quit_closes_connection() {
-        for mut client in TestClient::each() {
-            client.expect("echo \"a b\"", "$3 a b");
-            assert!(!client.session.is_closing());
-            client.expect("quit now", "+OK");
-            assert!(client.session.is_closing());
-        }
-    }
-}

@@ -1,7 +1,7 @@
 //! Tests of the fast parser.
 
 use super::*;
-use crate::resp::{Limits, Parsed, Parser};
+use crate::resp::{Limits, Parsed, Parser, encoded};
 
 const LIMITS: Limits = Limits { bulk: 512 << 20, long: LONG_THRESHOLD, apart: false, authenticated: true };
 
@@ -18,13 +18,7 @@ fn check(data: &[u8]) -> bool {
 }
 
 fn request(args: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args {
-        bytes.extend(format!("${}\r\n", arg.len()).bytes());
-        bytes.extend(*arg);
-        bytes.extend(b"\r\n");
-    }
-    bytes
+    encoded(args)
 }
 
 #[test]

@@ -18,7 +18,7 @@ const MAX_PARTS: usize = 64;
 #[derive(Debug)]
 pub struct LongWriter {
     parts: Vec<BuddyMut>,
-    /// Piece being written, and the position in it.
+    /// Part being written, and the position in it.
     part: usize,
     at: usize,
     len: usize,
@@ -201,7 +201,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Config, Evictable, EvictionPolicy, Expiry};
+    use crate::store::{Config, Evictable, EvictionPolicy};
 
     #[test]
     fn value_has_one_part_unless_more_than_an_eighth_is_unused() {
@@ -240,9 +240,7 @@ mod tests {
     fn value_larger_than_memory_is_refused_without_evictions() {
         let config = Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(1 << 20) };
         let mut store = Store::new(&config, 0);
-        for n in 0..1000u32 {
-            store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
-        }
+        store.fill(0, 0..1000, &[0; 100], 0);
         for len in [(1 << 20) + 1, 2 << 20] {
             assert_eq!(store.long(len, 0).err(), Some(Error::Full));
             assert_eq!((store.len(0), store.counts().evicted), (1000, 0));

@@ -114,9 +114,7 @@ fn key_is_gone_at_the_millisecond_of_its_expiry() {
 #[test]
 fn random_key_search_wraps_around_its_starting_point() {
     let mut store = store(32 << 20, EvictionPolicy::None);
-    for n in 0..100_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 10], Expiry::Never, 0).unwrap();
-    }
+    store.fill(0, 0..100_000, &[0; 10], 0);
     let mut names: Vec<[u8; 4]> = (0..10u32).map(u32::to_le_bytes).collect();
     let cursor = |store: &Store, name: &[u8]| store.index.cursor_of(store.key(1, name).hash);
     names.sort_by_key(|name| cursor(&store, name));
@@ -148,9 +146,7 @@ fn watched_key_changes_on_expiry_and_eviction_but_not_on_removal_after_flush() {
 
     store.set(&key, b"value", Expiry::Never, 2000).unwrap();
     let version = store.version(&key);
-    for n in 0..20_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 1_000_000).unwrap();
-    }
+    store.fill(0, 0..20_000, &[0; 100], 1_000_000);
     assert_ne!(store.version(&key), version, "the key was evicted");
 
     store.set(&key, b"value", Expiry::Never, 1_000_000).unwrap();
@@ -166,9 +162,7 @@ fn watched_key_changes_on_expiry_and_eviction_but_not_on_removal_after_flush() {
 #[test]
 fn growing_key_is_not_evicted_for_its_own_growth() {
     let mut store = store(1 << 20, EvictionPolicy::Lru(Evictable::AllKeys));
-    for n in 0..20_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
-    }
+    store.fill(0, 0..20_000, &[0; 100], 0);
     let evicted = store.counts().evicted;
     assert!(evicted > 0);
     let key = store.hasher().key(0, b"key");

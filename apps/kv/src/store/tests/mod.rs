@@ -5,9 +5,19 @@ mod model;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::ops::Range;
 
 fn store(memory: usize, evict: EvictionPolicy) -> Store {
     Store::new(&Config { evict, key: *b"0123456789abcdef", ..Config::new(memory) }, 0)
+}
+
+impl Store {
+    /// Sets keys named by the little-endian bytes of `numbers`.
+    pub(in crate::store) fn fill(&mut self, space: u8, numbers: Range<u32>, value: &[u8], now: u64) {
+        for name in numbers.map(u32::to_le_bytes) {
+            self.set(&self.key(space, &name), value, Expiry::Never, now).unwrap();
+        }
+    }
 }
 
 fn name(key: u8) -> Vec<u8> {
@@ -156,9 +166,7 @@ fn sampled_lfu_hits_nearly_as_often_as_exact_lfu() {
 #[test]
 fn long_value_gets_memory_while_it_arrives() {
     let mut store = store(4 << 20, EvictionPolicy::Lru(Evictable::AllKeys));
-    for n in 0..60_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 40], Expiry::Never, 0).unwrap();
-    }
+    store.fill(0, 0..60_000, &[0; 40], 0);
     let bytes: Vec<u8> = (0..2_000_000u32).map(|n| n as u8).collect();
     let key = Key { bytes: b"long", ..store.key(0, b"long") };
     for is_left in [true, false] {

@@ -17,6 +17,8 @@ pub struct Client {
     server: TestServer,
     pub limits: Limits,
     pub now: u64,
+    /// Every byte is processed before the next arrives.
+    pub is_cut: bool,
     /// Received bytes without a reply yet.
     input: Vec<u8>,
     /// Long value being received: its writer, its offset in the input, and the two bytes after it.
@@ -67,6 +69,7 @@ impl Client {
             },
             limits: LIMITS,
             now: NOW,
+            is_cut: false,
             input: Vec::new(),
             apart: None,
             is_closed: false,
@@ -91,8 +94,10 @@ impl Client {
     /// Returns the reply to `bytes`.
     pub fn call(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        self.input.extend_from_slice(bytes);
-        while !self.is_closed && self.step(&mut out) {}
+        for part in bytes.chunks(if self.is_cut { 1 } else { bytes.len().max(1) }) {
+            self.input.extend_from_slice(part);
+            while !self.is_closed && self.step(&mut out) {}
+        }
         out
     }
 

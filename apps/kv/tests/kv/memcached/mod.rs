@@ -2,7 +2,6 @@
 
 mod behaviour;
 mod client;
-mod cuts;
 mod differential;
 mod real;
 mod steps;

@@ -237,6 +237,23 @@ fn chosen_commands_get_equal_replies() {
     }
 }
 
+#[test]
+fn scans_of_many_keys_and_fields_find_the_same() {
+    let sets: Vec<Args> =
+        (0..300).flat_map(|n| [args(&format!("SET key:{n} x")), args(&format!("HSET h f{n} v"))]).collect();
+    for workers in [1, 4] {
+        let mut pair = ServerPair::new(workers);
+        pair.run(0, &sets, false);
+        pair.run(0, &["SELECT 1", "SET other x", "SELECT 0", "KEYS key:1?", "KEYS *", "RANDOMKEY"].map(args), false);
+        for scan in ["SCAN 0 TYPE string", "SCAN 0 MATCH key:*7 COUNT 1000", "SCAN 0 TYPE hash", "SCAN 0 TYPE list"] {
+            pair.scan(0, &args(scan));
+        }
+        pair.scan(0, &args("HSCAN h 0"));
+        pair.scan(0, &args("HSCAN h 0 MATCH f1?"));
+        pair.run(0, &["FLUSHDB", "RANDOMKEY", "KEYS *"].map(args), false);
+    }
+}
+
 /// Returns the reply to `COMMAND INFO` without notes and tips.
 fn described(info: &Value) -> Vec<Value> {
     let mut parts = info.parts()[..7].to_vec();
@@ -256,6 +273,8 @@ fn command_table_equals_that_of_redis() {
     let parts = all.parts().iter().flat_map(|command| command.parts()[9].parts());
     let commands: Vec<&Value> = all.parts().iter().chain(parts).collect();
     assert!(commands.len() > 80);
+    let count = pair.linerate.run(0, &args("COMMAND COUNT"), false);
+    assert_eq!(count, Value::Integer(all.parts().len() as i64));
     for command in commands {
         let name = command.parts()[0].text();
         // Linerate's own commands have a prefix, as those of Redis modules do.

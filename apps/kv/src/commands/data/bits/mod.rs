@@ -48,7 +48,7 @@ pub fn getbit(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Reply
     let value = cx.shards.store(&key).get(&key, cx.now)?;
     let is_there = value.is_some();
     let byte = value.and_then(|value| Snapshot::byte_of(&value, (offset / 8) as usize)).unwrap_or(0);
-    cx.count_lookup(is_there);
+    cx.stats.count_lookup(is_there);
     reply.integer((byte >> (7 - offset % 8) & 1).into());
     Ok(())
 }

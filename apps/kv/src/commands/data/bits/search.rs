@@ -184,7 +184,7 @@ fn run(
             let value = cx.shards.store(&key).get(&key, cx.now)?;
             let is_there = value.is_some();
             let value = Snapshot::take(value);
-            cx.count_lookup(is_there);
+            cx.stats.count_lookup(is_there);
             if !is_there {
                 // An absent value has no set bit, and is followed by zeros. The range is not examined.
                 let is_clear = request.args.at(0).len() == b"bitpos".len() && request.args.at(2) == b"0";

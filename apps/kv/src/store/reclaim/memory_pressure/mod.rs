@@ -36,7 +36,7 @@ impl Store {
     /// not fail: the estimate is an upper bound.
     pub fn make_room_for(&mut self, items: impl Iterator<Item = (usize, usize)>, now: u64) -> Result<(), Error> {
         /// Upper bound of an item's bytes other than key and value.
-        const BESIDE: usize = 48;
+        const OVERHEAD: usize = 48;
         /// Upper bound of the part list of a long value, except for unusually many parts.
         const LIST: usize = 2 << 10;
         /// Slot sizes that the parts of a hash pass through.
@@ -45,7 +45,7 @@ impl Store {
         for (name, value) in items {
             let is_long = value >= self.long;
             count += 1;
-            short += Heap::slot_len((BESIDE + name + if is_long { 0 } else { value }).min(heap::LARGEST));
+            short += Heap::slot_len((OVERHEAD + name + if is_long { 0 } else { value }).min(heap::LARGEST));
             // Up to an eighth of a part may be unused.
             long += if is_long { value + value / 8 + 2 * BuddyArena::SMALLEST } else { 0 };
             longs += usize::from(is_long);

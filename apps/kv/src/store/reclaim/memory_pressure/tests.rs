@@ -76,9 +76,7 @@ fn index_entry_needs_room_for_new_keys_only() {
 #[test]
 fn refill_stops_when_reserve_is_free() {
     let mut store = Store::new(&Config { evict: EvictionPolicy::Lru(Evictable::AllKeys), ..Config::new(4 << 20) }, 0);
-    for n in 0..20_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 0).unwrap();
-    }
+    store.fill(0, 0..20_000, &[0; 100], 0);
     assert_eq!(store.reserve_shortfall(), 0);
     assert!(!store.refill_reserve(10, 0) && !store.refill_reserve(0, 0));
     assert_eq!(store.counts().evicted, 0);
@@ -117,17 +115,13 @@ fn tick_returns_true_until_no_work_is_left() {
     while store.tick(1000, 10) {}
     assert_eq!((store.dead_tables.len(), store.external_bytes, store.tables.len()), (0, 0, 0));
     // Parts of removed long values.
-    for n in 0..20u32 {
-        store.set(&store.key(2, &n.to_le_bytes()), &[0; 5000], Expiry::Never, 1000).unwrap();
-    }
+    store.fill(2, 0..20, &[0; 5000], 1000);
     (0..20u32).for_each(|n| assert!(store.remove(&store.key(2, &n.to_le_bytes()), 1000)));
     assert!(store.tick(1000, 1));
     while store.tick(1000, 1) {}
     assert!(!store.heap.arena.collect(1));
     // Flushed items.
-    for n in 0..1000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), b"value", Expiry::Never, 1000).unwrap();
-    }
+    store.fill(0, 0..1000, b"value", 1000);
     store.flush(0);
     assert!(store.tick(1000, 10) && store.keyspaces.flushed() > 900);
     while store.tick(1000, 10) {}
@@ -135,9 +129,7 @@ fn tick_returns_true_until_no_work_is_left() {
     assert_eq!(store.counts(), Counts { expired: 100, evicted: 0 });
     // Refill of the reserve.
     store.set_evict(EvictionPolicy::Lru(Evictable::AllKeys));
-    for n in 0..10_000u32 {
-        store.set(&store.key(0, &n.to_le_bytes()), &[0; 100], Expiry::Never, 1000).unwrap();
-    }
+    store.fill(0, 0..10_000, &[0; 100], 1000);
     store.set_memory(store.used());
     assert!(store.tick(1000, 80));
     while store.tick(1000, 80) {}

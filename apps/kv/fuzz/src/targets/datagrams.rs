@@ -4,8 +4,8 @@
 //! An input is a byte of choices, followed by parts that start with [`PART`]: a byte for the kind of delivery, and the
 //! datagram.
 
-use super::net::TestServer;
 use super::sessions::{PART, expanded};
+use crate::net::TestServer;
 use linerate_kv::memcached::udp::{DATAGRAM, Frame, HEADER, MAX_DATAGRAMS};
 
 /// Memory per worker.

@@ -4,8 +4,8 @@
 //! An input is a byte of choices, followed by parts that start with [`PART`]: a byte for the client and the kind of
 //! delivery, and the bytes it sends.
 
-use super::net::{Client, TestServer};
 use super::replies;
+use crate::net::{Client, TestServer};
 use linerate_kv::commands::Settings;
 use linerate_kv::store::{Evictable, EvictionPolicy};
 use linerate_kv::{memcached, resp};
