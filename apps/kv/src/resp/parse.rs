@@ -43,12 +43,17 @@ pub enum ProtocolError {
     UnauthenticatedCount,
     #[error("Protocol error: too big bulk count string")]
     LongLength,
-    #[error("Protocol error: expected '$', got '{}'", *.0 as char)]
+    #[error("Protocol error: expected '$', got '{}'", in_line(*.0))]
     NoBulk(u8),
     #[error("Protocol error: invalid bulk length")]
     Length,
     #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedLength,
+}
+
+/// Returns a byte as part of a line, which has a space instead of a line end, as in Redis.
+fn in_line(byte: u8) -> char {
+    if matches!(byte, b'\r' | b'\n') { ' ' } else { byte.into() }
 }
 
 /// Result of a parse attempt.
@@ -305,6 +310,7 @@ mod tests {
         assert_eq!(error_of(b"*abc\r\n"), "Protocol error: invalid multibulk length");
         assert_eq!(error_of(b"*2147483648\r\n"), "Protocol error: invalid multibulk length");
         assert_eq!(error_of(b"*1\r\n:3\r\n"), "Protocol error: expected '$', got ':'");
+        assert_eq!(error_of(b"*1\r\n\nx\r\n"), "Protocol error: expected '$', got ' '");
         assert_eq!(error_of(b"*1\r\n$-1\r\n"), "Protocol error: invalid bulk length");
         assert_eq!(error_of(b"*1\r\n$536870913\r\n"), "Protocol error: invalid bulk length");
         assert_eq!(error_of(b"*1\r\n$99999999999999999999\r\n"), "Protocol error: invalid bulk length");

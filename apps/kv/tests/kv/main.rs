@@ -8,6 +8,7 @@ mod redis;
 mod resident;
 mod service;
 
+use redis::reply;
 use service::net;
 
 /// Encodes a request of a Redis client.

@@ -8,7 +8,6 @@ mod corpus;
 mod cuts;
 mod datagrams;
 mod memcached;
-mod replies;
 mod resp;
 mod sessions;
 

@@ -4,8 +4,8 @@
 //! An input is a byte of choices, followed by parts that start with [`PART`]: a byte for the client and the kind of
 //! delivery, and the bytes it sends.
 
-use super::replies;
 use crate::net::{Client, TestServer};
+use crate::reply::Value;
 use linerate_kv::commands::Settings;
 use linerate_kv::store::{Evictable, EvictionPolicy};
 use linerate_kv::{memcached, resp};
@@ -303,13 +303,15 @@ impl SimulatedClient {
             }
             return;
         }
-        let Some(replies) = replies::all(&self.received) else { panic!("no replies: {}", received()) };
+        let (mut rest, mut replies) = (&self.received[..], Vec::new());
+        while !rest.is_empty() {
+            replies.push(Value::read(&mut rest).unwrap_or_else(|error| panic!("{error}: {}", received())));
+        }
         assert_eq!(replies.len(), self.requests, "{}", received());
         for (request, token) in &self.tagged {
-            let reply = replies[*request];
-            let answer = format!("${}\r\n{token}\r\n", token.len());
-            let is_answer = reply == answer.as_bytes() || reply == b"+QUEUED\r\n";
-            assert!(is_answer, "{token} has the reply {}: {}", reply.escape_ascii(), received());
+            let reply = &replies[*request];
+            let is_answer = [Value::Bulk(token.clone()), Value::Simple("QUEUED".to_owned())].contains(reply);
+            assert!(is_answer, "{token} has the reply {reply:?}: {}", received());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Compares commands with the real `redis-server`: equal replies, equal state.
 
 mod grammar;
-mod reply;
+pub mod reply;
 mod servers;
 
 use grammar::{Grammar, Step};

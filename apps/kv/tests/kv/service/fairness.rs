@@ -9,12 +9,28 @@ use linerate_service::time::Duration;
 /// Number of keys in the tests: several steps of work.
 const KEYS: usize = 40_000;
 
-/// Sets the keys `k0`, `k1`, …, in database 0.
+/// Returns the names `k0`, `k1`, … of keys or fields.
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("k{n}")).collect()
+}
+
+/// Returns a request to set `names` after the words `before`.
+fn set_all(before: &[&str], names: &[String]) -> Vec<u8> {
+    let pairs = names.iter().flat_map(|name| [name.as_str(), "v"]);
+    request(&before.iter().copied().chain(pairs).collect::<Vec<_>>())
+}
+
+/// Sets the keys `k0`, `k1`, … in database 0.
 fn fill(server: &mut TestServer, client: Client) {
-    let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
-    for names in names.chunks(1000) {
-        let words: Vec<&str> = ["mset"].into_iter().chain(names.iter().flat_map(|name| [name.as_str(), "v"])).collect();
-        assert_eq!(server.call(client, &request(&words)), "+OK\r\n");
+    for names in names(KEYS).chunks(1000) {
+        assert_eq!(server.call(client, &set_all(&["mset"], names)), "+OK\r\n");
+    }
+}
+
+/// Sets `count` fields `k0`, `k1`, … of the hash `key`.
+fn fill_hash(server: &mut TestServer, client: Client, key: &str, count: usize) {
+    for names in names(count).chunks(1000) {
+        assert_eq!(server.call(client, &set_all(&["hset", key], names)), ":1000\r\n");
     }
 }
 
@@ -49,20 +65,10 @@ fn keys_serves_other_clients_between_steps() {
         server.send(client, &line("keys *"));
         let (reply, turns) = answered_between(&mut server, client, other);
         assert!(turns > KEYS / (1 << 14), "{turns} turns");
-        let mut expected: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
+        let mut expected = names(KEYS);
         expected.sort();
         assert!(keys_in(&reply) == expected);
         assert!(reply.starts_with(format!("*{KEYS}\r\n").as_bytes()));
-    }
-}
-
-/// Sets the fields `k0`, `k1`, … of the hash `h`.
-fn fill_hash(server: &mut TestServer, client: Client) {
-    let names: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
-    for names in names.chunks(1000) {
-        let fields = names.iter().flat_map(|name| [name.as_str(), "v"]);
-        let words: Vec<&str> = ["hset", "h"].into_iter().chain(fields).collect();
-        assert_eq!(server.call(client, &request(&words)), ":1000\r\n");
     }
 }
 
@@ -70,8 +76,8 @@ fn fill_hash(server: &mut TestServer, client: Client) {
 fn hgetall_hkeys_and_hvals_serve_other_clients_between_steps() {
     let mut server = TestServer::new(1);
     let (client, other) = (server.connect(0), server.connect(0));
-    fill_hash(&mut server, client);
-    let mut expected: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
+    fill_hash(&mut server, client, "h", KEYS);
+    let mut expected = names(KEYS);
     expected.sort();
     for (command, elements) in [("hgetall h", 2 * KEYS), ("hkeys h", KEYS)] {
         server.send(client, &line(command));
@@ -93,11 +99,7 @@ fn hash_of_another_worker_is_read_in_steps_and_in_order() {
     let (client, third, other) = (server.connect(0), server.connect(0), server.connect(1));
     let names = ["h0", "h1", "h2", "h3"];
     for name in names {
-        for from in (0..20_000).step_by(1000) {
-            let fields = (from..from + 1000).flat_map(|n| [format!("k{n}"), "v".to_owned()]);
-            let words: Vec<String> = ["hset".to_owned(), name.to_owned()].into_iter().chain(fields).collect();
-            server.call(client, &request(&words));
-        }
+        fill_hash(&mut server, client, name, 20_000);
     }
     let value = "x".repeat(5000);
     for name in names {
@@ -127,7 +129,7 @@ fn hash_of_another_worker_is_read_in_steps_and_in_order() {
 fn hgetall_of_another_worker_ends_with_its_connection_and_with_the_limit() {
     let mut server = TestServer::with(2, |settings: &mut Settings| settings.output = 100_000);
     let other = server.connect(1);
-    fill_hash(&mut server, other);
+    fill_hash(&mut server, other, "h", KEYS);
     for worker in [0, 1] {
         let client = server.connect(worker);
         server.send(client, &line("hgetall h"));
@@ -177,9 +179,7 @@ fn client_yields_to_others_after_a_long_request() {
     for workers in [1, 2] {
         let mut server = TestServer::new(workers);
         let (client, other) = (server.connect(0), server.connect(0));
-        let names: Vec<String> = (0..20_000).map(|n| format!("k{n}")).collect();
-        let words: Vec<&str> = ["mset"].into_iter().chain(names.iter().flat_map(|name| [name.as_str(), "v"])).collect();
-        server.send(client, &request(&words));
+        server.send(client, &set_all(&["mset"], &names(20_000)));
         answered_between(&mut server, client, other);
         server.send(client, &line("ping"));
         let (_, turns) = answered_between(&mut server, client, other);
@@ -215,7 +215,7 @@ fn fields_read_in_steps_are_a_consistent_snapshot() {
     {
         let mut server = TestServer::new(1);
         let (client, other) = (server.connect(0), server.connect(0));
-        fill_hash(&mut server, other);
+        fill_hash(&mut server, other, "h", KEYS);
         server.send(client, &line("hgetall h"));
         server.turn();
         let mut reply = server.received(client);
@@ -381,7 +381,7 @@ fn watch_of_many_keys_serves_other_clients_between_steps() {
     for workers in [1, 2] {
         let mut server = TestServer::new(workers);
         let (client, other) = (server.connect(0), server.connect(0));
-        let names: Vec<String> = (0..60_000).map(|n| format!("k{n}")).collect();
+        let names = names(60_000);
         let words: Vec<&str> = ["watch"].into_iter().chain(names.iter().map(String::as_str)).collect();
         for end in ["unwatch", "discard", "exec"] {
             server.send(client, &request(&words));

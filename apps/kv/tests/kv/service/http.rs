@@ -6,11 +6,9 @@ use crate::request;
 use linerate_kv::commands::Settings;
 use linerate_service::time::Duration;
 use std::cell::RefCell;
-use std::fmt::Debug;
+use std::io::{self, Write};
 use std::sync::Once;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::Level;
 
 /// Returns requests at which Redis 7.0 disconnects, independent of the bytes around them.
 fn http_on_redis_port() -> Vec<Vec<u8>> {
@@ -173,18 +171,29 @@ fn binary_memcached_request_closes_connection_and_is_logged() {
     }
 }
 
-/// Collector of the warnings logged by the calling thread. It is the global subscriber from the first test server on,
-/// because tracing caches the interest in an event for the whole process when any thread first reaches it.
-struct Warnings;
-
 thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Installs the collector. Must precede all HTTP requests.
+/// Writer of the warnings logged by the calling thread.
+struct Warnings;
+
+impl Write for Warnings {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        WARNINGS.with_borrow_mut(|warnings| warnings.push(String::from_utf8_lossy(line).into_owned()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Installs the writer for all threads. Must precede all HTTP requests, because tracing caches the interest in an event
+/// for the whole process when any thread first reaches it.
 fn collect_warnings() {
     static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| tracing::subscriber::set_global_default(Warnings).unwrap());
+    INSTALLED.call_once(|| tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(|| Warnings).init());
 }
 
 fn server(workers: usize) -> TestServer {
@@ -196,36 +205,6 @@ fn host_with(workers: usize, set: impl FnOnce(&mut Settings)) -> TestServer {
     TestServer::with(workers, set)
 }
 
-impl Visit for Warnings {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            WARNINGS.with_borrow_mut(|warnings| warnings.push(format!("{value:?}")));
-        }
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Warnings);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 #[test]
 fn http_requests_are_logged_with_peer_once_a_minute() {
     let mut server = server(2);
@@ -235,17 +214,16 @@ fn http_requests_are_logged_with_peer_once_a_minute() {
         server.settle();
         assert!(server.end(client).is_aborted || server.end(client).is_lingering);
     };
-    let logged = || WARNINGS.take();
     send(&mut server, 0);
-    let [warning] = &logged()[..] else { panic!("not one warning") };
+    let [warning] = &WARNINGS.take()[..] else { panic!("not one warning") };
     assert!(warning.contains("10.0.0.1:40000 sent an HTTP request"), "{warning}");
     send(&mut server, 0);
     send(&mut server, 1);
     server.pass(Duration::from_secs(59));
     send(&mut server, 1);
-    assert!(logged().is_empty());
+    assert!(WARNINGS.take().is_empty());
     server.pass(Duration::from_secs(2));
     send(&mut server, 1);
     send(&mut server, 0);
-    assert_eq!(logged().len(), 1);
+    assert_eq!(WARNINGS.take().len(), 1);
 }

@@ -130,7 +130,7 @@ fn requests_to_other_workers_count_until_they_return() {
         server.send(client, &request_with(&["hmget"], &fields));
     }
     let mut most = 0;
-    for _ in 0..9 {
+    for _ in 0..200 {
         server.turn_of(0);
         most = most.max(held(&server, 1));
         server.turn_of(1);

@@ -235,32 +235,17 @@ fn replies_beyond_limit_are_not_assembled() {
 }
 
 #[test]
-fn protocol_error_gets_error_reply_and_closes_connection() {
+fn rejected_client_gets_error_reply_and_lingering_close() {
     for (bytes, reply) in [
         (&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"),
         (b"get 'a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (b"quit\r\n", "+OK\r\n"),
     ] {
         let mut server = TestServer::new(1);
         let client = server.connect(0);
-        let mut all = line("ping");
-        all.extend(bytes);
-        all.extend(line("ping"));
-        assert_eq!(server.call(client, &all), format!("+PONG\r\n{reply}"));
-        assert!(server.end(client).is_closed);
-        assert_eq!(server.call(client, &line("ping")), "");
-    }
-}
-
-#[test]
-fn rejected_client_is_closed_with_lingering_close() {
-    for (bytes, reply) in
-        [(&b"*1\r\n$-1\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"), (b"quit\r\n", "+OK\r\n")]
-    {
-        let mut server = TestServer::new(1);
-        let client = server.connect(0);
-        assert_eq!(server.call(client, &[bytes, &line("ping")].concat()), reply);
-        assert!(server.end(client).is_lingering);
-        assert_eq!(server.unread(client), 0);
+        assert_eq!(server.call(client, &[&line("ping"), bytes, &line("ping")].concat()), format!("+PONG\r\n{reply}"));
+        assert!(server.end(client).is_closed && server.end(client).is_lingering);
+        assert_eq!((server.unread(client), server.call(client, &line("ping"))), (0, String::new()));
     }
     let mut server = TestServer::with(1, |settings| settings.clients = 0);
     let client = server.connect(0);
