@@ -15,7 +15,7 @@ pub(crate) const OFFER: usize = HEADER + 16;
 
 /// Message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// Stream bytes follow.
     Data,
     /// Credits only.
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Buffers that the sender has posted since its last message.
     pub credits: u16,
 }
@@ -51,11 +51,11 @@ pub(crate) struct Malformed;
 impl Header {
     pub fn write(self, out: &mut [u8; HEADER]) {
         let kind = match self.kind {
-            Kind::Data => 0,
-            Kind::Credit => 1,
-            Kind::Offer => 2,
-            Kind::Taken => 3,
-            Kind::Finish => 4,
+            MessageKind::Data => 0,
+            MessageKind::Credit => 1,
+            MessageKind::Offer => 2,
+            MessageKind::Taken => 3,
+            MessageKind::Finish => 4,
         };
         let [high, low] = self.credits.to_be_bytes();
         *out = [kind, 0, high, low, 0, 0, 0, 0];
@@ -64,17 +64,17 @@ impl Header {
     pub fn read(message: &[u8]) -> Result<Header, Malformed> {
         let [kind, 0, high, low, 0, 0, 0, 0] = *message.first_chunk().ok_or(Malformed)? else { return Err(Malformed) };
         let kind = match kind {
-            0 => Kind::Data,
-            1 => Kind::Credit,
-            2 => Kind::Offer,
-            3 => Kind::Taken,
-            4 => Kind::Finish,
+            0 => MessageKind::Data,
+            1 => MessageKind::Credit,
+            2 => MessageKind::Offer,
+            3 => MessageKind::Taken,
+            4 => MessageKind::Finish,
             _ => return Err(Malformed),
         };
         let len = match kind {
-            Kind::Data => HEADER + 1..=message.len(),
-            Kind::Offer => OFFER..=OFFER,
-            Kind::Credit | Kind::Taken | Kind::Finish => HEADER..=HEADER,
+            MessageKind::Data => HEADER + 1..=message.len(),
+            MessageKind::Offer => OFFER..=OFFER,
+            MessageKind::Credit | MessageKind::Taken | MessageKind::Finish => HEADER..=HEADER,
         };
         if !len.contains(&message.len()) {
             return Err(Malformed);
@@ -156,9 +156,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KINDS: [Kind; 5] = [Kind::Data, Kind::Credit, Kind::Offer, Kind::Taken, Kind::Finish];
+    const KINDS: [MessageKind; 5] =
+        [MessageKind::Data, MessageKind::Credit, MessageKind::Offer, MessageKind::Taken, MessageKind::Finish];
 
-    fn header(kind: Kind, credits: u16) -> [u8; HEADER] {
+    fn header(kind: MessageKind, credits: u16) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         Header { kind, credits }.write(&mut bytes);
         bytes
@@ -168,15 +169,15 @@ mod tests {
     fn headers_round_trip() {
         for kind in KINDS {
             let rest: &[u8] = match kind {
-                Kind::Data => b"x",
-                Kind::Offer => &[0; OFFER - HEADER],
+                MessageKind::Data => b"x",
+                MessageKind::Offer => &[0; OFFER - HEADER],
                 _ => b"",
             };
             let message = [&header(kind, 0xfedc), rest].concat();
             assert_eq!(Header::read(&message), Ok(Header { kind, credits: 0xfedc }));
             // A different length is malformed, except for data.
             assert!(Header::read(&message[..message.len() - 1]).is_err());
-            assert_eq!(Header::read(&[&message[..], b"x"].concat()).is_ok(), kind == Kind::Data);
+            assert_eq!(Header::read(&[&message[..], b"x"].concat()).is_ok(), kind == MessageKind::Data);
         }
     }
 
@@ -214,7 +215,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_input_is_parsed_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            if let Ok(Header { kind: Kind::Offer, .. }) = Header::read(&bytes) {
+            if let Ok(Header { kind: MessageKind::Offer, .. }) = Header::read(&bytes) {
                 let _ = Offer::read(&bytes);
             }
             let _ = EndParams::read(&bytes);

@@ -1,6 +1,6 @@
 //! Arena block: written by one owner, then shared by readers.
 
-use super::Shared;
+use super::SharedArena;
 use super::class::HEADER;
 use crate::sync::refcount::RefCount;
 use linerate_service::{Bytes, Memory, OwnerVtable};
@@ -18,14 +18,14 @@ pub(super) struct Header {
     /// the class as a link; the changed tag of the free list then fails its pop.
     pub(super) link: AtomicU32,
     /// Arena of the block. An allocated block holds a reference.
-    shared: *const Shared,
+    shared: *const SharedArena,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER);
 
 impl Header {
     /// Creates the header of a free block of `shared`, a pointer from an `Arc`. Block `next` follows in the free list.
-    pub(super) fn new(shared: *const Shared, next: u32) -> Self {
+    pub(super) fn new(shared: *const SharedArena, next: u32) -> Self {
         Header { refs: RefCount::one(), link: AtomicU32::new(next), shared }
     }
 
@@ -74,7 +74,7 @@ impl ArenaMut {
     ///
     /// # Safety
     /// The caller has just popped or carved the block. It belongs to `shared` and has room for `len` bytes.
-    pub(super) unsafe fn take(header: NonNull<Header>, shared: &Arc<Shared>, class: usize, len: usize) -> Self {
+    pub(super) unsafe fn take(header: NonNull<Header>, shared: &Arc<SharedArena>, class: usize, len: usize) -> Self {
         // The block's reference to its arena, released in `Header::release`.
         std::mem::forget(Arc::clone(shared));
         // SAFETY: the header of a block is valid as long as its arena.

@@ -1,6 +1,6 @@
 //! Chunks: large parts of an arena with one owner.
 
-use super::{MAX_CARVED, Shared};
+use super::{MAX_CARVED, SharedArena};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,13 +41,13 @@ fn split(taken: u64) -> (usize, usize) {
 
 /// Exclusively owned memory of [`CHUNK`] bytes, returned to the arena on drop.
 pub(super) struct Chunk {
-    shared: Arc<Shared>,
+    shared: Arc<SharedArena>,
     number: u32,
 }
 
 impl Chunk {
     /// Takes a chunk from `shared`: a free one, or a new one from the back.
-    pub(super) fn take(shared: &Arc<Shared>) -> Option<Chunk> {
+    pub(super) fn take(shared: &Arc<SharedArena>) -> Option<Chunk> {
         let number = shared.free_chunks.pop(|number| shared.chunk_link(number)).or_else(|| {
             let more = |front: usize, chunks: usize| {
                 (front + (chunks + 1) * CHUNK <= shared.chunks_end()).then_some((front, chunks + 1))
@@ -71,7 +71,7 @@ impl Drop for Chunk {
     }
 }
 
-impl Shared {
+impl SharedArena {
     /// Returns the end of the first chunk as an offset.
     fn chunks_end(&self) -> usize {
         let end = self.base.addr().get() + self.len;

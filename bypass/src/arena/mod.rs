@@ -87,10 +87,10 @@ pub enum ArenaError {
 /// been dropped.
 #[derive(Clone)]
 pub struct Arena {
-    shared: Arc<Shared>,
+    shared: Arc<SharedArena>,
 }
 
-struct Shared {
+struct SharedArena {
     region: Region,
     memory: Memory,
     /// Start of the blocks in the region, aligned to 64 bytes.
@@ -111,11 +111,11 @@ struct Class {
     used: AtomicUsize,
 }
 
-// SAFETY: mutable state of `Shared` is atomic, except the region's release function, which is `Send` and is called
+// SAFETY: mutable state of `SharedArena` is atomic, except the region's release function, which is `Send` and is called
 // once, by the thread that drops the region. The memory belongs to the owners of the blocks.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedArena {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedArena {}
 
 impl Arena {
     /// Maximum length of a block: 1 MiB.
@@ -160,7 +160,7 @@ impl Arena {
         let base = unsafe { region.start.add(skip) };
         let class = |_| Class { free: FreeList::new(), carved: AtomicUsize::new(0), used: AtomicUsize::new(0) };
         let classes = std::array::from_fn(class);
-        let shared = Shared {
+        let shared = SharedArena {
             region,
             memory,
             base,
@@ -183,7 +183,7 @@ impl Arena {
         let wanted = class_of(len);
         let larger =
             || (wanted + 1..(wanted + 1 + LARGER).min(CLASSES)).find_map(|class| Some((shared.pop(class)?, class)));
-        let own = || Some((shared.pop(wanted).or_else(|| Shared::carve(&self.shared, wanted))?, wanted));
+        let own = || Some((shared.pop(wanted).or_else(|| SharedArena::carve(&self.shared, wanted))?, wanted));
         let (header, class) = own().or_else(larger)?;
         shared.classes[class].used.fetch_add(1, Ordering::Relaxed);
         // SAFETY: just popped or carved from this arena, in a class whose blocks have room for `len` bytes.
@@ -225,7 +225,7 @@ impl Arena {
     }
 }
 
-impl Shared {
+impl SharedArena {
     /// Returns the header of a block.
     ///
     /// # Safety
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     /// Carves blocks of `class`. Returns the first, and adds the others to the free list.
-    fn carve(this: &Arc<Shared>, class: usize) -> Option<NonNull<Header>> {
+    fn carve(this: &Arc<SharedArena>, class: usize) -> Option<NonNull<Header>> {
         let stride = stride_of(class);
         let start = |carved: usize| (carved + HEADER).next_multiple_of(LINE) - HEADER;
         let blocks = |carved: usize, chunks: usize| {

@@ -119,10 +119,10 @@ impl Default for LinkConfig {
 /// Handle to a link, by which a test inspects and impairs it while its ends are in use, also on other threads.
 #[derive(Clone)]
 pub struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLink>,
 }
 
-struct Shared {
+struct SharedLink {
     config: LinkConfig,
     up: AtomicBool,
     capturing: AtomicBool,
@@ -210,7 +210,7 @@ impl Link {
             "segmentation requires multi_segment and checksum_offload"
         );
         let link = Link {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedLink {
                 up: AtomicBool::new(true),
                 capturing: AtomicBool::new(false),
                 captured: Mutex::default(),

@@ -66,7 +66,7 @@ pub type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 /// State shared by both ends.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedCapture {
     missed: AtomicU64,
     over: AtomicBool,
 }
@@ -92,14 +92,14 @@ pub struct Capture {
     staged: Vec<Staged>,
     /// Free records at this end.
     spare: Vec<Record>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCapture>,
 }
 
 /// Reading end. Capturing stops when it is dropped.
 pub struct Reader {
     full: Receiver<Record>,
     empty: Sender<Record>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCapture>,
 }
 
 /// Creates both ends, with `records` records of up to `snap` bytes, and one burst more. `filter` selects the frames.
@@ -111,7 +111,7 @@ pub fn capture(records: usize, snap: usize, filter: Option<Filter>) -> (Capture,
     let (full, filled) = mailbox(records + BURST);
     let mut spare = Vec::with_capacity(records + BURST);
     spare.resize_with(records + BURST, || Record::with_capacity(copied));
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<SharedCapture>::default();
     (
         Capture { empty, full, filter, snap, copied, staged: Vec::with_capacity(BURST), spare, shared: shared.clone() },
         Reader { full: filled, empty: give_back, shared },

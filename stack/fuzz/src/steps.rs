@@ -33,7 +33,7 @@ pub enum Step {
     Icmp {
         flow: u8,
         /// Type and code of the message.
-        kind: Kind,
+        kind: IcmpKind,
         /// Second word of its header, which holds the next-hop MTU.
         word: u32,
         /// Sequence number of the quoted segment.
@@ -43,7 +43,7 @@ pub enum Step {
 
 /// Kind of ICMP message.
 #[derive(Debug, Clone, Copy, Arbitrary)]
-pub enum Kind {
+pub enum IcmpKind {
     /// Destination unreachable, with a code.
     Unreachable(u8),
     /// Fragmentation needed, or packet too big.
@@ -157,15 +157,15 @@ fn take(rig: &mut Rig, step: &Step) {
             let seq = number(rig, flow, seq, false);
             let ipv4 = tuple.local.is_ipv4();
             let (kind, code) = match kind {
-                Kind::Unreachable(code) => (if ipv4 { 3 } else { 1 }, code),
-                Kind::TooBig => {
+                IcmpKind::Unreachable(code) => (if ipv4 { 3 } else { 1 }, code),
+                IcmpKind::TooBig => {
                     if ipv4 {
                         (3, 4)
                     } else {
                         (2, 0)
                     }
                 }
-                Kind::Other(kind, code) => (kind, code),
+                IcmpKind::Other(kind, code) => (kind, code),
             };
             rig.push(frames::icmp(&tuple, kind, code, word, seq), true, Delivery::default());
         }

@@ -36,7 +36,7 @@ pub use runner::{Runner, RunnerSetup};
 use linerate_bypass::Arena;
 use linerate_service::AppSender;
 use linerate_service::mailbox::{mailbox, waking_mailbox};
-use queues::{BATCHES, Shared};
+use queues::{BATCHES, SharedQueues};
 use std::sync::Arc;
 
 /// Capacity of a service's mailbox for messages from other threads.
@@ -57,8 +57,8 @@ pub struct Config {
 
 /// Creates the two ends for each of `workers` workers, in order of worker number. `M` is the service's message.
 pub fn split<M: Send + 'static>(workers: usize, config: &Config) -> Vec<(Relay, RunnerSetup<M>)> {
-    let shared: Vec<Arc<Shared>> = (0..workers).map(|_| Arc::default()).collect();
-    let wake = |shared: &Arc<Shared>| {
+    let shared: Vec<Arc<SharedQueues>> = (0..workers).map(|_| Arc::default()).collect();
+    let wake = |shared: &Arc<SharedQueues>| {
         let shared = shared.clone();
         Box::new(move || shared.wake())
     };

@@ -1,7 +1,7 @@
 //! [`Transport`](linerate_service::Transport) of a service on its own thread.
 
 use crate::Config;
-use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Shared};
+use crate::queues::{BATCH, Command, Commands, DATAGRAMS, SharedQueues};
 use crate::stream::Stream;
 use crate::table::Table;
 use linerate_service::mailbox::Receiver;
@@ -19,7 +19,7 @@ pub(crate) struct Net {
     pub worker: usize,
     pub now: Instant,
     pub config: Config,
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueues>,
     pub streams: Table<Stream>,
     pub timers: Timers,
     /// Batch being filled, and empty batches.
@@ -42,7 +42,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub fn new(worker: usize, config: Config, shared: Arc<Shared>, empty: Receiver<Commands>) -> Self {
+    pub fn new(worker: usize, config: Config, shared: Arc<SharedQueues>, empty: Receiver<Commands>) -> Self {
         Net {
             worker,
             now: Instant::ZERO,
@@ -369,14 +369,14 @@ mod tests {
 
     const CONN: fn() -> ConnId = || ConnId::new(0, 0, 0);
 
-    fn net() -> (Net, Arc<Shared>) {
+    fn net() -> (Net, Arc<SharedQueues>) {
         let arena = Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap();
         let config = Config { window: 1 << 16, arena, co_scheduled: false, sleeps: false };
         let (back, empty) = mailbox(BATCHES);
         for _ in 1..BATCHES {
             back.send(Commands::default()).ok().unwrap();
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedQueues::default());
         let mut net = Net::new(0, config, shared.clone(), empty);
         let address = "127.0.0.1:7".parse().unwrap();
         net.streams.insert(CONN(), Stream::new([address, address], 1 << 16));

@@ -15,7 +15,7 @@ pub(crate) const DATAGRAMS: usize = 128;
 
 /// Event that the worker reports.
 pub(crate) enum Event {
-    /// The worker has started, and [`Shared::worker_sender`] is set.
+    /// The worker has started, and [`SharedQueues::worker_sender`] is set.
     Start,
     /// A connection is established. Its addresses are the next in the batch.
     Opened(ConnId, Origin),
@@ -66,7 +66,7 @@ pub struct Commands {
 
 /// State shared by both threads.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedQueues {
     /// Sender that reaches the worker.
     pub worker_sender: OnceLock<AppSender<Commands>>,
     /// The service's thread, once it runs.
@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     pub copied: AtomicU64,
 }
 
-impl Shared {
+impl SharedQueues {
     /// Wakes the service's thread if it sleeps.
     pub fn wake(&self) {
         if let Some(thread) = self.thread.get() {

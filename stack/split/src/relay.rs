@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::flow::{Close, Flow};
-use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Event, Events, Shared};
+use crate::queues::{BATCH, Command, Commands, DATAGRAMS, Event, Events, SharedQueues};
 use crate::table::Table;
 use linerate_service::mailbox::{Receiver, Sender};
 use linerate_service::time::Duration;
@@ -28,7 +28,7 @@ const MOMENT: Duration = Duration::from_micros(50);
 pub struct Relay {
     window: usize,
     yields: bool,
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueues>,
     events: Sender<Events>,
     empty: Receiver<Events>,
     /// Batch being filled.
@@ -52,7 +52,7 @@ pub struct Relay {
 impl Relay {
     pub(crate) fn new(
         config: &Config,
-        shared: Arc<Shared>,
+        shared: Arc<SharedQueues>,
         events: Sender<Events>,
         empty: Receiver<Events>,
         commands_back: Sender<Commands>,

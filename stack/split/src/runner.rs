@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::net::Net;
-use crate::queues::{Commands, Event, Events, Shared};
+use crate::queues::{Commands, Event, Events, SharedQueues};
 use crate::stream::{End, Stream};
 use crate::table::Table;
 use linerate_service::mailbox::{Receiver, Sender};
@@ -25,7 +25,7 @@ pub struct RunnerSetup<M> {
     pub(crate) config: Config,
     pub(crate) app_sender: AppSender<M>,
     pub(crate) messages: Receiver<AppMsg<M>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedQueues>,
     pub(crate) events: Receiver<Events>,
     pub(crate) events_back: Sender<Events>,
     pub(crate) commands_empty: Receiver<Commands>,

@@ -69,7 +69,7 @@ pub(super) struct Address {
 }
 
 /// Shared receive queue.
-pub(super) struct Shared {
+pub(super) struct SharedReceiveQueue {
     pub pd: Handle,
     pub capacity: u32,
     pub sges: u32,
@@ -262,7 +262,8 @@ impl World {
         let fits = (1..=limits.srq_wrs).contains(&config.buffers) && config.sges <= limits.srq_sges;
         require(fits, libc::EINVAL)?;
         require(self.srq.count(Some(device)) < limits.srqs as usize, libc::ENOMEM)?;
-        let srq = Shared { pd, capacity: config.buffers, sges: config.sges, buffers: VecDeque::new(), held: 0 };
+        let srq =
+            SharedReceiveQueue { pd, capacity: config.buffers, sges: config.sges, buffers: VecDeque::new(), held: 0 };
         Ok(self.handles.add(&mut self.srq, device, srq))
     }
 

@@ -4,7 +4,7 @@ use super::cm::{CmChannel, CmId};
 use super::device::Device;
 use super::fabric::{Counters, FabricConfig};
 use super::faults::{DatagramCounts, DatagramFaults};
-use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, Shared, Td};
+use super::objects::{Address, Channel, Mr, Mw, Pd, Queue, SharedReceiveQueue, Td};
 use super::qp::Pair;
 use super::qp::datagrams::Datagram;
 use linerate_rdma_provider::Handle;
@@ -130,7 +130,7 @@ pub(super) struct World {
     pub channels: Table<Channel>,
     pub cqs: Table<Queue>,
     pub addresses: Table<Address>,
-    pub srq: Table<Shared>,
+    pub srq: Table<SharedReceiveQueue>,
     pub qps: Table<Pair>,
     pub cm_channels: Table<CmChannel>,
     pub cm_ids: Table<CmId>,

@@ -11,7 +11,7 @@ use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
 use crate::provider::Provider;
 use crate::verbs::{BoundMw, CmId, Error, Message};
-use crate::wire::{EndParams, HEADER, Header, Kind, OFFER, Offer};
+use crate::wire::{EndParams, HEADER, Header, MessageKind, OFFER, Offer};
 use linerate_bypass::Arena;
 use linerate_service::inspect::VerbsInfo;
 use linerate_service::time::Instant;
@@ -65,14 +65,19 @@ impl<C: Provider> ConnCore<C> {
     }
 
     /// Returns the header of a message and uses a credit.
-    pub(crate) fn header(&mut self, kind: Kind) -> [u8; HEADER] {
+    pub(crate) fn header(&mut self, kind: MessageKind) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         Header { kind, credits: self.credits.spend() }.write(&mut bytes);
         bytes
     }
 
     /// Sends a message without stream bytes. Returns false if memory is exhausted.
-    pub(crate) fn send_control(&mut self, arena: &Arena, kind: Kind, offer: Option<Offer>) -> Result<bool, Error> {
+    pub(crate) fn send_control(
+        &mut self,
+        arena: &Arena,
+        kind: MessageKind,
+        offer: Option<Offer>,
+    ) -> Result<bool, Error> {
         let len = if offer.is_some() { OFFER } else { HEADER };
         let Some(mut block) = arena.alloc(len) else { return Ok(false) };
         let (head, rest) = block.split_at_mut(HEADER);
@@ -82,7 +87,7 @@ impl<C: Provider> ConnCore<C> {
         }
         let mut message = Message::new();
         let _ = message.push(block.freeze());
-        self.send(&mut message, kind == Kind::Finish)?;
+        self.send(&mut message, kind == MessageKind::Finish)?;
         Ok(true)
     }
 

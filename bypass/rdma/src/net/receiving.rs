@@ -4,7 +4,7 @@ use super::Net;
 use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
 use crate::provider::{Provider, WcStatus};
-use crate::wire::{HEADER, Header, Kind, Malformed, OFFERS, Offer};
+use crate::wire::{HEADER, Header, Malformed, MessageKind, OFFERS, Offer};
 use linerate_service::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
 
 /// Maximum bytes of one READ.
@@ -40,32 +40,34 @@ impl<C: Provider> Net<C> {
         };
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Malformed)?;
-        if conn.life.receiving != Receiving::Open && matches!(kind, Kind::Data | Kind::Offer | Kind::Finish) {
+        if conn.life.receiving != Receiving::Open
+            && matches!(kind, MessageKind::Data | MessageKind::Offer | MessageKind::Finish)
+        {
             return Err(Malformed);
         }
         match kind {
-            Kind::Data => {
+            MessageKind::Data => {
                 bytes.advance(HEADER);
                 if conn.rx.push(bytes) {
                     conn.life.pending.readable = true;
                     self.table.list(id);
                 }
             }
-            Kind::Credit => {}
-            Kind::Offer => {
+            MessageKind::Credit => {}
+            MessageKind::Offer => {
                 conn.open_offers += 1;
                 if conn.open_offers > OFFERS || !conn.link.takes_offers {
                     return Err(Malformed);
                 }
                 conn.rx.offer(Offer::read(&bytes)?);
             }
-            Kind::Taken => {
+            MessageKind::Taken => {
                 conn.taken += 1;
                 if conn.taken > conn.offered {
                     return Err(Malformed);
                 }
             }
-            Kind::Finish => {
+            MessageKind::Finish => {
                 conn.life.receiving = Receiving::Ended;
                 if conn.peer_closed_is_due() {
                     self.table.list(id);

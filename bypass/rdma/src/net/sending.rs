@@ -7,7 +7,7 @@ use crate::connection::conn_transport::ConnTransport;
 use crate::connection::tx::Made;
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
-use crate::wire::{Kind, OFFERS, Offer};
+use crate::wire::{MessageKind, OFFERS, Offer};
 use linerate_service::{Bytes, CloseReason, ConnId, Sending, Stage};
 use std::io::ErrorKind;
 
@@ -118,7 +118,7 @@ impl<C: Provider> Net<C> {
         let mut has_memory = true;
         while has_memory && conn.link.transport.room() > KEPT && conn.link.credits.sendable() > 0 {
             if conn.to_take > 0 {
-                has_memory = conn.link.send_control(&self.buffers, Kind::Taken, None)?;
+                has_memory = conn.link.send_control(&self.buffers, MessageKind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
                 continue;
@@ -142,7 +142,7 @@ impl<C: Provider> Net<C> {
                 };
                 conn.link.mws += 1;
                 conn.offered += 1;
-                if !conn.link.send_control(&self.buffers, Kind::Offer, Some(Offer { address, rkey, len }))? {
+                if !conn.link.send_control(&self.buffers, MessageKind::Offer, Some(Offer { address, rkey, len }))? {
                     // The window is bound, but the peer cannot be informed.
                     return Err(Error { operation: "offer a slice", error: ErrorKind::OutOfMemory.into() });
                 }
@@ -151,7 +151,7 @@ impl<C: Provider> Net<C> {
                 let Connection { link, tx, .. } = conn;
                 let most = (link.longest, link.transport.max_chunks());
                 let reaches = |slice: &[u8]| self.mr.contains(slice);
-                let made = tx.message(&self.arena, || link.header(Kind::Data), most, large, reaches);
+                let made = tx.message(&self.arena, || link.header(MessageKind::Data), most, large, reaches);
                 has_memory = made.is_some();
                 if let Some(Made { mut message, copied }) = made {
                     self.summary.tx_frames += 1;
@@ -160,7 +160,7 @@ impl<C: Provider> Net<C> {
                     link.send(&mut message, false)?;
                 }
             } else if conn.life.sending == Sending::Closing {
-                has_memory = conn.link.send_control(&self.buffers, Kind::Finish, None)?;
+                has_memory = conn.link.send_control(&self.buffers, MessageKind::Finish, None)?;
                 if has_memory {
                     conn.life.sending = Sending::Finishing;
                 }
@@ -179,7 +179,7 @@ impl<C: Provider> Net<C> {
             }
         }
         if conn.link.credits.is_overdue() && conn.link.transport.room() > 0 {
-            has_memory &= conn.link.send_control(&self.buffers, Kind::Credit, None)?;
+            has_memory &= conn.link.send_control(&self.buffers, MessageKind::Credit, None)?;
         }
         if !has_memory {
             self.starved.push(id);

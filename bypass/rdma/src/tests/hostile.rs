@@ -3,26 +3,26 @@
 use super::rig::{Peer, Rig, Setup, message};
 use crate::provider::Provider;
 use crate::verbs::{Cq, Qp, Rts};
-use crate::wire::{HEADER, Header, Kind, OFFERS, Offer};
+use crate::wire::{HEADER, Header, MessageKind, OFFERS, Offer};
 use linerate_rdma_sim::SimDevice;
 use linerate_service::CloseReason;
 
 type Pair = Qp<SimDevice, Rts>;
 
-fn header(kind: Kind, credits: u16) -> Vec<u8> {
+fn header(kind: MessageKind, credits: u16) -> Vec<u8> {
     let mut bytes = [0; HEADER];
     Header { kind, credits }.write(&mut bytes);
     bytes.to_vec()
 }
 
 fn data() -> Vec<u8> {
-    [header(Kind::Data, 0), b"x".to_vec()].concat()
+    [header(MessageKind::Data, 0), b"x".to_vec()].concat()
 }
 
 fn offer(len: u32) -> Vec<u8> {
     let mut bytes = [0; 16];
     Offer { address: 0x1000, rkey: 0x1234, len }.write(&mut bytes);
-    [header(Kind::Offer, 0), bytes.to_vec()].concat()
+    [header(MessageKind::Offer, 0), bytes.to_vec()].concat()
 }
 
 fn send(rig: &Rig, qp: &mut Pair, bytes: &[u8]) {
@@ -55,11 +55,11 @@ fn malformed_message_ends_connection() {
     for message in [&b""[..], b"x", &[9; HEADER], &[0; HEADER], &[1, 0, 0, 0, 0, 0, 0, 0, 0]] {
         sends(&setup, &[message.to_vec()]);
     }
-    sends(&setup, &[header(Kind::Taken, 0)]);
-    sends(&setup, &[header(Kind::Finish, 0), data()]);
-    sends(&setup, &[header(Kind::Finish, 0), header(Kind::Finish, 0)]);
-    sends(&setup, &[header(Kind::Credit, 1)]);
-    sends(&setup, &[data(), header(Kind::Credit, 0xffff)]);
+    sends(&setup, &[header(MessageKind::Taken, 0)]);
+    sends(&setup, &[header(MessageKind::Finish, 0), data()]);
+    sends(&setup, &[header(MessageKind::Finish, 0), header(MessageKind::Finish, 0)]);
+    sends(&setup, &[header(MessageKind::Credit, 1)]);
+    sends(&setup, &[data(), header(MessageKind::Credit, 0xffff)]);
     sends(&setup, &[offer(0)]);
 }
 

@@ -5,7 +5,7 @@ use crate::connection::conn_transport::FIRST_SESSION;
 use crate::provider::{AhAttr, Provider};
 use crate::session::DatagramHeader;
 use crate::verbs::{Ah, Cq, Mr, Pd, QpConfig, UdQp};
-use crate::wire::{HEADER, Header, Kind};
+use crate::wire::{HEADER, Header, MessageKind};
 use crate::{Config, Connect, Mode};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
@@ -272,7 +272,7 @@ fn with_stranger(setup: &Setup) -> (Rig, Stranger) {
 #[test]
 fn malformed_datagram_ends_its_session_only() {
     let mut credit = [0; HEADER];
-    Header { kind: Kind::Credit, credits: 9 }.write(&mut credit);
+    Header { kind: MessageKind::Credit, credits: 9 }.write(&mut credit);
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
         let setup = setup(6);
         let (mut rig, mut stranger) = with_stranger(&setup);
@@ -294,7 +294,7 @@ fn excess_messages_end_session() {
     let setup = setup(7);
     let (mut rig, mut stranger) = with_stranger(&setup);
     let mut message = [b'x'; HEADER + 1];
-    Header { kind: Kind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
+    Header { kind: MessageKind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
     // The peer acknowledges nothing and grants no room for the echo.
     (0..20).for_each(|at| stranger.send(&datagram(STRANGE_SESSION, at, &message)));
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);

@@ -124,7 +124,7 @@ pub struct Drops {
 /// sockets and interfaces that they created are removed.
 #[derive(Debug)]
 pub struct Port {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPort>,
     /// Supervisor, dropped before the last handle of `shared`: see [`Port::drop`].
     supervisor: Option<Supervisor>,
     taken: AtomicBool,
@@ -132,7 +132,7 @@ pub struct Port {
 
 /// State shared by a port, its queue pairs and its supervisor.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedPort {
     pub spec: PortSpec,
     pub settings: PortSettings,
     pub mac: MacAddr,
@@ -152,7 +152,7 @@ pub(crate) struct Shared {
     _lock: Option<PortLock>,
 }
 
-impl Shared {
+impl SharedPort {
     /// Returns the devices; none while the peer of a link is disconnected. Locked by control paths only, never by
     /// workers.
     pub fn devices(&self) -> MutexGuard<'_, Vec<Ethdev>> {
@@ -378,7 +378,7 @@ pub(crate) fn queue_ids(spec: &PortSpec, settings: &PortSettings, devices: &[Eth
 
 /// Opens the port's devices once. A peer that accepts a connection and sends nothing would block the driver for ever,
 /// so a client opens them on a thread that can be abandoned.
-fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Instant) -> Result<Shared, OpenError> {
+fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Instant) -> Result<SharedPort, OpenError> {
     let PortKind::Client { socket, peer } = &spec.kind else { return open_once(eal, spec, config) };
     let opening = {
         let (eal, spec, config) = (eal.clone(), spec.clone(), config.clone());
@@ -397,7 +397,7 @@ fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Ins
     opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, OpenError> {
+fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPort, OpenError> {
     let failed = failed(spec);
     let lock = match &spec.kind {
         PortKind::AfXdp(interface) => Some(PortLock::of_interface(interface)?),
@@ -473,7 +473,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<Shared, 
     let can_large = settings.capabilities.tx_checksum.tcp;
     let large_capabilities =
         Capabilities { tso: can_large.then_some(setup::TSO_PAYLOAD), ..settings.capabilities.clone() };
-    let shared = Shared {
+    let shared = SharedPort {
         spec: spec.clone(),
         settings,
         mac,

@@ -1,6 +1,6 @@
 //! Receive/transmit queue pair of a DPDK port.
 
-use super::Shared;
+use super::SharedPort;
 use super::quiesce::{QueueId, QueueView};
 use super::setup::ETHERNET;
 use crate::capture::Capture;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// dropped: the device is created again only after all queue pairs have acknowledged its removal.
 #[derive(Debug)]
 pub struct QueuePair {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPort>,
     index: usize,
     view: QueueView,
     pool: Mempool,
@@ -65,7 +65,7 @@ enum TxCheck {
 }
 
 impl QueuePair {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
+    pub(crate) fn new(shared: Arc<SharedPort>, index: usize) -> Self {
         QueuePair {
             view: shared.quiesce.register(index),
             index,

@@ -6,7 +6,7 @@ use super::interface;
 use super::setup;
 use super::state::PortFailed;
 use crate::dpdk::eal::peer_memory;
-use crate::dpdk::port::{self, Shared};
+use crate::dpdk::port::{self, SharedPort};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -32,7 +32,7 @@ const LINK_UP_TIMEOUT: Duration = Duration::from_millis(300);
 const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of a port that connects to the other end of a link.
-enum State {
+enum LinkState {
     /// The devices exist; if the link is down, it has been down since this time.
     Open(Instant),
     /// The other end has left, and the queue pairs are quiescing.
@@ -42,7 +42,7 @@ enum State {
 }
 
 impl Supervisor {
-    pub fn start(shared: &Arc<Shared>) -> Self {
+    pub fn start(shared: &Arc<SharedPort>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
         let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(move || watch(&port, &stopped));
@@ -71,8 +71,8 @@ impl Drop for Supervisor {
     }
 }
 
-fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
-    let mut state = State::Open(Instant::now());
+fn watch(port: &Weak<SharedPort>, stop: &AtomicBool) {
+    let mut state = LinkState::Open(Instant::now());
     let mut replaced = peer_memory::replaced();
     let mut guests = None;
     while !stop.load(Ordering::Relaxed) {
@@ -101,13 +101,13 @@ fn watch(port: &Weak<Shared>, stop: &AtomicBool) {
     }
 }
 
-fn step(shared: &Shared, state: State) -> State {
+fn step(shared: &SharedPort, state: LinkState) -> LinkState {
     let via = &shared.spec.via;
     match state {
-        State::Open(since) => {
+        LinkState::Open(since) => {
             if let Some(failure) = failure(shared) {
                 shared.state.fail(failure);
-                return State::Open(since);
+                return LinkState::Open(since);
             }
             let up = is_link_up(&shared.spec, &shared.devices());
             shared.update_guest_features();
@@ -120,30 +120,30 @@ fn step(shared: &Shared, state: State) -> State {
             let is_lost = !up && (changed || since.elapsed() > LINK_UP_TIMEOUT);
             if is_lost && matches!(shared.spec.kind, PortKind::Client { .. }) {
                 shared.quiesce.begin();
-                return State::Closing(Instant::now());
+                return LinkState::Closing(Instant::now());
             }
-            State::Open(since)
+            LinkState::Open(since)
         }
-        State::Closing(since) => {
+        LinkState::Closing(since) => {
             if since.elapsed() < SETTLE_TIME || !shared.quiesce.is_quiescent() {
-                return State::Closing(since);
+                return LinkState::Closing(since);
             }
             shared.devices().clear();
             tracing::info!("{via}: waiting for the other end to reconnect");
-            State::Away
+            LinkState::Away
         }
-        State::Away => match reconnect(shared) {
+        LinkState::Away => match reconnect(shared) {
             true => {
                 tracing::info!("{via}: the other end has reconnected");
-                State::Open(Instant::now())
+                LinkState::Open(Instant::now())
             }
-            false => State::Away,
+            false => LinkState::Away,
         },
     }
 }
 
 /// Creates the devices again, if the peer serves the socket and offers the same capabilities as before.
-fn reconnect(shared: &Shared) -> bool {
+fn reconnect(shared: &SharedPort) -> bool {
     let PortKind::Client { socket, .. } = &shared.spec.kind else { return false };
     if !socket.exists() {
         return false;
@@ -179,7 +179,7 @@ fn reconnect(shared: &Shared) -> bool {
 }
 
 /// Returns the failure of a port whose interface is no longer the one that it was opened on.
-fn failure(shared: &Shared) -> Option<PortFailed> {
+fn failure(shared: &SharedPort) -> Option<PortFailed> {
     let (PortKind::AfXdp(name) | PortKind::Tap(name)) = &shared.spec.kind else { return None };
     // In this order: the program of a removed interface is detached after the interface has lost its name.
     let is_detached = shared.attachment.as_ref().is_some_and(|attachment| !attachment.is_attached());

@@ -206,9 +206,7 @@ fn chained_packet_is_delivered_whole_after_crowded_queue() {
     for queued in 60..66 {
         let mut s = Script::accepted(peer());
         s.stop_reading();
-        for n in 0..queued {
-            s.inject(data(1 + 10 * n, 10));
-        }
+        s.inject_run(0..queued, 10);
         let next = 1 + 10 * queued;
         s.inject_chunks(data(next, 40), &[10, 20, 30]);
         s.pass(DELAYED_ACK + ms(5));

@@ -366,12 +366,8 @@ fn segment_in_gap_does_not_extend_full_queue() {
     // The data after the gap would be added to the queue.
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(64));
     s.on_port(6000);
-    for n in 0..64 {
-        s.inject(data(1 + 10 * n, 10));
-    }
-    for n in 65..85 {
-        s.inject(data(1 + 10 * n, 10));
-    }
+    s.inject_run(0..64, 10);
+    s.inject_run(65..85, 10);
     s.inject(data(641, 10)).drain_for(DELAYED_ACK);
     s.expect_delivered(640);
     assert_eq!(s.drops("receive queue full"), 1);
@@ -426,10 +422,7 @@ fn packets_held_by_connection_are_bounded() {
     let mut s = unread(&[6000], |config| config.max_packets_per_connection = Some(80));
     s.on_port(6000);
     // One packet is dropped. After the gap that it leaves, half as many packets are kept.
-    for n in 0..200 {
-        s.inject(data(1 + 300 * n, 300));
-    }
-    s.drain_for(DELAYED_ACK);
+    s.inject_run(0..200, 300).drain_for(DELAYED_ACK);
     s.expect_delivered(80 * 300);
     assert_eq!(s.drops("receive queue full"), 1 + (119 - 40));
 }

@@ -299,6 +299,15 @@ impl Script {
         self
     }
 
+    /// Injects the segments `numbers` of a stream that is divided into segments of `len` bytes.
+    #[track_caller]
+    pub fn inject_run(&mut self, numbers: std::ops::Range<Rel>, len: Rel) -> &mut Self {
+        for n in numbers {
+            self.inject(data(1 + n * len, len));
+        }
+        self
+    }
+
     /// Injects segments in one receive burst and runs the worker until idle.
     #[track_caller]
     pub fn inject_burst(&mut self, segs: impl IntoIterator<Item = Seg>) -> &mut Self {

@@ -114,10 +114,7 @@ fn unread_data_on_heap() -> Script {
     s.on_port(6000).handshake();
     s.stop_reading();
     s.write(10_000);
-    for n in 0..200 {
-        s.inject(data(1 + 50 * n, 50));
-    }
-    s.drain_for(secs(30));
+    s.inject_run(0..200, 50).drain_for(secs(30));
     assert_held(&mut s, free, 0);
     s
 }
@@ -133,9 +130,7 @@ fn unread_data_of_stalled_peer_moves_out_of_packets() {
 #[test]
 fn data_after_unread_data_on_heap_is_read_in_order() {
     let mut s = unread_data_on_heap();
-    for n in 200..300 {
-        s.inject(data(1 + 50 * n, 50));
-    }
+    s.inject_run(200..300, 50);
     s.inject(fin(15_001, 1)).drain_for(ms(50));
     s.start_reading();
     s.pass(ms(20));
@@ -160,10 +155,7 @@ fn data_beyond_gap_after_unread_data_on_heap_is_retransmitted() {
 fn unread_data_on_heap_does_not_open_the_window() {
     let mut s = unread_data_on_heap();
     let edge = s.flow().right_edge;
-    for n in 200..300 {
-        s.inject(data(1 + 50 * n, 50));
-    }
-    s.drain_for(secs(1));
+    s.inject_run(200..300, 50).drain_for(secs(1));
     assert_eq!(s.flow().right_edge, edge);
     s.start_reading();
     s.pass(ms(20));
@@ -195,19 +187,13 @@ fn unread_data_that_returned_in_part_keeps_its_order_on_heap() {
     s.stop_reading();
     s.write(10_000);
     let sent = 43 * SEG;
-    for n in 0..43 {
-        s.inject(data(1 + n * SEG, SEG));
-    }
-    s.drain_for(secs(20));
+    s.inject_run(0..43, SEG).drain_for(secs(20));
     // Packets run low, so that less than the unread data may return at once.
     s.set_peer(peer());
     for port in 5000..5014 {
         s.on_port(port).handshake();
         s.stop_reading();
-        for n in 0..43 {
-            s.inject(data(1 + n * SEG, SEG));
-        }
-        s.drain_for(ms(1));
+        s.inject_run(0..43, SEG).drain_for(ms(1));
     }
     // The service calls `received`, which moves unread data back into packets, but does not read.
     s.on_port(6000).stop_reading();
@@ -394,10 +380,7 @@ fn window_below_segment_reopens_under_pressure() {
     for port in [6000, 6001] {
         s.on_port(port).handshake();
         s.stop_reading();
-        for n in 0..44 {
-            s.inject(data(1 + 1400 * n, 1400));
-        }
-        s.drain_for(DELAYED_ACK);
+        s.inject_run(0..44, 1400).drain_for(DELAYED_ACK);
     }
     s.on_port(5000).handshake();
     let mut next = 1;
@@ -435,10 +418,7 @@ fn queued_data_does_not_count_as_unread() {
     s.on_port(5000).handshake();
     s.stop_reading();
     // Five sevenths of 84 packets may be unread.
-    for n in 0..40 {
-        s.inject(data(1 + n * SEG, SEG));
-    }
-    s.drain_for(DELAYED_ACK);
+    s.inject_run(0..40, SEG).drain_for(DELAYED_ACK);
     s.expect_delivered(40 * SEG);
 }
 
@@ -458,9 +438,6 @@ fn unacknowledged_answers_do_not_count_as_unread() {
     }
     s.on_port(5000).handshake();
     s.stop_reading();
-    for n in 0..40 {
-        s.inject(data(1 + n * SEG, SEG));
-    }
-    s.drain_for(DELAYED_ACK);
+    s.inject_run(0..40, SEG).drain_for(DELAYED_ACK);
     s.expect_delivered(40 * SEG);
 }

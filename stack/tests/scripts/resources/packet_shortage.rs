@@ -148,10 +148,7 @@ fn peer_of_reading_service_may_send_while_unread_data_holds_packets() {
     let mut s = Script::accepted_over_with(peer(), link(POOL), |config| settings::receive_buffer(config, 4096));
     s.on_port(5001).handshake();
     s.stop_reading();
-    for n in 0..21 {
-        s.inject(data(1 + 10 * n, 10));
-    }
-    s.drain();
+    s.inject_run(0..21, 10).drain();
     s.on_port(5000);
     let edge = s.flow().right_edge;
     let mut next = 1;

@@ -58,10 +58,7 @@ fn packet_shortage_grants_no_window() {
     // The service of another connection leaves its data unread.
     s.on_port(5001).handshake();
     s.stop_reading();
-    for n in 0..60 {
-        s.inject(data(1 + 10 * n, 10));
-    }
-    s.drain();
+    s.inject_run(0..60, 10).drain();
     // In request-response mode the request replaces the answer that it acknowledges and needs no further packet.
     s.drop_other_arms();
     s.on_port(5000).inject(request(at, LEN));

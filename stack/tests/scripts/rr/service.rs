@@ -274,10 +274,7 @@ fn packet_shortage_does_not_delay_answers() {
             s.on_port(6000).handshake();
             s.stop_reading();
             // A packet holds one of these segments, not two.
-            for n in 0..24 {
-                s.inject(data(1 + 1400 * n, 1400));
-            }
-            s.drain();
+            s.inject_run(0..24, 1400).drain();
             s.on_port(5000);
             s.on_readable(vec![Command::Write(LEN as usize), Command::Read(LEN as usize)]);
             s.inject(request(at, LEN)).expect(answer(at, LEN));

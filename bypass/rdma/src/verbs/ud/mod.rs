@@ -57,13 +57,13 @@ pub struct UdQp<C: Provider> {
     /// Posted buffers, in order, and the number of the first.
     posted: VecDeque<ArenaMut>,
     first: u32,
-    state: State,
+    state: UdState,
     /// Destroyed after the queue pair.
     cq: CqHandle<C>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum UdState {
     /// No request can be posted.
     Unready,
     /// Sends and receives.
@@ -131,7 +131,7 @@ impl<C: Provider> UdQp<C> {
             ahs: VecDeque::with_capacity(config.sends as usize),
             posted: VecDeque::with_capacity(config.receives as usize),
             first: 0,
-            state: State::Unready,
+            state: UdState::Unready,
             cq: cq.clone(),
         };
         datagrams.start()?;
@@ -145,7 +145,7 @@ impl<C: Provider> UdQp<C> {
         self.modify_qp(&Transition::RtrUd, "make a queue pair ready to receive")?;
         let send = Transition::RtsUd { psn: fastrand::u32(0..QP_NUMBERS) };
         self.modify_qp(&send, "make a queue pair ready to send")?;
-        self.state = State::Ready;
+        self.state = UdState::Ready;
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<C: Provider> UdQp<C> {
     /// Returns the number of requests that can be queued.
     #[inline]
     pub fn room(&self) -> usize {
-        if self.state == State::Ready { self.sends.room() } else { 0 }
+        if self.state == UdState::Ready { self.sends.room() } else { 0 }
     }
 
     /// Returns true if the last requests may be unsignalled: only the completion of a later request then confirms them.
@@ -302,7 +302,7 @@ impl<C: Provider> UdQp<C> {
     /// Returns the number of buffers that can be posted.
     #[inline]
     pub fn recv_room(&self) -> usize {
-        if self.state != State::Ready {
+        if self.state != UdState::Ready {
             return 0;
         }
         (self.config.receives.min(self.cap.receives) as usize).saturating_sub(self.posted.len())
@@ -362,13 +362,13 @@ impl<C: Provider> UdQp<C> {
     /// [rebuilt](Self::rebuild).
     #[inline]
     pub fn is_errored(&self) -> bool {
-        self.state != State::Ready
+        self.state != UdState::Ready
     }
 
     /// Records that an asynchronous event for [`handle`](Self::handle) has reported the ERROR state.
     pub fn errored(&mut self) {
-        if self.state == State::Ready {
-            self.state = State::Errored;
+        if self.state == UdState::Ready {
+            self.state = UdState::Errored;
         }
     }
 
@@ -414,7 +414,7 @@ impl<C: Provider> UdQp<C> {
             return Err(Error::new("reset a queue pair")(io::Error::from_raw_os_error(libc::EBUSY)));
         }
         self.modify_qp(&Transition::Reset, "reset a queue pair")?;
-        self.state = State::Unready;
+        self.state = UdState::Unready;
         // No request is outstanding (IBA 10.3.1.1), so the device no longer uses the buffers.
         self.owner = WrIdSpace::new();
         self.sends = sends(self.owner, &self.config);

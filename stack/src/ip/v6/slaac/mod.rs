@@ -63,11 +63,11 @@ struct Address {
     cidr: IpCidr,
     valid: Until,
     preferred: Until,
-    state: State,
+    state: AddressState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum AddressState {
     /// Under DAD.
     Tentative(DadProbes),
     Assigned,
@@ -137,7 +137,7 @@ impl Slaac {
         if up && !self.link_up {
             self.solicitation.begin(now, &mut self.random);
             for address in self.addresses.iter_mut().flatten() {
-                if let State::Tentative(probes) = &mut address.state {
+                if let AddressState::Tentative(probes) = &mut address.state {
                     *probes = DadProbes::new(self.transmits, now + random_below(DELAY, &mut self.random));
                 }
             }
@@ -232,7 +232,7 @@ impl Slaac {
         // RFC 4862 §5.4.2: hosts that received the same multicast advertisement start at different times.
         let delay = if to_all { random_below(DELAY, &mut self.random) } else { Duration::ZERO };
         let probes = DadProbes::new(self.transmits, now + delay);
-        let state = if self.transmits == 0 { State::Assigned } else { State::Tentative(probes) };
+        let state = if self.transmits == 0 { AddressState::Assigned } else { AddressState::Tentative(probes) };
         let (valid, preferred) = (until(prefix.valid, now), until(prefix.preferred, now));
         *entry = Some(Address { ip, cidr, valid, preferred, state });
         true
@@ -240,12 +240,13 @@ impl Slaac {
 
     /// Returns a DAD conflict that an NDP message reveals. The address is not used.
     pub fn on_conflict(&mut self, frame: &[u8]) -> Option<DuplicateAddress> {
-        let is_tentative = |address: &Address, ip| address.ip == ip && matches!(address.state, State::Tentative(_));
+        let is_tentative =
+            |address: &Address, ip| address.ip == ip && matches!(address.state, AddressState::Tentative(_));
         let addresses = &mut self.addresses;
         let found =
             find_conflict(frame, |ip| addresses.iter().flatten().any(|address| is_tentative(address, ip)), self.mac)?;
         let address = addresses.iter_mut().flatten().find(|address| address.ip == found.address)?;
-        address.state = State::Duplicate;
+        address.state = AddressState::Duplicate;
         Some(found)
     }
 
@@ -259,8 +260,8 @@ impl Slaac {
     /// Returns the addresses whose DAD has begun, which must receive NDP messages.
     pub fn tentative(&self, now: Instant) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.addresses.iter().flatten().filter_map(move |address| match address.state {
-            State::Tentative(probes) => (probes.has_begun(now) && self.link_up).then_some(address.ip),
-            State::Assigned | State::Duplicate => None,
+            AddressState::Tentative(probes) => (probes.has_begun(now) && self.link_up).then_some(address.ip),
+            AddressState::Assigned | AddressState::Duplicate => None,
         })
     }
 
@@ -286,11 +287,11 @@ impl Slaac {
     pub fn poll<N: Nic>(&mut self, egress: &mut Egress<N>, now: Instant) -> Option<RouterInfo> {
         if self.link_up {
             for address in self.addresses.iter_mut().flatten() {
-                let State::Tentative(probes) = &mut address.state else { continue };
+                let AddressState::Tentative(probes) = &mut address.state else { continue };
                 match probes.step(now) {
                     Step::Wait => {}
                     Step::Probe => egress.send_message(Message::Probe(address.ip)),
-                    Step::Done => address.state = State::Assigned,
+                    Step::Done => address.state = AddressState::Assigned,
                 }
             }
         }
@@ -315,7 +316,7 @@ impl Slaac {
     /// Returns the current information.
     fn router_info(&self, now: Instant) -> RouterInfo {
         let own = |address: &Address| (address.cidr, is_over(address.preferred, now));
-        let assigned = |address: &Address| (address.state == State::Assigned).then(|| own(address));
+        let assigned = |address: &Address| (address.state == AddressState::Assigned).then(|| own(address));
         // RFC 4191 §3.2: prefer a reachable router, then the highest preference, then the first received.
         let rank = |router: &&Router| (router.silent, std::cmp::Reverse(router.preference));
         RouterInfo {
@@ -334,7 +335,7 @@ impl Slaac {
         let on_link = self.on_link.iter().flatten().filter_map(|link| link.until);
         let addresses = self.addresses.iter().flatten().flat_map(|address| {
             let probes = match address.state {
-                State::Tentative(probes) if self.link_up => Some(probes.next_deadline()),
+                AddressState::Tentative(probes) if self.link_up => Some(probes.next_deadline()),
                 _ => None,
             };
             [address.valid, address.preferred.filter(|at| *at > now), probes].into_iter().flatten()

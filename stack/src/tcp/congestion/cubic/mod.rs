@@ -43,11 +43,11 @@ struct Stage {
     reno_fraction: u16,
     /// Fraction of the window in 2⁻¹⁶ bytes.
     fraction: u16,
-    state: State,
+    state: CubicState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CubicState {
     /// In progress.
     Running,
     /// Ended by a reduction. Undoing the reduction before the next stage begins resumes the stage.
@@ -74,7 +74,7 @@ impl Stage {
             reno: window,
             reno_fraction: 0,
             fraction: 0,
-            state: State::Running,
+            state: CubicState::Running,
         }
     }
 
@@ -134,7 +134,7 @@ impl Cubic {
     fn avoid_congestion(&mut self, delivery: &Delivery, bytes: u32) {
         let smoothed_rtt = Ticks::from_duration(delivery.smoothed_rtt);
         match &mut self.phase {
-            Phase::Avoidance(stage) if stage.state == State::Running => stage.advance(delivery.now, smoothed_rtt),
+            Phase::Avoidance(stage) if stage.state == CubicState::Running => stage.advance(delivery.now, smoothed_rtt),
             _ => {
                 // Without W_max, the curve begins at its flat point (RFC 9438 §4.8, §4.10).
                 if self.w_max == 0 {
@@ -155,7 +155,7 @@ impl Cubic {
         self.saved_w_max = self.w_max;
         self.saved_prior = prior;
         if let Phase::Avoidance(stage) = &mut self.phase {
-            stage.state = if stage.state == State::Running { State::Suspended } else { State::Over };
+            stage.state = if stage.state == CubicState::Running { CubicState::Suspended } else { CubicState::Over };
         }
     }
 }
@@ -235,7 +235,7 @@ impl CongestionControl for Cubic {
             phase if self.window.in_initial_slow_start() => *phase = Phase::Start(HyStart::new()),
             // A later stage takes its position on the restored curve from the window.
             Phase::Avoidance(stage) => {
-                stage.state = if stage.state == State::Suspended { State::Running } else { State::Over };
+                stage.state = if stage.state == CubicState::Suspended { CubicState::Running } else { CubicState::Over };
             }
         }
     }
@@ -244,7 +244,7 @@ impl CongestionControl for Cubic {
         if self.window.restart(idle_for, rto) {
             match &mut self.phase {
                 Phase::Start(hystart) => *hystart = HyStart::new(),
-                Phase::Avoidance(stage) => stage.state = State::Over,
+                Phase::Avoidance(stage) => stage.state = CubicState::Over,
             }
         }
     }
@@ -253,7 +253,7 @@ impl CongestionControl for Cubic {
         self.window.set_mss(mss);
         // Longer segments make the curve steeper.
         if let Phase::Avoidance(stage) = &mut self.phase {
-            stage.state = State::Over;
+            stage.state = CubicState::Over;
         }
     }
 

@@ -247,7 +247,7 @@ fn two_congestions_without_growth_leave_no_stage_to_resume() {
     sender.control.undo();
     assert_eq!(sender.window(), window);
     let Phase::Avoidance(stage) = sender.control.phase else { panic!("congestion avoidance had begun") };
-    assert_eq!(stage.state, State::Over);
+    assert_eq!(stage.state, CubicState::Over);
 }
 
 #[test]
