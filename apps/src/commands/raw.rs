@@ -152,7 +152,7 @@ fn load(args: &RawLoadArgs) -> Result<(), Error> {
     let worker = Send { plan, run: u64::from_ne_bytes(run) };
     let ((counts, measured), total) = args.port.run(CorePlacement::Last, worker, &stop, || ())?;
     tracing::info!("{}", SummaryReport::new(&total, &args.port.via));
-    let interruption = Interruption::of(stop.is_stopped(), measured, args.duration)?;
+    let interruption = Interruption::check(stop.is_stopped(), measured, args.duration)?;
     if measured.is_zero() {
         return Err(Error::NoReflector(args.port.via.clone()));
     }

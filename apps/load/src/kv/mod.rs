@@ -168,7 +168,7 @@ impl KvLoad {
     /// Draws a request that is due `at` the given time.
     #[inline]
     fn draw(&mut self, at: Instant) -> Request {
-        let number = self.space.scatter.of(self.space.zipf.draw(&mut self.rng));
+        let number = self.space.scatter.place(self.space.zipf.draw(&mut self.rng));
         let bits = self.rng.u64(..);
         let op = if (bits & u64::from(u32::MAX)) < self.space.gets {
             Op::Get { lowest: self.space.versions.as_ref().map_or(0, |versions| versions.lowest(number)) }
@@ -303,7 +303,7 @@ impl KvLoad {
             }
             RequestResult::Done => {
                 let Op::Set(set) = request.op else { return };
-                self.sets.count(self.space.values.of(request.number, set.version).len, nanos);
+                self.sets.count(self.space.values.value(request.number, set.version).len, nanos);
             }
         }
     }

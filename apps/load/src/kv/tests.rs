@@ -245,7 +245,7 @@ fn depth_and_get_ratio_are_kept() {
 
 /// Returns the most popular key.
 fn popular(keys: u64) -> String {
-    String::from_utf8(key(Scatter::new(keys).of(0)).to_vec()).unwrap()
+    String::from_utf8(key(Scatter::new(keys).place(0)).to_vec()).unwrap()
 }
 
 #[test]

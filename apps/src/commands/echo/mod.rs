@@ -85,7 +85,7 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
             }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
             let make = move || EchoLoad::new(size, depth, open);
-            let mut load = shared::load::run(&args.load, Work::of("requests"), make)?;
+            let mut load = shared::load::run(&args.load, Work::in_unit("requests"), make)?;
             let requests = load.traffic.iter().map(EchoLoad::requests).sum::<u64>();
             let times = load.traffic.iter().map(EchoLoad::times).sum();
             let all = load.report(requests, requests * size as u64, &times, args.times.histogram);
@@ -104,7 +104,7 @@ fn reconnect(args: &EchoLoadArgs) -> Result<(), Error> {
     let mut load = shared::load::run_parts(
         &args.load,
         opening,
-        Work::of("connections"),
+        Work::in_unit("connections"),
         move |plan, barrier, worker, workers| Connects::new(plan, barrier, worker, workers, each),
     )?;
     let requests = load.traffic.iter().map(|traffic| traffic.connections).sum::<u64>();

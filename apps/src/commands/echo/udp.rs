@@ -29,7 +29,7 @@ pub fn run(args: &LoadArgs, times: &TimesArgs, size: usize, open: &OpenArgs) -> 
     let (load, context, signalled) =
         ports.run(move |flags| UdpEchoLoad::new(remote, local, depth, plan, run, flags))?;
     let measured = load.as_ref().map_or(Duration::ZERO, |load| load.result().1);
-    let interruption = Interruption::of(signalled, measured, args.duration)?;
+    let interruption = Interruption::check(signalled, measured, args.duration)?;
     let Some((counts, measured)) = load.as_ref().map(UdpEchoLoad::result).filter(|(_, time)| !time.is_zero()) else {
         return Err(Error::NoConnection { remote, reason: None });
     };

@@ -29,7 +29,7 @@ pub fn run(args: &HttpLoadArgs) -> Result<(), Error> {
     args.times.check(&args.load)?;
     let (host, path, depth, open) = (args.load.connect, args.path.clone(), args.open.depth(), args.open.plan());
     let make = move || HttpLoad::new(host, &path, depth, open);
-    let mut load = load::run(&args.load, Work::of("requests"), make)?;
+    let mut load = load::run(&args.load, Work::in_unit("requests"), make)?;
     let times = load.traffic.iter().map(HttpLoad::times).sum();
     let sum = |of: fn(&HttpLoad) -> u64| load.traffic.iter().map(of).sum::<u64>();
     let (requests, bytes, refused) = (sum(HttpLoad::requests), sum(HttpLoad::bytes), sum(HttpLoad::refused));

@@ -242,7 +242,7 @@ fn count(args: &KvLoadArgs) -> Result<(), Error> {
     })?;
     let (addrs, before) = read_counters(args, counters, Vec::new())?;
     let plan = Arc::new(CountPlan { addrs: addrs.clone(), depth: args.open.depth(), zipf: args.zipf });
-    let mut load = shared::load::run(&args.load, Work::of("requests"), move || CountLoad::new(plan.clone()))?;
+    let mut load = shared::load::run(&args.load, Work::in_unit("requests"), move || CountLoad::new(plan.clone()))?;
     let (_, after) = read_counters(args, counters, addrs)?;
     let increase =
         before.iter().zip(&after).fold(0u64, |sum, (before, after)| sum.wrapping_add(after.wrapping_sub(*before)));

@@ -29,7 +29,7 @@ pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
     let plan = UdpPlan { remote, local, first, warm_up: args.load.warm_up, duration: args.load.duration };
     let (load, context, signalled) = ports.run(move |flags| UdpKvLoad::new(space.clone(), plan, flags))?;
     let measured = load.as_ref().map_or(Duration::ZERO, UdpKvLoad::measured);
-    let interruption = Interruption::of(signalled, measured, args.load.duration)?;
+    let interruption = Interruption::check(signalled, measured, args.load.duration)?;
     let Some(udp) = load.filter(UdpKvLoad::has_been_answered) else {
         return Err(Error::NoConnection { remote, reason: None });
     };

@@ -87,11 +87,11 @@ struct GidInfo {
 
 impl Device {
     /// Queries a device. Creates queue pairs to determine the inline limit.
-    pub fn of(native: &RdmaCore) -> io::Result<Device> {
+    pub fn describe(native: &RdmaCore) -> io::Result<Device> {
         let limits = native.limits()?;
         let mut ports = Vec::new();
         for port in 1..=limits.ports {
-            ports.push(PortInfo::of(port, &native.port(port)?, &native.gids(port)?, interface));
+            ports.push(PortInfo::describe(port, &native.port(port)?, &native.gids(port)?, interface));
         }
         Ok(Device {
             name: native.name().to_owned(),
@@ -114,7 +114,7 @@ impl Device {
             atomics: limits.atomics.any(),
             shared_queues: limits.srqs > 0,
             inline_bytes: native.inline_limit()?,
-            limits: Limits::of(&limits),
+            limits: Limits::from_device(&limits),
             ports,
         })
     }
@@ -169,7 +169,7 @@ impl Device {
 }
 
 impl Limits {
-    fn of(limits: &DeviceLimits) -> Limits {
+    fn from_device(limits: &DeviceLimits) -> Limits {
         Limits {
             domains: limits.pds,
             regions: limits.mrs,
@@ -191,7 +191,7 @@ impl Limits {
 }
 
 impl PortInfo {
-    fn of(number: u8, port: &Port, gids: &[Gid], interface: impl Fn(u32) -> Option<String>) -> PortInfo {
+    fn describe(number: u8, port: &Port, gids: &[Gid], interface: impl Fn(u32) -> Option<String>) -> PortInfo {
         PortInfo {
             port: number,
             state: match port.state {
@@ -313,8 +313,8 @@ mod tests {
             atomics: limits.atomics.any(),
             shared_queues: limits.srqs > 0,
             inline_bytes: 400,
-            limits: Limits::of(&limits),
-            ports: vec![PortInfo::of(
+            limits: Limits::from_device(&limits),
+            ports: vec![PortInfo::describe(
                 1,
                 &port,
                 &[gid, Gid { index: 2, kind: GidKind::InfiniBand, interface: 0, ..gid }],

@@ -96,7 +96,7 @@ fn show(args: &InfoArgs) -> Result<(), RdmaError> {
     let mut devices = Vec::with_capacity(names.len());
     for name in names {
         let native = RdmaCore::open(&name)?;
-        devices.push(info::Device::of(&native).map_err(|error| RdmaError::Device { name, error })?);
+        devices.push(info::Device::describe(&native).map_err(|error| RdmaError::Device { name, error })?);
     }
     match print(&devices, args.json, &mut io::stdout().lock()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -212,7 +212,7 @@ pub struct Work {
 
 impl Work {
     /// Returns work in `unit` without keys.
-    pub fn of(unit: &'static str) -> Work {
+    pub fn in_unit(unit: &'static str) -> Work {
         Work { unit, keys: 0 }
     }
 }
@@ -272,7 +272,7 @@ pub fn run_parts<P: WorkerLoad>(
         all.measured = all.measured.max(outcome.measured);
         all.reason = all.reason.or(outcome.last_failure);
     }
-    all.interruption = Interruption::of(interrupted.is_stopped(), all.measured, plan.duration)?;
+    all.interruption = Interruption::check(interrupted.is_stopped(), all.measured, plan.duration)?;
     if opened == 0 {
         return Err(Error::no_connection(plan.remote, all.reason));
     }
@@ -297,7 +297,7 @@ pub fn print<T>(
 
 /// Runs a bulk load and prints its report.
 pub fn run_bulk(args: &LoadArgs, direction: Direction) -> Result<(), Error> {
-    let load = run(args, Work::of("bytes"), move || Bulk::new(direction))?;
+    let load = run(args, Work::in_unit("bytes"), move || Bulk::new(direction))?;
     let up = load.traffic.iter().map(Bulk::up).sum();
     let down = load.traffic.iter().map(Bulk::down).sum();
     print(args, BulkReport::new(up, down, load.measured, load.errors.total()), load, None)

@@ -20,7 +20,7 @@ impl Interruption {
     ///
     /// # Errors
     /// [`Error::Interrupted`] if nothing was measured.
-    pub fn of(signalled: bool, measured: Duration, planned: Duration) -> Result<Option<Interruption>, Error> {
+    pub fn check(signalled: bool, measured: Duration, planned: Duration) -> Result<Option<Interruption>, Error> {
         match signalled && measured < planned {
             true if measured.is_zero() => Err(Error::Interrupted { measured, planned }),
             early => Ok(early.then_some(Interruption { measured, planned })),
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn signal_during_the_measurement_is_an_interruption() {
-        let of = |signalled, measured| Interruption::of(signalled, measured, SECOND);
+        let of = |signalled, measured| Interruption::check(signalled, measured, SECOND);
         assert!(of(true, SECOND / 2).unwrap().is_some());
         // The measurement was complete when the signal came.
         assert_eq!(of(true, SECOND).unwrap(), None);

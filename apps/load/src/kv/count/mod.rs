@@ -165,7 +165,7 @@ impl Traffic for CountLoad {
 
     fn send(&mut self, net: &mut impl Transport, conn: ConnId, stream: &mut PendingOps) {
         while stream.len() < self.plan.depth {
-            let counter = self.scatter.of(self.zipf.draw(&mut self.rng)) as usize;
+            let counter = self.scatter.place(self.zipf.draw(&mut self.rng)) as usize;
             let is_swap = self.begun % SWAP_EVERY == SWAP_EVERY - 1;
             let op = PendingOp { at: net.now(), counter, expect: is_swap.then(|| self.last[counter]), tries: 0 };
             let token = stream.free.pop().unwrap_or_else(|| {

@@ -51,7 +51,7 @@ impl Scatter {
 
     /// Returns the image of `number`, which is below the limit.
     #[inline]
-    pub fn of(&self, number: u64) -> u64 {
+    pub fn place(&self, number: u64) -> u64 {
         let mut x = number;
         loop {
             x = x.wrapping_add(0x9e37_79b9_7f4a_7c15) & self.mask;
@@ -83,19 +83,19 @@ mod tests {
     fn scatter_is_a_permutation() {
         for below in [1, 2, 3, 5, 8, 1000, 1024, 1025, 65_537] {
             let scatter = Scatter::new(below);
-            let mut out: Vec<u64> = (0..below).map(|number| scatter.of(number)).collect();
+            let mut out: Vec<u64> = (0..below).map(|number| scatter.place(number)).collect();
             out.sort_unstable();
             assert!(out.into_iter().eq(0..below), "{below}");
         }
         let most = Scatter::new(MOST);
-        assert!((0..1000).all(|number| most.of(number) < MOST));
+        assert!((0..1000).all(|number| most.place(number) < MOST));
     }
 
     #[test]
     fn scatter_separates_neighbours() {
         let below = 1_000_000;
         let scatter = Scatter::new(below);
-        let mut out: Vec<u64> = (0..100).map(|number| scatter.of(number)).collect();
+        let mut out: Vec<u64> = (0..100).map(|number| scatter.place(number)).collect();
         out.sort_unstable();
         // As in a random distribution: of a hundred numbers every sixteenth of the range has some, and none has very
         // many.

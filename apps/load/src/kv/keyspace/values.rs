@@ -39,7 +39,7 @@ impl Values {
 
     /// Returns the value of SET number `version` of key `number`.
     #[inline]
-    pub fn of(&self, number: u64, version: u32) -> Value {
+    pub fn value(&self, number: u64, version: u32) -> Value {
         // SplitMix64 of run, number and version.
         let mut mixed = (self.run ^ number).wrapping_add(u64::from(version).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,20 +66,20 @@ mod tests {
     #[test]
     fn header_identifies_the_version_and_is_unique() {
         let values = Values::new(64, 64, 7);
-        let head = values.of(5, 3).head;
+        let head = values.value(5, 3).head;
         assert_eq!(version_of(head), 3);
-        for other in [values.of(6, 3), values.of(5, 4), Values::new(64, 64, 8).of(5, 3)] {
+        for other in [values.value(6, 3), values.value(5, 4), Values::new(64, 64, 8).value(5, 3)] {
             assert_ne!(other.head, head);
         }
-        assert_eq!(values.of(5, 3).head, head);
+        assert_eq!(values.value(5, 3).head, head);
     }
 
     #[test]
     fn lengths_are_evenly_distributed() {
         let values = Values::new(10, 19, 7);
         let mut seen = [0; 10];
-        (0..10_000).for_each(|version| seen[values.of(1, version).len as usize - 10] += 1);
+        (0..10_000).for_each(|version| seen[values.value(1, version).len as usize - 10] += 1);
         assert!(seen.iter().all(|seen| (800..1200).contains(seen)), "{seen:?}");
-        assert_eq!(Values::new(7, 7, 0).of(1, 1).len, 7);
+        assert_eq!(Values::new(7, 7, 0).value(1, 1).len, 7);
     }
 }

@@ -50,14 +50,14 @@ impl Versions {
         Versions { keys: (0..keys).map(|_| Mutex::default()).collect() }
     }
 
-    fn of(&self, number: u64) -> MutexGuard<'_, Key> {
+    fn lock(&self, number: u64) -> MutexGuard<'_, Key> {
         // Every update leaves the numbers consistent, so a poisoned lock can be used.
         self.keys[number as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates the version of a SET of key `number` about to be sent.
     pub fn issue(&self, number: u64) -> Issued {
-        let mut key = self.of(number);
+        let mut key = self.lock(number);
         key.issued = key.issued.wrapping_add(1);
         key.younger_outstanding += 1;
         Issued { version: key.issued, settled: key.settled }
@@ -65,7 +65,7 @@ impl Versions {
 
     /// Records the answer to a SET: `done`, or refused.
     pub fn answered(&self, number: u64, set: Issued, done: bool) {
-        let mut key = self.of(number);
+        let mut key = self.lock(number);
         if done {
             key.lowest = key.lowest.max(set.settled + 1);
         }
@@ -86,12 +86,12 @@ impl Versions {
 
     /// Returns the lowest valid version for a GET sent now.
     pub fn lowest(&self, number: u64) -> u32 {
-        self.of(number).lowest
+        self.lock(number).lowest
     }
 
     /// Returns the highest valid version for a GET answered now.
     pub fn highest(&self, number: u64) -> u32 {
-        self.of(number).issued
+        self.lock(number).issued
     }
 }
 

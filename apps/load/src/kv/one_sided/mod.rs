@@ -123,7 +123,7 @@ pub struct Reader<'a, T> {
 impl Exported {
     /// Creates the export from the numbers in an answer to `LINERATE.EXPORT`; `None` if they are invalid. The last
     /// number is the server's clock in milliseconds since 1970.
-    fn of(numbers: [u64; 7]) -> Option<Self> {
+    fn from_numbers(numbers: [u64; 7]) -> Option<Self> {
         let [address, key, seed, shards, rows, log, clock] = numbers;
         let layout = Layout::new(seed, shards.try_into().ok()?, rows.try_into().ok()?, log.try_into().ok()?)?;
         address.checked_add(layout.bytes())?;
@@ -341,7 +341,7 @@ impl Query<Option<Exported>> {
 fn parse(answer: &[u8]) -> Result<Option<Option<Exported>>, Malformed> {
     let exported = match parse_numbers(answer)? {
         None => return Ok(None),
-        Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::of(numbers).ok_or(Malformed)?),
+        Some((NumbersReply::Numbers(numbers), _)) => Some(Exported::from_numbers(numbers).ok_or(Malformed)?),
         // A server without the command exports nothing.
         Some((NumbersReply::Null | NumbersReply::Error(_), _)) => None,
     };

@@ -161,7 +161,7 @@ fn touches_are_limited_by_time() {
 #[test]
 fn value_expires_by_the_clock_of_the_server() {
     let at = |clock: u64, asked: u64| {
-        let exported = Exported::of([BASE, 3, 7, 1, 10, 1000, clock]).unwrap().asked_at(asked);
+        let exported = Exported::from_numbers([BASE, 3, 7, 1, 10, 1000, clock]).unwrap().asked_at(asked);
         move |now: u64| exported.clock(now)
     };
     assert_eq!(at(5000, 1000)(1007), 5007);

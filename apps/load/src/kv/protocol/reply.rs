@@ -286,7 +286,7 @@ impl Check {
     /// Returns the expected remainder of the value, if its header is that of a valid version.
     fn look_up(&self, request: &Request, expected: Expected) -> Result<Position, Wrong> {
         let version = version_of(self.head);
-        let value = expected.values.of(request.number, version);
+        let value = expected.values.value(request.number, version);
         let lowest = if let Op::Get { lowest } = request.op { lowest } else { 0 };
         if value.head != self.head || version > expected.versions.highest(request.number) {
             return Err(format!("a value that was never written to the key, which begins with {}", shown(&self.head)));

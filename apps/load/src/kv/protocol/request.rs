@@ -127,7 +127,7 @@ impl Request {
             (Op::Get { .. }, Protocol::Resp) => (RESP_GET, false),
             (Op::Get { .. }, Protocol::Memcached) => (MEMCACHED_GET, false),
             (Op::Set(set), _) => {
-                let value = values.of(self.number, set.version);
+                let value = values.value(self.number, set.version);
                 let len = value.len as usize;
                 (SetPrefix::line(protocol, &value) + len + END.len(), len >= LONG)
             }
@@ -155,7 +155,7 @@ impl Request {
                 writer.written
             }
             (Op::Set(set), _) => {
-                let value = values.of(self.number, set.version);
+                let value = values.value(self.number, set.version);
                 let start = SetPrefix::new(protocol, self.number, &value);
                 let mut writer = PartialWriter { skip: from, buffer, written: 0 };
                 writer.put(&start.bytes[..start.len]);
@@ -178,7 +178,7 @@ impl Request {
         conn: ConnId,
     ) -> usize {
         let Op::Set(set) = self.op else { return 0 };
-        let mut value = values.of(self.number, set.version);
+        let mut value = values.value(self.number, set.version);
         let start = SetPrefix::new(protocol, self.number, &value);
         let end = start.len + (value.len as usize).saturating_sub(HEAD);
         let mut at = from;
@@ -262,7 +262,7 @@ mod tests {
         ] {
             let set = bytes(&set(42, 3), protocol, &values);
             let value = set.strip_prefix(before).unwrap().strip_suffix(b"\r\n").unwrap();
-            assert_eq!((value.len(), &value[..8]), (12, &values.of(42, 3).head[..]));
+            assert_eq!((value.len(), &value[..8]), (12, &values.value(42, 3).head[..]));
         }
     }
 
