@@ -33,9 +33,9 @@ const SENDER: &str = "Linerate to Linux";
 /// Compare the goodput of Linerate with that of the kernel over a path that loses frames
 ///
 /// Two hosts, each a network namespace, are connected through `impair`, which must be in the directory of this program,
-/// as must linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so that
-/// the path impairs their frames alike. The bridge has the server's core, and both ends the load's. Needs root, ethtool
-/// and ip.
+/// as must linerate. Each measurement has new hosts and a new path. The measurements of one round use the same seed, so
+/// that the path impairs their frames alike. The bridge has the server's core, and both ends the load's. Needs root,
+/// ethtool and ip.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]

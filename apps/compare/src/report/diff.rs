@@ -1,6 +1,6 @@
 //! Comparison of two runs.
 
-use super::format::{Block, Cell, Table};
+use super::doc::{Block, Cell, Table};
 use super::names::{self, decimals, grouped};
 use super::stats::{PointStats, Spread};
 use super::view::{Seen, View, settings};

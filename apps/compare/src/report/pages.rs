@@ -1,6 +1,6 @@
 //! Contents of a report in order.
 
-use super::format::Block;
+use super::doc::Block;
 use super::names::{self, grouped};
 use super::verdict::verdict;
 use super::view::View;

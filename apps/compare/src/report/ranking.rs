@@ -2,7 +2,7 @@
 
 use super::stats::Spread;
 use super::view::{Seen, View};
-use crate::results::{App, Point};
+use crate::results::{App, Design, Point};
 use std::cmp::Ordering;
 
 /// Quantity by which rows are ranked.
@@ -66,4 +66,29 @@ pub fn indistinct<'v, 'a>(
 ) -> (Vec<Ranked<'v, 'a>>, Vec<Ranked<'v, 'a>>) {
     let best = ranked.clone().next();
     ranked.partition(|(_, spread)| best.is_none_or(|(_, best)| best.against(spread).is_none()))
+}
+
+/// Returns the rows of an application that represent the kinds of transports: of each kind the row with the highest
+/// rate, and the row with the shortest round trip if it is different.
+pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
+    const KINDS: [fn(&Design) -> bool; 5] = [
+        |design| *design == Design::Native,
+        |design| *design == Design::Smoltcp,
+        |design| matches!(design, Design::Verbs(_)),
+        |design| *design == Design::KernelSpinning,
+        |design| *design == Design::KernelSleeping,
+    ];
+    let mut shown: Vec<&Seen> = Vec::new();
+    for is_kind in KINDS {
+        for quantity in Quantity::ALL {
+            let Some(point) = quantity.setting(view, app) else { continue };
+            let mut ranked = quantity.rank(view.ran(app).filter(|seen| is_kind(&seen.row.design)), point);
+            if let Some((seen, _)) = ranked.next()
+                && !shown.iter().any(|other| other.name == seen.name)
+            {
+                shown.push(seen);
+            }
+        }
+    }
+    shown
 }

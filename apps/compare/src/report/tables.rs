@@ -1,6 +1,6 @@
 //! Tables of measurements.
 
-use super::format::{Cell, Table};
+use super::doc::{Cell, Table};
 use super::names::{self, decimals, grouped};
 use super::stats::{PointStats, QUANTILES, Spread};
 use super::view::{Seen, View};

@@ -1,8 +1,8 @@
 //! Plots of a comparison.
 
 use super::names;
+use super::ranking;
 use super::stats::PointStats;
-use super::verdict;
 use super::view::{Seen, View, distinct};
 use crate::plot::{Bar, Bars, Dot, Lines, Panel, Series, si, three};
 use crate::results::{App, Point, Sweep, SweepPoint, Swept};
@@ -58,11 +58,11 @@ fn panels([rates, trips]: [Vec<(String, Vec<Bar>)>; 2], rates_at: String, trips_
     [rates, trips].iter().filter_map(Bars::draw).collect()
 }
 
-/// Returns the plot of the verdict: the rows of [`verdict::shown`], with their rates at the heaviest setting and their
+/// Returns the plot of the verdict: the rows of [`ranking::shown`], with their rates at the heaviest setting and their
 /// round trips at the lightest.
 pub fn headline(view: &View) -> Option<Plot> {
     let apps = view.apps();
-    let groups: Vec<_> = apps.iter().map(|&app| (app.title().to_owned(), verdict::shown(view, app))).collect();
+    let groups: Vec<_> = apps.iter().map(|&app| (app.title().to_owned(), ranking::shown(view, app))).collect();
     let point = |seen: &Seen, heaviest: bool| {
         let points = view.points(seen.row.app);
         if heaviest { points.last().copied() } else { points.first().copied() }

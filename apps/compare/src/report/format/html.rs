@@ -1,8 +1,9 @@
 //! Report as a self-contained HTML page, without scripts or external resources.
 
-use super::{Block, Cell, Table, join};
+use super::join;
 use crate::plot::{self, Panel, escape};
 use crate::report::chart::Plot;
+use crate::report::doc::{Block, Cell, Table};
 
 /// Style sheet of the page. It uses colours of the style sheet of the plots.
 const STYLE: &str = include_str!("style.css");

@@ -1,7 +1,8 @@
 //! Report as Markdown.
 
-use super::{Block, Cell, Table, join};
+use super::join;
 use crate::report::HEADLINE;
+use crate::report::doc::{Block, Cell, Table};
 
 /// Returns the text.
 pub fn page(blocks: &[Block]) -> String {

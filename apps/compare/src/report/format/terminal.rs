@@ -1,6 +1,7 @@
 //! Report for a terminal.
 
-use super::{Block, Cell, Table, join};
+use super::join;
+use crate::report::doc::{Block, Cell, Table};
 use crate::report::verdict::Verdict;
 use comfy_table::{CellAlignment, presets};
 

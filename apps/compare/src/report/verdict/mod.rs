@@ -1,13 +1,13 @@
 //! Verdict of a comparison: at most four sentences, a plot and a table, the same in every format.
 
 use super::chart::{self, Plot};
-use super::format::{Cell, Table};
+use super::doc::{Cell, Table};
 use super::names::{self, list, si, three};
-use super::ranking::{Quantity, Ranked};
+use super::ranking::{self, Quantity, Ranked, shown};
 use super::stats::PointStats;
 use super::view::{Seen, View, distinct};
 use super::words::{Finding, NO_DIFFERENCE, Weight};
-use crate::results::{App, Design, Point};
+use crate::results::{App, Point};
 use std::cmp::Ordering;
 
 /// Verdict of a comparison.
@@ -30,31 +30,6 @@ pub fn verdict(view: &View, findings: &[Finding]) -> Verdict {
     }
     sentences.push(reliability(view, findings));
     Verdict { sentences, plot: chart::headline(view), table: table(view) }
-}
-
-/// Returns the rows of an application that represent the kinds of transports: of each kind the row with the highest
-/// rate, and the row with the shortest round trip if it is different.
-pub fn shown<'v, 'a>(view: &'v View<'a>, app: App) -> Vec<&'v Seen<'a>> {
-    const KINDS: [fn(&Design) -> bool; 5] = [
-        |design| *design == Design::Native,
-        |design| *design == Design::Smoltcp,
-        |design| matches!(design, Design::Verbs(_)),
-        |design| *design == Design::KernelSpinning,
-        |design| *design == Design::KernelSleeping,
-    ];
-    let mut shown: Vec<&Seen> = Vec::new();
-    for is_kind in KINDS {
-        for quantity in Quantity::ALL {
-            let Some(point) = quantity.setting(view, app) else { continue };
-            let mut ranked = quantity.rank(view.ran(app).filter(|seen| is_kind(&seen.row.design)), point);
-            if let Some((seen, _)) = ranked.next()
-                && !shown.iter().any(|other| other.name == seen.name)
-            {
-                shown.push(seen);
-            }
-        }
-    }
-    shown
 }
 
 /// Joins clauses of applications to a sentence. A setting precedes the clauses that it applies to.
@@ -177,7 +152,7 @@ fn table(view: &View) -> Table {
         heads.extend([format!("#{name} requests/s"), "#p50 µs".to_owned(), "#p99 µs".to_owned()]);
     }
     let mut table = Table::new("", &heads);
-    let shown: Vec<(App, Vec<&Seen>)> = apps.iter().map(|&app| (app, self::shown(view, app))).collect();
+    let shown: Vec<(App, Vec<&Seen>)> = apps.iter().map(|&app| (app, ranking::shown(view, app))).collect();
     for name in distinct(shown.iter().flat_map(|(_, rows)| rows.iter().map(|seen| &seen.name))) {
         let mut cells: Vec<Cell> = vec![name.as_str().into()];
         for (app, rows) in &shown {

@@ -4,7 +4,7 @@ use super::*;
 use crate::plot;
 use crate::report::fixture::{measured, not_run, only, results, row};
 use crate::report::{headline, html, markdown, terminal};
-use crate::results::{LinkKind, Results, Row, Threading};
+use crate::results::{Design, LinkKind, Results, Row, Threading};
 
 fn verdict_on(results: &Results) -> Verdict {
     let view = View::new(results);
