@@ -3,7 +3,7 @@
 use crate::{common, connect};
 use linerate_harness::metrics::await_metric;
 use linerate_harness::program::Program;
-use linerate_harness::{PATIENCE, tests, wait_for};
+use linerate_harness::{TIMEOUT, tests, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -66,7 +66,7 @@ fn draining_server_refuses_connections_and_ends_with_the_last_one() {
     drain(&mut server, "1 connection");
     assert_eq!(TcpStream::connect(server.address()).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    udp.set_read_timeout(Some(TIMEOUT)).unwrap();
     udp.send_to(b"hello", server.address()).unwrap();
     assert_eq!(udp.recv(&mut [0; 16]).unwrap(), 5);
     echo_hello(&mut old);
@@ -91,7 +91,7 @@ fn drain_waits_for_an_open_connection_up_to_its_limit() {
     drain(&mut server, "1 connection");
     let summary = summary(server);
     let took = started.elapsed();
-    assert!(took >= Duration::from_millis(650) && took < PATIENCE, "{took:?}");
+    assert!(took >= Duration::from_millis(650) && took < TIMEOUT, "{took:?}");
     assert_eq!(summary["broken"], 1, "{summary}");
 }
 

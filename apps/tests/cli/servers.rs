@@ -2,7 +2,7 @@
 
 use crate::{assert_refused, common, connect, serve};
 use linerate_harness::program::Program;
-use linerate_harness::{PATIENCE, wait_for};
+use linerate_harness::{TIMEOUT, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
@@ -63,7 +63,7 @@ fn echo_serves_every_address_it_was_given_over_ipv4_and_ipv6() {
 fn echo_answers_datagrams() {
     let server = serve("echo", "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.connect(server.address()).unwrap();
     for len in [0, 1, 64, 1472, 8000] {
         let sent = vec![len as u8; len];
@@ -78,7 +78,7 @@ fn echo_answers_datagrams() {
 fn metrics(server: &Program) -> String {
     let (_, at) = server.ready.split_once(", metrics at http://").unwrap();
     let mut stream = TcpStream::connect(at.strip_suffix("/metrics").unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -1,6 +1,6 @@
 //! Clients over kernel sockets.
 
-use linerate_harness::PATIENCE;
+use linerate_harness::TIMEOUT;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,9 +14,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Connects with a time limit on every operation.
 #[track_caller]
 pub fn connect(to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let stream = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

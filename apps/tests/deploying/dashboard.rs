@@ -1,7 +1,7 @@
 //! Grafana dashboard: its queries match the metrics of the program.
 
 use crate::common::{run, serve, start};
-use linerate_harness::PATIENCE;
+use linerate_harness::TIMEOUT;
 use linerate_harness::address::unused_address;
 use linerate_harness::program::Program;
 use linerate_harness::rerun::is_installed;
@@ -100,7 +100,7 @@ fn dashboard_is_valid_and_panels_do_not_overlap() {
 /// Sends an HTTP GET and returns the body of the response.
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

@@ -6,7 +6,7 @@ import sys
 
 from pymemcache import Client, HashClient
 
-PATIENCE = 20
+TIMEOUT = 20
 SERVERS = [(ip, int(port)) for ip, port in (server.rsplit(":", 1) for server in sys.argv[1:])]
 KEYS = [f"key:{n}" for n in range(200)]
 
@@ -18,13 +18,13 @@ def sharded():
         retry_attempts=0,
         ignore_exc=True,
         default_noreply=False,
-        timeout=PATIENCE,
-        connect_timeout=PATIENCE,
+        timeout=TIMEOUT,
+        connect_timeout=TIMEOUT,
     )
 
 
 def items(server):
-    client = Client(server, timeout=PATIENCE, connect_timeout=PATIENCE)
+    client = Client(server, timeout=TIMEOUT, connect_timeout=TIMEOUT)
     n = int(client.stats()[b"curr_items"])
     client.close()
     return n
@@ -49,7 +49,7 @@ assert all(new.set(key, key) for key in KEYS)
 assert all(new.get(key) == key.encode() for key in KEYS)
 assert items(SERVERS[1]) == len(KEYS)
 try:
-    socket.create_connection(SERVERS[0], PATIENCE)
+    socket.create_connection(SERVERS[0], TIMEOUT)
     raise AssertionError("the draining server accepts connections")
 except ConnectionRefusedError:
     pass

@@ -7,7 +7,7 @@ mod kubernetes;
 mod scaling_out;
 
 use common::{linerate, run, serve};
-use linerate_harness::PATIENCE;
+use linerate_harness::TIMEOUT;
 use linerate_harness::address::unused_address;
 use linerate_harness::program::{self, Program};
 use linerate_harness::rerun::is_installed;
@@ -67,7 +67,7 @@ fn service_manager_is_notified_of_start_and_stop() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = [0; 64];
     let mut receive = || {
         let n = manager.recv(&mut bytes).unwrap();

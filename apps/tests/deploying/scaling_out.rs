@@ -7,7 +7,7 @@ use linerate_harness::child::ends_with_parent;
 use linerate_harness::process::{Ended, Process};
 use linerate_harness::program::Program;
 use linerate_harness::rerun::is_installed;
-use linerate_harness::{PATIENCE, wait_for};
+use linerate_harness::{TIMEOUT, wait_for};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -103,11 +103,11 @@ fn client_distributes_keys_and_moves_them_from_a_draining_server() {
     let mut client = Command::new(PYTHON);
     client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/deploying/hash_client.py"));
     client.args(addresses.map(|address| address.to_string()));
-    let mut client = Process::supervised(ends_with_parent(&client), PATIENCE).unwrap();
+    let mut client = Process::supervised(ends_with_parent(&client), TIMEOUT).unwrap();
     client.wait_for_line("drain it").unwrap();
     drain(&one, addresses[0]);
     assert_eq!(client.query().unwrap(), "all is well");
-    client.output(PATIENCE).unwrap();
+    client.output(TIMEOUT).unwrap();
     assert!(received(&one.wait()) > 0);
     assert!(received(&two.stop()) > 0);
 }

@@ -14,4 +14,4 @@ pub mod terminal;
 mod wait;
 
 pub use linerate_process::{Error, child, cpu_time, interrupt, namespace, process, remover, until};
-pub use wait::{TIMEOUT, TIMEOUT as PATIENCE, wait_for};
+pub use wait::{TIMEOUT, wait_for};

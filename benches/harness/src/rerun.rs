@@ -115,7 +115,7 @@ pub fn in_namespaces(body: impl FnOnce(&str)) {
 }
 
 /// Like [`in_namespaces`], for tests whose programs are mostly idle: they run concurrently.
-pub fn beside_others(body: impl FnOnce(&str)) {
+pub fn in_concurrent_namespaces(body: impl FnOnce(&str)) {
     between_namespaces(false, body);
 }
 

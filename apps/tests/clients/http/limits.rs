@@ -2,7 +2,7 @@
 
 use super::clients::{VERSIONS, fetch};
 use crate::common::{ANY_PORT, client, serve};
-use linerate_harness::PATIENCE;
+use linerate_harness::TIMEOUT;
 use linerate_harness::program::Program;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -49,7 +49,7 @@ fn connect(server: &Program) -> TcpStream {
 /// Returns whether the server answers a request on a new connection, which it may reset before `connect` returns.
 fn is_served(server: &Program) -> bool {
     let Ok(mut stream) = TcpStream::connect(server.address()) else { return false };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").is_ok() && stream.read(&mut [0; 1000]).is_ok_and(|n| n > 0)
 }
 
@@ -74,14 +74,14 @@ fn client_that_sends_no_request_is_closed_after_the_timeout() {
         let mut stream = connect(&server);
         stream.write_all(sent).unwrap();
         let (received, took) = read_to_end(&mut stream);
-        assert!(took >= Duration::from_millis(350) && took < PATIENCE / 2, "{took:?}");
+        assert!(took >= Duration::from_millis(350) && took < TIMEOUT / 2, "{took:?}");
         assert_eq!(received.starts_with(b"HTTP/1.1 200 OK\r\n"), is_answered, "{}", sent.escape_ascii());
     }
     let mut stream = connect(&server);
     stream.write_all(HTTP2).unwrap();
     let (received, took) = read_to_end(&mut stream);
     assert!(received.len() > 9 && received[3] == 4, "no SETTINGS frame: {received:?}");
-    assert!(took >= Duration::from_millis(350) && took < PATIENCE / 2, "{took:?}");
+    assert!(took >= Duration::from_millis(350) && took < TIMEOUT / 2, "{took:?}");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn http2_client_without_progress_of_a_request_is_closed_after_the_timeout() {
                 Ok(_) => continue,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
             }
-            assert!(started.elapsed() < PATIENCE, "{name}: the connection stays open");
+            assert!(started.elapsed() < TIMEOUT, "{name}: the connection stays open");
             if stream.write_all(&idle).is_err() {
                 break;
             }
@@ -164,7 +164,7 @@ fn client_that_trickles_its_request_is_closed() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             result => panic!("{result:?}"),
         }
-        assert!(started.elapsed() < PATIENCE, "the connection stays open");
+        assert!(started.elapsed() < TIMEOUT, "the connection stays open");
         if stream.write_all(b"a: b\r\n").is_err() {
             break;
         }

@@ -7,7 +7,7 @@ const assert = require('node:assert').strict;
 const { createCluster } = require('redis');
 
 const [host, port] = process.argv.slice(2);
-const PATIENCE = 20_000;
+const TIMEOUT = 20_000;
 const NAMES = Array.from({ length: 500 }, (_, n) => `key:${n}`);
 
 async function works(cluster) {
@@ -31,7 +31,7 @@ async function main() {
     assert.equal(cluster.getMasters().length, 3);
     await works(cluster);
     console.log('ready for another map');
-    const end = Date.now() + PATIENCE;
+    const end = Date.now() + TIMEOUT;
     while ((await cluster.get('{map}changed')) === null) assert.ok(Date.now() < end);
     assert.equal(await cluster.del('{map}changed'), 1);
     await works(cluster);

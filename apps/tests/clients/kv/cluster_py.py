@@ -9,7 +9,7 @@ import redis
 from redis.cluster import RedisCluster
 
 HOST, PORT = sys.argv[1], int(sys.argv[2])
-PATIENCE = 20
+TIMEOUT = 20
 ALL = RedisCluster.PRIMARIES
 NAMES = [f"key:{n}" for n in range(500)]
 
@@ -41,7 +41,7 @@ def works(r):
 
 
 def main():
-    r = RedisCluster(host=HOST, port=PORT, socket_timeout=PATIENCE)
+    r = RedisCluster(host=HOST, port=PORT, socket_timeout=TIMEOUT)
     assert len(r.get_primaries()) == 3 and r.keyslot("foo") == 12182 and r.cluster_keyslot("foo") == 12182
     assert r.cluster_info()["cluster_state"] == "ok"
     works(r)
@@ -54,7 +54,7 @@ def main():
     assert r.flushall()
     before = {name: r.get_node_from_key(name).port for name in NAMES}
     print("ready for another map", flush=True)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while r.get("{map}changed") is None:
         assert time.monotonic() < end
     assert r.delete("{map}changed") == 1

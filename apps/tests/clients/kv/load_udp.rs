@@ -5,7 +5,7 @@ use crate::common::{assert_refused, linerate, run, start};
 use linerate_harness::address::unused_address;
 use linerate_harness::program::Program;
 use linerate_harness::rerun::{has_cores, is_installed};
-use linerate_harness::{PATIENCE, wait_for};
+use linerate_harness::{TIMEOUT, wait_for};
 use rustix::process::Signal;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -53,7 +53,7 @@ impl Client {
     #[track_caller]
     fn call(&self, id: u16, requests: &[u8]) -> Vec<u8> {
         self.send(id, requests);
-        self.receive(id, PATIENCE).unwrap_or_else(|| panic!("no reply to {}", requests.escape_ascii()))
+        self.receive(id, TIMEOUT).unwrap_or_else(|| panic!("no reply to {}", requests.escape_ascii()))
     }
 
     /// Returns the number of keys that the server looked up.

@@ -6,10 +6,10 @@ const assert = require('node:assert').strict;
 const { createClient, commandOptions, WatchError } = require('redis');
 
 const [host, port, password] = process.argv.slice(2);
-const PATIENCE = 20_000;
+const TIMEOUT = 20_000;
 
 async function connect(more = {}) {
-    const client = createClient({ socket: { host, port: Number(port), connectTimeout: PATIENCE }, password, ...more });
+    const client = createClient({ socket: { host, port: Number(port), connectTimeout: TIMEOUT }, password, ...more });
     // Errors are handled by the failing requests.
     client.on('error', () => {});
     await client.connect();
@@ -17,7 +17,7 @@ async function connect(more = {}) {
 }
 
 async function waitFor(done) {
-    const end = Date.now() + PATIENCE;
+    const end = Date.now() + TIMEOUT;
     while (!(await done())) assert(Date.now() < end);
 }
 

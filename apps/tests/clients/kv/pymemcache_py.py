@@ -10,15 +10,15 @@ from pymemcache import Client, HashClient, MemcacheClientError, MemcacheServerEr
 from pymemcache.exceptions import MemcacheIllegalInputError
 
 SERVER = (sys.argv[1], int(sys.argv[2]))
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def connect(**more):
-    return Client(SERVER, timeout=PATIENCE, connect_timeout=PATIENCE, default_noreply=False, **more)
+    return Client(SERVER, timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False, **more)
 
 
 def wait_for(done):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not done():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -136,14 +136,14 @@ def wrong_input(c):
 
 def ask(request):
     """Returns the first line of the reply to a request."""
-    with socket.create_connection(SERVER, timeout=PATIENCE) as connection:
+    with socket.create_connection(SERVER, timeout=TIMEOUT) as connection:
         connection.sendall(request + b"\r\n")
         return connection.makefile("rb").readline().rstrip()
 
 
 def noreply(c):
     """Requests without reply are processed in order with the others."""
-    quiet = Client(SERVER, timeout=PATIENCE, default_noreply=True)
+    quiet = Client(SERVER, timeout=TIMEOUT, default_noreply=True)
     for n in range(1000):
         quiet.set("quiet", b"%d" % n)
     assert quiet.get("quiet") == b"999"
@@ -168,11 +168,11 @@ def server(c):
 
 
 def pools(c):
-    pool = PooledClient(SERVER, max_pool_size=20, timeout=PATIENCE, default_noreply=False)
+    pool = PooledClient(SERVER, max_pool_size=20, timeout=TIMEOUT, default_noreply=False)
     c.set("hits", "0")
     at_once(20, lambda: [pool.incr("hits", 1) for _ in range(50)])
     assert c.get("hits") == b"1000"
-    ring = HashClient([SERVER], timeout=PATIENCE, default_noreply=False)
+    ring = HashClient([SERVER], timeout=TIMEOUT, default_noreply=False)
     assert ring.set_many({"a": b"1", "b": b"2"}) == [] and ring.get_many(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 

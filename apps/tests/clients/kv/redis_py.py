@@ -12,15 +12,15 @@ import redis
 
 HOST, PORT = sys.argv[1], int(sys.argv[2])
 PASSWORD = sys.argv[3] if len(sys.argv) > 3 else None
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def connect(**more):
-    return redis.Redis(HOST, PORT, password=PASSWORD, socket_timeout=PATIENCE, **more)
+    return redis.Redis(HOST, PORT, password=PASSWORD, socket_timeout=TIMEOUT, **more)
 
 
 def wait_for(done):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not done():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -8,7 +8,7 @@ use crate::common::wire::linerate_in;
 use crate::links::{assert_datagrams, assert_no_errors};
 use linerate_harness::namespace::command_in;
 use linerate_harness::program::{Program, ip, run};
-use linerate_harness::rerun::{beside_others, in_namespaces};
+use linerate_harness::rerun::{in_concurrent_namespaces, in_namespaces};
 use linerate_harness::{tests, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -61,7 +61,7 @@ tests! {
 
 #[test]
 fn kv_serves_on_an_address_of_the_kernel() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(serve(namespace, "kv", "--listen 0.0.0.0:6379"));
         let mut client = connect("10.9.0.4:6379".parse().unwrap());
@@ -75,7 +75,7 @@ fn kv_serves_on_an_address_of_the_kernel() {
 
 #[test]
 fn loads_connect_from_the_addresses_of_the_kernel() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for peer in ["10.9.0.1:7", "[fd09::1]:7"] {
@@ -146,7 +146,7 @@ fn unsuitable_options_of_a_shared_interface_are_refused() {
 /// Ethernet address.
 #[test]
 fn changes_of_routes_and_of_the_ethernet_address_are_followed() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(serve(namespace, "echo", LISTEN));
         // This end is a host that two routers reach, the second of which has its own Ethernet address.
@@ -185,7 +185,7 @@ fn changes_of_routes_and_of_the_ethernet_address_are_followed() {
 
 #[test]
 fn datagrams_are_served_on_the_addresses_of_the_kernel() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(serve(namespace, "echo", LISTEN));
         for address in OWN {
@@ -215,7 +215,7 @@ fn interface_whose_driver_refuses_the_program_is_left_as_found() {
 
 #[test]
 fn changes_of_addresses_are_followed() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(serve(namespace, "echo", "--listen 0.0.0.0:7 --listen [::]:7"));
         let mut lost = connect(OWN[0].parse().unwrap());

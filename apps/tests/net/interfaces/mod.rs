@@ -11,7 +11,7 @@ use crate::links::{Link, load};
 use linerate_harness::namespace::command_in;
 use linerate_harness::process::Ended;
 use linerate_harness::program::{Program, ip, run};
-use linerate_harness::rerun::{beside_others, in_namespaces, is_installed};
+use linerate_harness::rerun::{in_concurrent_namespaces, in_namespaces, is_installed};
 use linerate_harness::wait_for;
 use refusals::assert_refused;
 use shared::{assert_alive, connect_kernels};
@@ -31,7 +31,7 @@ fn assert_failed(ended: &Ended, parts: &[&str]) {
 
 #[test]
 fn removed_interface_ends_its_program_with_an_error() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         for via in ["af_xdp:lr1", "af_xdp:lr1,share", "tap:lr1"] {
             let makes_interface = via.starts_with("tap");
             if !makes_interface {
@@ -57,7 +57,7 @@ fn removed_interface_ends_its_program_with_an_error() {
 
 #[test]
 fn link_of_an_interface_is_reported_and_is_a_metric() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         ip(&format!("-n {namespace} link set lr1 down"));
         let mut server = Program::serve(serve(namespace, "af_xdp:lr1", "--metrics 127.0.0.1:0"));
@@ -84,7 +84,7 @@ fn link_of_an_interface_is_reported_and_is_a_metric() {
 
 #[test]
 fn xdp_program_stays_with_its_process_and_ends_with_it() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         let description = || run(command_in(namespace, "ip").args(["link", "show", "lr1"])).stdout;
         let server = Program::serve(serve(namespace, "af_xdp:lr1", ""));
@@ -102,7 +102,7 @@ fn xdp_program_stays_with_its_process_and_ends_with_it() {
 
 #[test]
 fn removal_of_vlan_tags_is_off_while_an_interface_is_used() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         if !is_installed("ethtool", &["--version"], "ethtool") {
             return;
         }

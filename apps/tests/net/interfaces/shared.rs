@@ -6,7 +6,7 @@ use crate::common::linerate;
 use crate::common::wire::{ADDRESSES, Wire, linerate_in, servers};
 use crate::links::assert_no_errors;
 use linerate_harness::program::{Program, ip};
-use linerate_harness::rerun::{beside_others, in_namespaces};
+use linerate_harness::rerun::{in_concurrent_namespaces, in_namespaces};
 use linerate_harness::tests;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -49,7 +49,7 @@ fn serve(namespace: &str, more: &str) -> Command {
 /// Opens connections of the kernel to its server on `port`, which outlive three servers, stopped or killed. `serves`
 /// starts and uses a server, and returns it with the number of connections that it accepted.
 pub fn assert_shared(port: u16, queues: usize, serves: impl Fn(&str, u8, &mut [TcpStream; 2]) -> (Program, u64)) {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, queues);
         let addresses = ["10.9.0.4", "[fd09::4]"].map(|ip| format!("{ip}:{port}"));
         let [v4, v6] = &addresses;
@@ -87,7 +87,7 @@ tests! {
 
 #[test]
 fn load_uses_a_shared_interface() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for (own, peer) in [("10.9.0.2/24", "10.9.0.1:7"), ("fd09::2/64", "[fd09::1]:7")] {

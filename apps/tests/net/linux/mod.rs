@@ -9,7 +9,7 @@ use crate::common::wire::{ADDRESSES, V4, Wire, linerate_in, servers};
 use crate::common::{assert_refused, linerate, stop, summary};
 use linerate_harness::program::{Program, ip};
 use linerate_harness::rerun::{command as role, in_namespaces, plays};
-use linerate_harness::{PATIENCE, tests, wait_for};
+use linerate_harness::{TIMEOUT, tests, wait_for};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
@@ -69,14 +69,14 @@ fn half_closed(server: SocketAddr) {
 
 fn refused(server: SocketAddr) {
     let closed = SocketAddr::new(server.ip(), 99);
-    let error = TcpStream::connect_timeout(&closed, PATIENCE).unwrap_err();
+    let error = TcpStream::connect_timeout(&closed, TIMEOUT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 }
 
 fn datagrams(server: SocketAddr) {
     let any: SocketAddr = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
     let socket = UdpSocket::bind(any).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.connect(server).unwrap();
     for len in [0, 1, 64, 1_400] {
         let bytes = random(len);

@@ -5,8 +5,8 @@ use crate::common::wire::{ADDRESSES, V4, Wire, linerate_in, servers};
 use crate::common::{linerate, stop};
 use crate::links::{assert_no_errors, load, socket};
 use linerate_harness::program::{Program, ip, turn};
-use linerate_harness::rerun::{beside_others, is_installed};
-use linerate_harness::{PATIENCE, wait_for};
+use linerate_harness::rerun::{in_concurrent_namespaces, is_installed};
+use linerate_harness::{TIMEOUT, wait_for};
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn exchange_in_vlan(program: Program) {
 
 #[test]
 fn kernel_vlan_is_served_over_tap() {
-    beside_others(|_| {
+    in_concurrent_namespaces(|_| {
         let program = Program::serve(linerate(&format!("echo serve --via tap:lr0 {ADDRESSES} --vlan 5")));
         if join_vlan() {
             exchange_in_vlan(program);
@@ -49,7 +49,7 @@ fn kernel_vlan_is_served_over_tap() {
 
 #[test]
 fn kernel_vlan_is_served_over_af_xdp() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         ip(&format!("link add lr0 type veth peer name lr1 netns {namespace}"));
         ip(&format!("-n {namespace} link set lr1 up"));
         // AF_XDP does not see tags that are stored outside the frame (VLAN offload).
@@ -93,7 +93,7 @@ fn has_neighbor(address: &str, mac: &str) -> bool {
 /// The neighbour entry is fresh, so the kernel does not probe by itself.
 #[test]
 fn kernel_notices_a_takeover_from_the_announcement() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         for mac in ["02:00:00:00:00:11", "02:00:00:00:00:12"] {
             let server = Wire::AfXdp.serve(&format!("echo --mac {mac}"), namespace);
@@ -110,7 +110,7 @@ fn kernel_notices_a_takeover_from_the_announcement() {
 
 #[test]
 fn duplicate_address_ends_the_program_without_no_dad() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         ip("addr add fd09::2/64 dev lr0 nodad");
         let serve = |more: &str| linerate_in(namespace, &format!("echo serve --via af_xdp:lr1 {ADDRESSES} {more}"));
@@ -123,7 +123,7 @@ fn duplicate_address_ends_the_program_without_no_dad() {
 
 #[test]
 fn fragmented_datagrams_are_dropped_or_reassembled() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
         socket.connect(V4).unwrap();
@@ -131,7 +131,7 @@ fn fragmented_datagrams_are_dropped_or_reassembled() {
         for reassembles in [false, true] {
             let server = Wire::AfXdp.serve(if reassembles { "echo --fragments" } else { "echo" }, namespace);
             exchange(V4.parse().unwrap(), b"hello", 1);
-            socket.set_read_timeout(Some(if reassembles { PATIENCE } else { Duration::from_millis(300) })).unwrap();
+            socket.set_read_timeout(Some(if reassembles { TIMEOUT } else { Duration::from_millis(300) })).unwrap();
             socket.send(&datagram).unwrap();
             let mut back = [0; 4000];
             let echoed = socket.recv(&mut back).ok().map(|n| back[..n] == datagram);
@@ -157,7 +157,7 @@ pub const DNSMASQ: [&str; 8] = [
 /// The lease lasts two minutes and is renewed after four seconds.
 #[test]
 fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         if !is_installed("dnsmasq", &["--version"], "dnsmasq-base") {
             return;
         }
@@ -202,7 +202,7 @@ fn long_frames_cross_a_vhost_link() {
 
 #[test]
 fn every_address_answers_ping_and_is_served() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         Wire::AfXdp.connect(namespace);
         let more = "--ip 10.9.0.3/24 --ip fd09::3/64 --listen 10.9.0.3:7 --listen [fd09::3]:7";
         let server = Wire::AfXdp.serve(&format!("echo {more}"), namespace);

@@ -4,7 +4,7 @@ use super::network::DNSMASQ;
 use crate::common::client::{exchange, random};
 use crate::common::wire::{Wire, linerate_in};
 use linerate_harness::program::{Program, ip};
-use linerate_harness::rerun::{beside_others, skip};
+use linerate_harness::rerun::{in_concurrent_namespaces, skip};
 use linerate_harness::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -60,7 +60,7 @@ fn echo(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         if !connect(namespace, "dnsmasq") {
             return;
         }
@@ -88,7 +88,7 @@ fn advertised_prefix_and_mtu_of_dnsmasq_are_used() {
 #[test]
 #[ignore = "an address takes eight seconds to expire: ./run test --all"]
 fn address_expires_without_advertisements_of_radvd() {
-    beside_others(|namespace| {
+    in_concurrent_namespaces(|namespace| {
         if !connect(namespace, "radvd") {
             return;
         }

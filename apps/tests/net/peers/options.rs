@@ -5,7 +5,7 @@ use crate::common::client::{connect, random};
 use crate::common::summary;
 use crate::common::wire::{Wire, servers};
 use linerate_harness::rerun::in_namespaces;
-use linerate_harness::{PATIENCE, tests};
+use linerate_harness::{TIMEOUT, tests};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -194,7 +194,7 @@ fn server(wire: Wire, ecn: bool) {
             let bytes = report["bytes"].as_u64().unwrap();
             assert!(bytes > 0 && bytes == report["requests"].as_u64().unwrap() * MEGABYTE as u64, "{report}");
             assert_eq!(report["errors"], 0, "{report}");
-            let served = served.recv_timeout(PATIENCE).unwrap();
+            let served = served.recv_timeout(TIMEOUT).unwrap();
             assert!(served.bytes >= bytes, "{} of {bytes} bytes were served", served.bytes);
             assert_eq!(served.options, options.agreed(ecn), "{server}");
         }
