@@ -92,7 +92,7 @@ fn top_handles_small_windows_and_resizing() {
     let dir = RuntimeDir::new();
     let (server, _) = dir.serve("echo", "");
     let mut terminal = Terminal::new(30, 5);
-    let top = terminal.top(&dir);
+    let mut top = terminal.top(&dir);
     for (columns, rows) in [(1, 1), (200, 60), (10, 2), (80, 24)] {
         terminal.inner.resize(columns, rows);
         // Without a controlling terminal, SIGWINCH must be sent explicitly.
@@ -101,7 +101,11 @@ fn top_handles_small_windows_and_resizing() {
         wait_for("the terminal", || terminal.inner.written().len() > had);
     }
     wait_for("the terminal", || terminal.inner.written().contains("quit"));
-    terminal.inner.keyboard.write_all(b"q").unwrap();
+    // crossterm reads a key that arrives together with a signal only when the next key arrives.
+    wait_for("the end", || {
+        terminal.inner.keyboard.write_all(b"q").unwrap();
+        !top.is_running()
+    });
     let output = top.wait();
     assert!(output.status.success(), "{output:?}");
     terminal.assert_restored();

@@ -7,7 +7,7 @@ mod zero_copy;
 use crate::common::{linerate, summary};
 use linerate_harness::metrics::await_metric;
 use linerate_harness::process::Ended;
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use linerate_harness::tests;
 use rustix::process::Signal;
 use std::path::Path;
@@ -130,7 +130,6 @@ pub fn assert_nothing_left(pid: u32) {
 #[test]
 fn load_without_a_server_names_the_awaited_socket() {
     for link in [Link::vhost(), Link::memif()] {
-        let _turn = turn();
         let mut load = Program::start(link.load("1s"));
         load.wait_for_log(&format!("WARN waiting for a process that serves the socket '{}'", link.socket));
         let ended = load.stop();
@@ -139,7 +138,6 @@ fn load_without_a_server_names_the_awaited_socket() {
 }
 
 fn consecutive_loads(link: Link) {
-    let _turn = turn();
     let server = Program::serve(link.server());
     let ready = format!("ready echo on 10.9.0.2:7, [fd09::2]:7 via {}, 1 worker", link.serve);
     assert!(server.ready.starts_with(&ready), "{}", server.ready);
@@ -155,7 +153,6 @@ fn consecutive_loads(link: Link) {
 }
 
 fn load_first(link: Link) {
-    let _turn = turn();
     let load = Program::start(link.load("500ms"));
     let server = Program::serve(link.server());
     assert_no_errors(&load.wait());
@@ -164,7 +161,6 @@ fn load_first(link: Link) {
 
 /// Kills and restarts the server during a load. The load continues, and the next one has no errors.
 fn server_killed(link: Link) {
-    let _turn = turn();
     let serve = || {
         let mut server = link.server();
         server.args(["--metrics", "127.0.0.1:0"]);
@@ -187,7 +183,6 @@ fn server_killed(link: Link) {
 
 /// Kills two loads. The server serves the next one.
 fn load_killed(link: Link) {
-    let _turn = turn();
     let server = Program::serve(link.server());
     for _ in 0..2 {
         let mut load = Program::start(link.load("1m"));
@@ -201,7 +196,6 @@ fn load_killed(link: Link) {
 
 /// Drains the server during a load, which completes without errors.
 fn load_outlasts_drain(engine: &str) {
-    let _turn = turn();
     let link = Link::vhost();
     let mut server = link.server();
     server.args(["--engine", engine, "--drain", "1m", "--metrics", "127.0.0.1:0"]);
@@ -233,7 +227,6 @@ tests! {
 
 #[test]
 fn udp_load_over_virtio_user_receives_correct_datagrams() {
-    let _turn = turn();
     let link = Link::vhost();
     let server = Program::serve(link.server());
     let more = "--udp --connections 8 --depth 4 --duration 500ms";

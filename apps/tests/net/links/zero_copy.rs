@@ -11,7 +11,6 @@ use crate::common::{run, serve, start, summary};
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Eal, EalConfig, Port, PortConfig, QueuePair};
 use linerate_harness::hugepages;
-use linerate_harness::program::turn;
 use linerate_harness::rerun::alone;
 use linerate_harness::tests;
 use linerate_service::time::Clock;
@@ -39,7 +38,6 @@ fn echo_sends_from_receive_buffers(link: fn() -> Link) {
     if !hugepages::available() {
         return;
     }
-    let _turn = turn();
     alone(|| {
         let link = link();
         let via: Via = link.serve.parse().unwrap();
@@ -102,7 +100,6 @@ fn copies_nothing(link: Link) {
     if !hugepages::available() {
         return;
     }
-    let _turn = turn();
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --no-dad --listen 10.9.0.1:7 --listen [fd09::1]:7";
     let args = format!("--via {} --threading inline --idle backoff {addresses} --json", link.serve);
     let server = serve("echo", &args);
