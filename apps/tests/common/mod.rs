@@ -20,21 +20,28 @@ pub fn linerate(args: &str) -> Command {
     command
 }
 
+/// Like [`linerate`], with the introspection socket below the target directory.
+fn isolated(args: &str) -> Command {
+    let mut command = linerate(args);
+    command.env("RUNTIME_DIRECTORY", env!("CARGO_TARGET_TMPDIR"));
+    command
+}
+
 #[track_caller]
 pub fn start(args: &str) -> Program {
-    Program::start(linerate(args))
+    Program::start(isolated(args))
 }
 
 /// Starts `linerate SERVICE serve ARGS` and waits until it is ready.
 #[track_caller]
 pub fn serve(service: &str, args: &str) -> Program {
-    Program::serve(linerate(&format!("{service} serve {args}")))
+    Program::serve(isolated(&format!("{service} serve {args}")))
 }
 
 /// Runs the program to its end.
 #[track_caller]
 pub fn run(args: &str) -> Ended {
-    program::run(linerate(args))
+    program::run(isolated(args))
 }
 
 /// Runs a program to its end and applies [`assert_refusal`].
