@@ -49,21 +49,15 @@ impl Transport for Net {
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
-        if !self.table.may_send(conn) {
-            return Err(Unsent { bytes, error: WriteError::Closed });
-        }
-        if self.space_for(conn, bytes.len()) < bytes.len() {
-            return Err(Unsent { bytes, error: WriteError::Full });
+        if !self.table.may_send(conn) || self.space_for(conn, bytes.len()) < bytes.len() {
+            return Err(Unsent { bytes, error: self.table.write_error(conn) });
         }
         self.queue(conn, bytes);
         Ok(())
     }
 
     fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
-        if !self.table.may_send(conn) {
-            return Err(WriteError::Closed);
-        }
-        self.reserve(conn, max).ok_or(WriteError::Full)
+        self.reserve(conn, max)
     }
 
     fn commit(&mut self, conn: ConnId, n: usize) {

@@ -56,7 +56,6 @@ pub struct Unsent {
     /// All bytes of the operation.
     pub bytes: Bytes,
     /// Reason.
-    #[source]
     pub error: WriteError,
 }
 

@@ -8,7 +8,7 @@ use crate::connection::tx::Made;
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
 use crate::wire::{MessageKind, OFFERS, Offer};
-use linerate_service::{Bytes, CloseReason, ConnId, Sending, Stage};
+use linerate_service::{Bytes, CloseReason, ConnId, Sending, Stage, WriteError};
 use std::io::ErrorKind;
 
 impl<C: Provider> Net<C> {
@@ -67,18 +67,18 @@ impl<C: Provider> Net<C> {
     }
 
     /// Returns space for up to `max` bytes to send.
-    pub fn reserve(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub fn reserve(&mut self, id: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         let wanted = self.space_for(id, max.min(1)).min(max);
         if wanted == 0 {
-            return None;
+            return Err(self.table.write_error(id));
         }
-        let conn = self.table.slots.get_mut(id)?;
+        let conn = self.table.slots.get_mut(id).ok_or(WriteError::Closed)?;
         let space = conn.tx.reserve(&self.arena, wanted, conn.link.longest);
         if space.is_none() {
             conn.life.wants_room = true;
             self.starved.push(id);
         }
-        space
+        space.ok_or(WriteError::Full)
     }
 
     /// Sends all queued data and posts all wanted buffers, as far as possible.

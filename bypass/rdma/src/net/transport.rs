@@ -54,11 +54,8 @@ impl<C: Provider> Transport for Net<C> {
     }
 
     fn send(&mut self, conn: ConnId, bytes: Bytes) -> Result<(), Unsent> {
-        if !self.table.may_send(conn) {
-            return Err(Unsent { bytes, error: WriteError::Closed });
-        }
-        if self.space_for(conn, bytes.len()) < bytes.len() {
-            return Err(Unsent { bytes, error: WriteError::Full });
+        if !self.table.may_send(conn) || self.space_for(conn, bytes.len()) < bytes.len() {
+            return Err(Unsent { bytes, error: self.table.write_error(conn) });
         }
         self.queue(conn, bytes);
         Ok(())
@@ -66,10 +63,7 @@ impl<C: Provider> Transport for Net<C> {
 
     #[inline]
     fn reserve(&mut self, conn: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
-        if !self.table.may_send(conn) {
-            return Err(WriteError::Closed);
-        }
-        self.reserve(conn, max).ok_or(WriteError::Full)
+        self.reserve(conn, max)
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use super::Net;
 use crate::errno;
-use linerate_service::{Bytes, CloseReason, ConnId, Stage, VECTOR};
+use linerate_service::{Bytes, CloseReason, ConnId, Stage, VECTOR, WriteError};
 
 /// Minimum size of the buffer that [`Net::reserve`] returns, unless less was requested.
 const LEAST_RESERVED: usize = 4 << 10;
@@ -43,10 +43,10 @@ impl Net {
     }
 
     /// Returns a buffer of up to `max` bytes for data to send on a connection.
-    pub(crate) fn reserve(&mut self, id: ConnId, max: usize) -> Option<&mut [u8]> {
+    pub(crate) fn reserve(&mut self, id: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
         let wanted = self.space_for(id, max.min(1)).min(max);
         if wanted == 0 {
-            return None;
+            return Err(self.table.write_error(id));
         }
         let least = wanted.min(LEAST_RESERVED);
         let left = self.memory.tx_left();
@@ -58,14 +58,14 @@ impl Net {
             }
         };
         if self.memory.tx(committed + least).is_none() {
-            self.table.slots.get_mut(id)?.life.wants_room = true;
+            self.table.slots.get_mut(id).ok_or(WriteError::Closed)?.life.wants_room = true;
             self.memory.wait(id);
-            return None;
+            return Err(WriteError::Full);
         }
-        let space = &mut self.memory.tx(committed + least)?[committed..];
+        let space = &mut self.memory.tx(committed + least).ok_or(WriteError::Full)?[committed..];
         let reserved = space.len().min(wanted);
         self.placing = Some(Placing { conn: id, committed, reserved });
-        Some(&mut space[..reserved])
+        Ok(&mut space[..reserved])
     }
 
     /// Sends the first `n` bytes of the last buffer.

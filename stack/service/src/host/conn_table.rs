@@ -4,7 +4,7 @@
 use super::{ConnSlab, Event, EventBatch, Silenced, Timer, Timers};
 use crate::inspect::{ConnState, Summary};
 use crate::time::Instant;
-use crate::{CloseReason, ConnId, ConnectError, Origin};
+use crate::{CloseReason, ConnId, ConnectError, Origin, WriteError};
 use std::collections::VecDeque;
 
 /// Progress of a connection.
@@ -226,6 +226,11 @@ impl<T: Tracked> ConnTable<T> {
     #[inline]
     pub fn may_send(&self, id: ConnId) -> bool {
         self.slots.get(id).is_some_and(|conn| conn.life().may_send())
+    }
+
+    /// Returns the reason why nothing can be sent on a connection, if that is the case.
+    pub fn write_error(&self, id: ConnId) -> WriteError {
+        if self.may_send(id) { WriteError::Full } else { WriteError::Closed }
     }
 
     /// Returns the lifecycle of a connection.
