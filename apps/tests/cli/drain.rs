@@ -17,7 +17,7 @@ fn serve(service: &str, args: &str) -> Program {
 #[track_caller]
 fn drain(server: &mut Program, connections: &str) {
     server.signal(Signal::TERM);
-    assert_eq!(server.wait_for_log(""), format!("draining: {connections}"));
+    assert_eq!(server.wait_for_log("draining"), format!("draining: {connections}"));
 }
 
 /// Returns the summary of a server that ends successfully.
