@@ -1,8 +1,23 @@
 //! RoCEv2 in software (InfiniBand Architecture Specification, volume 1, release 1.4, with annexes A16 and A17).
 //!
-//! The engine is sans-IO: time and packets are arguments, packets are written into buffers of the caller, and
-//! randomness is seeded. Equal input gives equal output.
+//! The [`Engine`] is sans-IO: time and packets are arguments, packets are written into buffers of the caller, and
+//! randomness is seeded. Equal input gives equal output. A [`Device`] is an engine with a port, behind the calls of
+//! [`Provider`](linerate_rdma_provider::Provider).
 
 mod cm;
+mod counters;
+mod engine;
+mod memory;
+mod path;
+mod provider;
+mod qp;
+mod queues;
 mod table;
 mod waker;
+mod wire;
+
+pub use counters::Counters;
+pub use engine::{Config, Engine};
+pub use path::{Path, Port};
+pub use provider::{Device, Driver};
+pub use wire::UDP_PORT;

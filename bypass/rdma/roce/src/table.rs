@@ -48,6 +48,15 @@ impl<T> Table<T> {
         slot.and_then(|slot| slot.object.as_mut()).ok_or_else(|| errno(libc::EINVAL))
     }
 
+    /// Returns the object with this index, whatever its generation.
+    pub fn at(&mut self, index: usize) -> Option<&mut T> {
+        self.slots.get_mut(index)?.object.as_mut()
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.object.as_mut())
+    }
+
     pub fn remove(&mut self, handle: Handle) -> io::Result<T> {
         self.get(handle)?;
         let index = handle.0 & ((1 << INDEX_BITS) - 1);

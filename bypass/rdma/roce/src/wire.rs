@@ -1,0 +1,387 @@
+//! Packet format: BTH and its extension headers (IBA 9.2, 9.3), and the invariant CRC (annex A17.3.3).
+
+use crate::path::Path;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// UDP destination port of RoCEv2 (IANA `roce`).
+pub const UDP_PORT: u16 = 4791;
+/// Default partition key: full member.
+pub(crate) const P_KEY: u16 = 0xffff;
+pub(crate) const BTH: usize = 12;
+pub(crate) const ICRC: usize = 4;
+const UDP: usize = 8;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+/// Longest sum of the extension headers of a packet: RETH and ImmDt, or AtomicETH.
+const MAX_EXTENSION: usize = 28;
+/// Bytes of ones in place of the LRH, which RoCE packets lack.
+const LRH: usize = 8;
+
+/// Operation codes (IBA table 38), without the service type.
+pub(crate) mod opcode {
+    pub const SEND_FIRST: u8 = 0x00;
+    pub const SEND_MIDDLE: u8 = 0x01;
+    pub const SEND_LAST: u8 = 0x02;
+    pub const SEND_LAST_IMMEDIATE: u8 = 0x03;
+    pub const SEND_ONLY: u8 = 0x04;
+    pub const SEND_ONLY_IMMEDIATE: u8 = 0x05;
+    pub const WRITE_FIRST: u8 = 0x06;
+    pub const WRITE_MIDDLE: u8 = 0x07;
+    pub const WRITE_LAST: u8 = 0x08;
+    pub const WRITE_LAST_IMMEDIATE: u8 = 0x09;
+    pub const WRITE_ONLY: u8 = 0x0a;
+    pub const WRITE_ONLY_IMMEDIATE: u8 = 0x0b;
+    pub const READ_REQUEST: u8 = 0x0c;
+    pub const READ_RESPONSE_FIRST: u8 = 0x0d;
+    pub const READ_RESPONSE_MIDDLE: u8 = 0x0e;
+    pub const READ_RESPONSE_LAST: u8 = 0x0f;
+    pub const READ_RESPONSE_ONLY: u8 = 0x10;
+    pub const ACKNOWLEDGE: u8 = 0x11;
+    pub const ATOMIC_ACKNOWLEDGE: u8 = 0x12;
+    pub const COMPARE_SWAP: u8 = 0x13;
+    pub const FETCH_ADD: u8 = 0x14;
+    pub const SEND_LAST_INVALIDATE: u8 = 0x16;
+    pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
+    /// Service type of UD in the upper three bits. RC is zero.
+    pub const UD: u8 = 0x60;
+    /// Congestion notification packet (annex A17.9.3).
+    pub const CNP: u8 = 0x81;
+}
+
+/// Packet sequence number: 24 bits.
+pub(crate) mod psn {
+    pub const MASK: u32 = 0xff_ffff;
+
+    pub fn add(psn: u32, packets: u32) -> u32 {
+        psn.wrapping_add(packets) & MASK
+    }
+
+    /// Returns `a - b`, from -2²³ to 2²³ - 1.
+    pub fn difference(a: u32, b: u32) -> i32 {
+        (a.wrapping_sub(b) << 8) as i32 >> 8
+    }
+}
+
+/// AETH syndromes (IBA 9.3.5.1).
+pub(crate) mod syndrome {
+    pub const ACK: u8 = 0x00;
+    pub const RNR_NAK: u8 = 0x20;
+    pub const NAK_SEQUENCE: u8 = 0x60;
+    pub const NAK_INVALID_REQUEST: u8 = 0x61;
+    pub const NAK_REMOTE_ACCESS: u8 = 0x62;
+    pub const NAK_REMOTE_OPERATIONAL: u8 = 0x63;
+    /// Credit count of a queue without end-to-end flow control.
+    pub const NO_CREDITS: u8 = 0x1f;
+}
+
+/// Base transport header.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bth {
+    pub opcode: u8,
+    /// Solicited event.
+    pub solicited: bool,
+    /// Padding bytes after the payload.
+    pub pad: u8,
+    /// Destination queue pair.
+    pub qp: u32,
+    /// Acknowledgement requested.
+    pub ack: bool,
+    pub psn: u32,
+}
+
+impl Bth {
+    fn to_bytes(self) -> [u8; BTH] {
+        // MigReq is set: paths do not migrate (IBA 17.2.8.1).
+        const MIG_REQ: u8 = 0x40;
+        let flags = u8::from(self.solicited) << 7 | MIG_REQ | self.pad << 4;
+        let [p, q] = P_KEY.to_be_bytes();
+        let [_, a, b, c] = self.qp.to_be_bytes();
+        let [_, x, y, z] = self.psn.to_be_bytes();
+        [self.opcode, flags, p, q, 0, a, b, c, u8::from(self.ack) << 7, x, y, z]
+    }
+}
+
+/// Received packet with valid headers and ICRC.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Received<'a> {
+    pub local: IpAddr,
+    pub remote: IpAddr,
+    /// Congestion experienced (RFC 3168).
+    pub is_marked: bool,
+    /// IP header, for the GRH of a datagram.
+    pub ip_header: &'a [u8],
+    pub bth: Bth,
+    /// Extension headers and payload, without padding and ICRC.
+    pub rest: &'a [u8],
+}
+
+/// Reason a packet is discarded before its queue pair is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Malformed {
+    /// A header or length is invalid.
+    Header,
+    /// The invariant CRC differs.
+    Icrc,
+}
+
+/// Parses a packet from the IP header on. Its IP and UDP headers are valid, and its destination port is [`UDP_PORT`].
+pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
+    let (ip_len, local, remote, ecn) = match packet {
+        [0x45, tos, ..] if packet.len() >= IPV4 => {
+            let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 4]| Ipv4Addr::from(*bytes));
+            let (from, to) = address(12).zip(address(16)).ok_or(Malformed::Header)?;
+            (IPV4, IpAddr::from(to), IpAddr::from(from), *tos)
+        }
+        [a, b, ..] if a >> 4 == 6 && packet.len() >= IPV6 => {
+            let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 16]| Ipv6Addr::from(*bytes));
+            let (from, to) = address(8).zip(address(24)).ok_or(Malformed::Header)?;
+            (IPV6, IpAddr::from(to), IpAddr::from(from), b >> 4)
+        }
+        _ => return Err(Malformed::Header),
+    };
+    let udp_len = packet.get(ip_len + 4..).and_then(<[u8]>::first_chunk).ok_or(Malformed::Header)?;
+    let end = ip_len + usize::from(u16::from_be_bytes(*udp_len));
+    let payload = packet.get(ip_len + UDP..end).ok_or(Malformed::Header)?;
+    let (payload, crc) = payload.split_last_chunk::<ICRC>().ok_or(Malformed::Header)?;
+    let (bth, rest) = payload.split_first_chunk::<BTH>().ok_or(Malformed::Header)?;
+    if icrc(&packet[..ip_len + UDP], bth, rest).to_le_bytes() != *crc {
+        return Err(Malformed::Icrc);
+    }
+    let [code, flags, p, q, _, a, b, c, ack, x, y, z] = *bth;
+    let pad = flags >> 4 & 3;
+    // Transport header version, and P_Key: the lower 15 bits select the partition (IBA 10.9.3).
+    let is_valid = flags & 0xf == 0 && u16::from_be_bytes([p, q]) & 0x7fff == P_KEY & 0x7fff;
+    let rest = rest.len().checked_sub(pad.into()).filter(|_| is_valid).map(|len| &rest[..len]);
+    Ok(Received {
+        local,
+        remote,
+        is_marked: ecn & 3 == 3,
+        ip_header: &packet[..ip_len],
+        bth: Bth {
+            opcode: code,
+            solicited: flags & 0x80 != 0,
+            pad,
+            qp: u32::from_be_bytes([0, a, b, c]),
+            ack: ack & 0x80 != 0,
+            psn: u32::from_be_bytes([0, x, y, z]),
+        },
+        rest: rest.ok_or(Malformed::Header)?,
+    })
+}
+
+/// Returns the ICRC: CRC-32 over the packet with ones in the fields that routers change.
+fn icrc(ip_and_udp: &[u8], bth: &[u8; BTH], rest: &[u8]) -> u32 {
+    let mut head = [0xff; LRH + IPV6 + UDP + BTH];
+    let at = LRH + ip_and_udp.len();
+    head[LRH..at].copy_from_slice(ip_and_udp);
+    mask(&mut head[LRH..at]);
+    head[at..at + BTH].copy_from_slice(bth);
+    // FECN, BECN and reserved bits.
+    head[at + 4] = 0xff;
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&head[..at + BTH]);
+    crc.update(rest);
+    crc.finalize()
+}
+
+/// Sets the variable fields of an IP and a UDP header to ones.
+fn mask(headers: &mut [u8]) {
+    if headers[0] >> 4 == 4 {
+        // Type of service, time to live, header checksum.
+        headers[1] = 0xff;
+        headers[8] = 0xff;
+        headers[10..12].fill(0xff);
+    } else {
+        // Traffic class, flow label, hop limit.
+        headers[0] |= 0x0f;
+        headers[1..4].fill(0xff);
+        headers[7] = 0xff;
+    }
+    let end = headers.len();
+    headers[end - 2..].fill(0xff);
+}
+
+/// Returns the length of the UDP payload of a packet with `extension` bytes of extension headers.
+pub(crate) fn packet_len(extension: usize, payload: usize) -> usize {
+    BTH + extension + payload.next_multiple_of(4) + ICRC
+}
+
+/// Writes a packet into `packet`, whose length is that of [`packet_len`]. `write` fills in the payload of `len` bytes.
+pub(crate) fn write(
+    packet: &mut [u8],
+    path: &Path,
+    bth: Bth,
+    extension: &[u8],
+    len: usize,
+    write: impl FnOnce(&mut [u8]),
+) {
+    debug_assert!(extension.len() <= MAX_EXTENSION && packet.len() == packet_len(extension.len(), len));
+    let pad = len.next_multiple_of(4) - len;
+    let headers = path.headers(packet.len());
+    let (head, rest) = packet.split_at_mut(BTH);
+    let bth = Bth { pad: pad as u8, ..bth }.to_bytes();
+    head.copy_from_slice(&bth);
+    let (rest, crc) = rest.split_at_mut(rest.len() - ICRC);
+    rest[..extension.len()].copy_from_slice(extension);
+    let body = &mut rest[extension.len()..];
+    write(&mut body[..len]);
+    body[len..].fill(0);
+    crc.copy_from_slice(&icrc(headers.bytes(), &bth, rest).to_le_bytes());
+}
+
+/// IP and UDP header.
+pub(crate) struct Headers {
+    bytes: [u8; IPV6 + UDP],
+    len: usize,
+}
+
+impl Headers {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Path {
+    /// Returns the headers of a packet with `len` bytes of UDP payload, as the stack sends them: without fragmentation
+    /// and identification. Masked fields are unspecified.
+    fn headers(&self, len: usize) -> Headers {
+        let mut bytes = [0; IPV6 + UDP];
+        let udp_len = (UDP + len) as u16;
+        let ip_len = match (self.local, self.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                const DONT_FRAGMENT: u8 = 0x40;
+                const PROTOCOL: u8 = 17;
+                bytes[0] = 0x45;
+                bytes[2..4].copy_from_slice(&(IPV4 as u16 + udp_len).to_be_bytes());
+                bytes[6] = DONT_FRAGMENT;
+                bytes[9] = PROTOCOL;
+                bytes[12..16].copy_from_slice(&local.octets());
+                bytes[16..20].copy_from_slice(&remote.octets());
+                IPV4
+            }
+            (local, remote) => {
+                let octets = |ip| match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                    IpAddr::V6(ip) => ip.octets(),
+                };
+                bytes[0] = 0x60;
+                bytes[4..6].copy_from_slice(&udp_len.to_be_bytes());
+                bytes[6] = 17;
+                bytes[8..24].copy_from_slice(&octets(local));
+                bytes[24..40].copy_from_slice(&octets(remote));
+                IPV6
+            }
+        };
+        let udp = &mut bytes[ip_len..ip_len + UDP];
+        udp[..2].copy_from_slice(&UDP_PORT.to_be_bytes());
+        udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        Headers { bytes, len: ip_len + UDP }
+    }
+}
+
+/// RDMA extended transport header.
+pub(crate) struct Reth {
+    pub address: u64,
+    pub rkey: u32,
+    pub len: u32,
+}
+
+impl Reth {
+    pub const LEN: usize = 16;
+
+    pub fn parse(rest: &[u8]) -> Option<(Self, &[u8])> {
+        let (bytes, rest) = rest.split_first_chunk::<{ Self::LEN }>()?;
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
+        let address = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        Some((Reth { address, rkey: u32::from_be_bytes([i, j, k, l]), len: u32::from_be_bytes([m, n, o, p]) }, rest))
+    }
+
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.address.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+}
+
+/// Atomic extended transport header.
+pub(crate) struct AtomicEth {
+    pub address: u64,
+    pub rkey: u32,
+    /// Addend, or value to be stored.
+    pub swap: u64,
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    pub const LEN: usize = 28;
+
+    pub fn parse(rest: &[u8]) -> Option<Self> {
+        let word = |at: usize| rest[at..].first_chunk().map(|bytes: &[u8; 8]| u64::from_be_bytes(*bytes));
+        if rest.len() != Self::LEN {
+            return None;
+        }
+        let rkey = u32::from_be_bytes(*rest[8..].first_chunk()?);
+        Some(AtomicEth { address: word(0)?, rkey, swap: word(12)?, compare: word(20)? })
+    }
+
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.address.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..20].copy_from_slice(&self.swap.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.compare.to_be_bytes());
+        bytes
+    }
+}
+
+/// Acknowledge extended transport header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Aeth {
+    pub syndrome: u8,
+    /// Message sequence number: messages completed by the responder.
+    pub msn: u32,
+}
+
+impl Aeth {
+    pub const LEN: usize = 4;
+
+    pub fn parse(rest: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[syndrome, a, b, c], rest) = rest.split_first_chunk()?;
+        Some((Aeth { syndrome, msn: u32::from_be_bytes([0, a, b, c]) }, rest))
+    }
+
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let [_, a, b, c] = self.msn.to_be_bytes();
+        [self.syndrome, a, b, c]
+    }
+}
+
+/// Datagram extended transport header.
+pub(crate) struct Deth {
+    pub q_key: u32,
+    pub source: u32,
+}
+
+impl Deth {
+    pub const LEN: usize = 8;
+
+    pub fn parse(rest: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[a, b, c, d, _, e, f, g], rest) = rest.split_first_chunk()?;
+        Some((Deth { q_key: u32::from_be_bytes([a, b, c, d]), source: u32::from_be_bytes([0, e, f, g]) }, rest))
+    }
+
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let [a, b, c, d] = self.q_key.to_be_bytes();
+        let [_, e, f, g] = self.source.to_be_bytes();
+        [a, b, c, d, 0, e, f, g]
+    }
+}
+
+/// Splits four bytes of immediate data, or of an R_Key, from the front.
+pub(crate) fn split_word(rest: &[u8]) -> Option<(u32, &[u8])> {
+    let (word, rest) = rest.split_first_chunk()?;
+    Some((u32::from_be_bytes(*word), rest))
+}
