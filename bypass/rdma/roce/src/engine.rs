@@ -81,7 +81,7 @@ fn path_mtu(mtu: usize) -> Option<Mtu> {
     sizes.into_iter().find(|size| size.bytes() as usize <= room)
 }
 
-fn limits() -> DeviceLimits {
+pub(crate) fn limits() -> DeviceLimits {
     DeviceLimits {
         transport: TransportKind::InfiniBand,
         firmware: env!("CARGO_PKG_VERSION").into(),
@@ -102,8 +102,8 @@ fn limits() -> DeviceLimits {
         srqs: 1 << 16,
         srq_wrs: 1 << 20,
         srq_sges: 16,
-        responder_resources: 128,
-        initiator_depth: 128,
+        responder_resources: 16,
+        initiator_depth: 16,
         atomics: AtomicCap::Device,
     }
 }
@@ -309,6 +309,11 @@ impl Engine {
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_limits(&mut self, limits: DeviceLimits) {
+        self.limits = limits;
     }
 
     pub(crate) fn port(&self, port: u8) -> io::Result<PortAttr> {

@@ -13,6 +13,10 @@ mod provider;
 mod qp;
 mod queues;
 mod table;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod waker;
 mod wire;
 
@@ -21,3 +25,5 @@ pub use engine::{Config, Engine};
 pub use path::{Path, Port};
 pub use provider::{Device, Driver};
 pub use wire::UDP_PORT;
+#[cfg(test)]
+use testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};

@@ -244,7 +244,7 @@ impl Headers {
 impl Path {
     /// Returns the headers of a packet with `len` bytes of UDP payload, as the stack sends them: without fragmentation
     /// and identification. Masked fields are unspecified.
-    fn headers(&self, len: usize) -> Headers {
+    pub(crate) fn headers(&self, len: usize) -> Headers {
         let mut bytes = [0; IPV6 + UDP];
         let udp_len = (UDP + len) as u16;
         let ip_len = match (self.local, self.remote) {

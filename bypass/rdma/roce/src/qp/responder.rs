@@ -103,6 +103,8 @@ enum Refusal {
     Access,
     /// The buffer of the message completes with this status.
     Buffer(WcStatus),
+    /// The completion queue is full.
+    Overrun,
 }
 
 impl From<Denied> for Refusal {
@@ -216,8 +218,8 @@ impl Qp {
             return Err(Refusal::InvalidRequest);
         }
         match shape.kind {
-            Kind::Send => self.execute_send(bth, shape, rest, objects),
-            Kind::Write => self.execute_write(bth, shape, rest, objects),
+            Kind::Send => self.execute_send(shape, rest, objects),
+            Kind::Write => self.execute_write(shape, rest, objects),
             Kind::Read => self.execute_read(bth, rest, objects),
             Kind::Atomic => self.execute_atomic(bth, rest, objects),
         }
@@ -232,7 +234,7 @@ impl Qp {
         }
     }
 
-    fn execute_send(&mut self, bth: &Bth, shape: Shape, rest: &[u8], objects: &mut Objects) -> Result<u32, Refusal> {
+    fn execute_send(&mut self, shape: Shape, rest: &[u8], objects: &mut Objects) -> Result<u32, Refusal> {
         let has_word = shape.has_immediate || shape.invalidates;
         let (word, payload) = match split_word(rest) {
             Some((word, payload)) if has_word => (Some(word), payload),
@@ -262,7 +264,7 @@ impl Qp {
                 objects.memory.invalidate(self.handle, key)?;
             }
             let len = (received + payload.len() as u64) as u32;
-            self.complete_message(WcOpcode::Receive, len, word.filter(|_| shape.has_immediate), bth, objects);
+            self.complete_message(WcOpcode::Receive, len, word.filter(|_| shape.has_immediate), objects)?;
         }
         Ok(1)
     }
@@ -273,15 +275,15 @@ impl Qp {
         opcode: WcOpcode,
         len: u32,
         immediate: Option<u32>,
-        _bth: &Bth,
         objects: &mut Objects,
-    ) {
+    ) -> Result<(), Refusal> {
         self.responder.end_message();
         let done = WorkCompletion::new(self.responder.buffer.id, WcStatus::Success, opcode, len, self.number);
         self.complete_receive(WorkCompletion { immediate, ..done }, objects);
+        if objects.completions.overrun.is_empty() { Ok(()) } else { Err(Refusal::Overrun) }
     }
 
-    fn execute_write(&mut self, bth: &Bth, shape: Shape, rest: &[u8], objects: &mut Objects) -> Result<u32, Refusal> {
+    fn execute_write(&mut self, shape: Shape, rest: &[u8], objects: &mut Objects) -> Result<u32, Refusal> {
         let (address, rkey, len, received, rest) = match self.responder.message {
             Message::Write { address, rkey, len, received } => (address, rkey, len, received, rest),
             _ => {
@@ -315,7 +317,7 @@ impl Qp {
         if shape.is_last {
             self.responder.end_message();
             if immediate.is_some() {
-                self.complete_message(WcOpcode::ReceiveWrite, len, immediate, bth, objects);
+                self.complete_message(WcOpcode::ReceiveWrite, len, immediate, objects)?;
             }
         }
         Ok(1)
@@ -375,6 +377,7 @@ impl Qp {
                 let is_long = status == WcStatus::LocalLength;
                 (if is_long { syndrome::NAK_INVALID_REQUEST } else { syndrome::NAK_REMOTE_OPERATIONAL }, None)
             }
+            Refusal::Overrun => (syndrome::NAK_REMOTE_OPERATIONAL, Some(AsyncEvent::QpFatal(self.handle))),
         };
         objects.counters.refused += 1;
         self.responder.nak = Some((number, code));

@@ -190,20 +190,6 @@ fn response_has_eight_bytes() {
 }
 
 #[test]
-fn device_without_atomics_rejects_them() {
-    let mut setup = Setup::default();
-    setup.devices[1].limits.atomics = AtomicCap::None;
-    let (fabric, a, b) = connected(&setup);
-    let sges = [b.sge(WAS, 8)];
-    let request = SendWr { id: 1, sges: &sges, operation: add(&a, 1), flags: SIGNALLED };
-    assert_eq!(refused(b.post(&[request])), (0, libc::EINVAL));
-    let inline = SendFlags { signalled: true, inline: true };
-    let request = SendWr { id: 1, sges: &sges, operation: add(&b, 1), flags: inline };
-    assert_eq!(refused(a.post(&[request])), (0, libc::EINVAL));
-    denied(&fabric, &a, &b, add(&b, 1), WcStatus::RemoteInvalidRequest);
-}
-
-#[test]
 fn executed_operation_is_neither_repeated_nor_undone() {
     for seed in 0..20 {
         let mut setup = Setup::default();

@@ -49,8 +49,15 @@ fn rnr_is_retried_as_agreed() {
     a.send(2, b"again");
     fabric.run();
     assert_eq!(a.ends(), [(1, WcStatus::RnrRetryExceeded), (2, WcStatus::Flushed)]);
-    assert_eq!((fabric.counters()[&a.number].not_ready, fabric.not_ready()), (3, 3), "one attempt and two retries");
+    assert_eq!(fabric.not_ready(), 3, "one attempt and two retries");
     assert_eq!(b.state(), QpState::Rts, "the receiver is not affected");
+}
+
+/// Lets events occur until `count` messages have found no buffer.
+fn until_not_ready(fabric: &Fabric, count: u64) {
+    while fabric.not_ready() < count {
+        assert!(fabric.step());
+    }
 }
 
 #[test]
@@ -59,7 +66,8 @@ fn rnr_retries_may_be_unlimited() {
     let (fabric, a, b) = connected(&setup);
     a.send(1, b"hello");
     fabric.run();
-    assert_eq!((a.ends(), fabric.not_ready()), (vec![], 1));
+    assert_eq!(a.ends(), []);
+    assert!(fabric.not_ready() > 0);
     b.receive(5, 100, 10);
     fabric.run();
     assert_eq!(a.ends(), [(1, WcStatus::Success)]);
@@ -70,8 +78,7 @@ fn rnr_retries_may_be_unlimited() {
 fn late_buffer_is_used_at_next_retry() {
     let (fabric, a, b) = connected(&Setup::default());
     a.send(1, b"hello");
-    assert!(fabric.step());
-    assert_eq!(fabric.not_ready(), 1);
+    until_not_ready(&fabric, 1);
     b.receive(5, 100, 10);
     fabric.run();
     assert_eq!((a.ends(), fabric.not_ready()), (vec![(1, WcStatus::Success)], 1));
@@ -82,7 +89,7 @@ fn rnr_retries_are_counted_per_message() {
     let (fabric, a, b) = connected(&Setup::default());
     for id in 0..4 {
         a.send(id, b"hello");
-        fabric.step();
+        until_not_ready(&fabric, id + 1);
         b.receive(id, 100, 10);
         fabric.run();
         assert_eq!(a.ends(), [(id, WcStatus::Success)]);
@@ -110,40 +117,6 @@ fn only_write_with_immediate_uses_buffer() {
     a.request(3, operation, &[a.sge(0, 5)], SIGNALLED);
     fabric.run();
     assert_eq!(a.ends()[2], (3, WcStatus::RnrRetryExceeded));
-}
-
-#[test]
-fn each_end_is_ordered_but_both_are_not() {
-    let order = |seed| {
-        let mut setup = Setup::default();
-        setup.fabric.seed = seed;
-        let (fabric, a, b) = connected(&setup);
-        (0..2).for_each(|id| a.receive(id, 0, 1));
-        (0..2).for_each(|id| b.receive(id, 0, 1));
-        for id in 10..12 {
-            a.request(id, Operation::Send, &[], SIGNALLED);
-            b.request(id, Operation::Send, &[], SIGNALLED);
-        }
-        fabric.run();
-        (a.ends(), b.ends())
-    };
-    assert_eq!(order(3), order(3), "reproducible by seed");
-    let orders: std::collections::BTreeSet<_> = (0..50).map(|seed| format!("{:?}", order(seed))).collect();
-    assert!(orders.len() > 10, "{}", orders.len());
-}
-
-#[test]
-fn message_above_limit_fails_locally() {
-    let mut setup = Setup::default();
-    setup.devices[0].message = 100;
-    let (fabric, a, b) = connected(&setup);
-    b.receive(1, 0, 200);
-    b.receive(2, 0, 200);
-    a.request(1, Operation::Send, &[a.sge(0, 100)], SIGNALLED);
-    a.request(2, Operation::Send, &[a.sge(0, 101)], SIGNALLED);
-    fabric.run();
-    assert_eq!(a.ends(), [(1, WcStatus::Success), (2, WcStatus::LocalLength)]);
-    assert_eq!(b.ends(), [(1, WcStatus::Success)]);
 }
 
 #[test]

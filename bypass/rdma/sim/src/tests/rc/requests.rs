@@ -12,54 +12,10 @@ fn full_queue_refuses_first_excess_request() {
     let (_fabric, a, _b) = connected(&Setup::default());
     let requests: Vec<_> = (0..10).map(|id| request(id, SIGNALLED)).collect();
     assert_eq!(refused(a.post(&requests)), (8, libc::ENOMEM));
-    assert_eq!(a.fabric.counters()[&a.number].requests, 8);
     assert_eq!(refused(a.post(&requests[8..])), (0, libc::ENOMEM));
     a.post(&[]).unwrap();
     let receives = vec![RecvWr { id: 0, sges: &[] }; 9];
     assert_eq!(refused(call!(a.sim.post_recv(a.qp, &receives))), (8, libc::ENOMEM));
-}
-
-#[test]
-fn request_occupies_slot_until_polled() {
-    let (fabric, a, b) = connected(&Setup::default());
-    (0..8).for_each(|id| b.receive(id, 0, 1));
-    a.post(&[request(0, SIGNALLED); 8]).unwrap();
-    fabric.run();
-    assert_eq!(refused(a.post(&[request(8, SIGNALLED)])), (0, libc::ENOMEM), "completed but not polled");
-    let mut one = Vec::with_capacity(1);
-    call!(a.sim.poll_cq(a.cq, &mut one)).unwrap();
-    assert_eq!(refused(a.post(&[request(8, SIGNALLED); 2])), (1, libc::ENOMEM));
-}
-
-#[test]
-fn unsignalled_requests_occupy_slots_until_later_poll() {
-    let (fabric, a, b) = connected(&Setup::default());
-    (0..8).for_each(|id| b.receive(id, 0, 1));
-    a.post(&[request(0, SILENT); 8]).unwrap();
-    fabric.run();
-    assert_eq!(b.poll().len(), 8);
-    assert_eq!(a.poll(), [], "no slot is ever freed");
-    assert_eq!(refused(a.post(&[request(0, SIGNALLED)])), (0, libc::ENOMEM));
-
-    let (fabric, a, b) = connected(&Setup::default());
-    (0..8).for_each(|id| b.receive(id, 0, 1));
-    a.post(&[request(0, SILENT); 7]).unwrap();
-    a.post(&[request(7, SIGNALLED)]).unwrap();
-    fabric.run();
-    assert_eq!(a.ends(), [(7, WcStatus::Success)]);
-    a.post(&[request(8, SIGNALLED); 8]).unwrap();
-}
-
-#[test]
-fn buffer_occupies_slot_until_polled() {
-    let (fabric, a, b) = connected(&Setup::default());
-    (0..8).for_each(|id| b.receive(id, 0, 1));
-    a.send(0, b"x");
-    fabric.run();
-    let more = [RecvWr { id: 8, sges: &[] }; 2];
-    assert_eq!(refused(call!(b.sim.post_recv(b.qp, &more))), (0, libc::ENOMEM));
-    b.poll();
-    assert_eq!(refused(call!(b.sim.post_recv(b.qp, &more))), (1, libc::ENOMEM));
 }
 
 #[test]
@@ -124,12 +80,6 @@ fn read_then_send(seed: u64) -> Vec<u8> {
             return a.memory.get(64, 6);
         }
     }
-}
-
-#[test]
-fn read_is_not_ordered_before_later_requests() {
-    assert!((0..40).any(|seed| read_then_send(seed) == b"after!"));
-    assert!((0..40).any(|seed| read_then_send(seed) == b"before"));
 }
 
 #[test]
@@ -204,7 +154,4 @@ fn completions_report_operation() {
     assert_eq!(whats, [WcOpcode::Send, WcOpcode::Write, WcOpcode::Read].map(|opcode| (opcode, a.number)));
     let received = b.poll()[0];
     assert_eq!((received.opcode, received.len, received.qp), (WcOpcode::Receive, 1, b.number));
-    let counters = fabric.counters();
-    assert_eq!((counters[&a.number].requests, counters[&a.number].sends_polled), (3, 3));
-    assert_eq!((counters[&b.number].buffers, counters[&b.number].receives_polled), (1, 1));
 }
