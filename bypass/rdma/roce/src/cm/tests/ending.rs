@@ -34,7 +34,7 @@ fn simultaneous_disconnect_ends_both_ends_once() {
     rig.run(Duration::from_secs(100));
     for end in [0, 1] {
         assert_eq!(rig.events(end), [DISCONNECTED, EXIT]);
-        assert_eq!(rig.sent(end)[1 + usize::from(end == 0)..], [attribute::DREQ, attribute::DREP]);
+        assert!(rig.sent(end).ends_with(&[attribute::DREQ, attribute::DREP]));
     }
 }
 
@@ -114,9 +114,10 @@ fn progress(rig: &mut Rig, step: Step) -> [Option<Handle>; 2] {
 fn destroyed_identifier_notifies_the_peer_in_every_state() {
     use CmEventKind::{Disconnected, Rejected};
     // Events of the passive and of the active end, when the identifier of the other one is destroyed.
-    let cases: [(Step, Option<(CmEventKind, i32)>, Option<(CmEventKind, i32)>); 8] = [
+    type Outcome = Option<(CmEventKind, i32)>;
+    let cases: [(Step, Outcome, Outcome); 8] = [
         (Step::Resolved, None, None),
-        (Step::Requested, None, None),
+        (Step::Requested, Some((Rejected, 4)), None),
         (Step::Taken, Some((Rejected, 4)), Some((Rejected, 28))),
         (Step::Accepted, Some((Rejected, 4)), None),
         (Step::Response, Some((Rejected, 28)), Some((Rejected, 28))),
@@ -130,7 +131,8 @@ fn destroyed_identifier_notifies_the_peer_in_every_state() {
             let ids = progress(&mut rig, step);
             let Some(id) = ids[end] else { continue };
             rig.destroy(end, id);
-            let events = rig.events(1 - end);
+            let mut events = rig.events(1 - end);
+            events.retain(|(kind, _)| !matches!(kind, CmEventKind::Request { .. }));
             assert_eq!(events, expected.into_iter().collect::<Vec<_>>(), "{step:?}, {end}");
             if let Some(id) = ids[1 - end] {
                 rig.destroy(1 - end, id);
