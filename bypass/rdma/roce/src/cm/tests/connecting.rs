@@ -235,6 +235,7 @@ fn removed_address_is_an_event_of_its_identifiers() {
     assert_eq!(rig.events(0), []);
     rig.ends[0].cm.set_addresses(&[], Mtu::Mtu512, rig.now);
     assert_eq!(rig.event(0, CmEventKind::AddressChanged).id, active);
+    assert_eq!(errno_of(rig.ends[0].cm.transition(active, QpState::Rtr, &options())), libc::EADDRNOTAVAIL);
     rig.ends[1].cm.set_addresses(&[], Mtu::Mtu512, rig.now);
     // Also of the listener.
     let ids: Vec<_> = rig.ends[1].cm.ids.iter().map(|(id, _)| id).collect();

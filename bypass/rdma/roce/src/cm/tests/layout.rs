@@ -18,17 +18,21 @@ const TRANSACTION: u64 = 0x0102_0304_0506_0708;
 const MAPPED_1: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 const MAPPED_2: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2];
 
+const SENDER: Endpoint = Endpoint {
+    comm: 0x1112_1314,
+    guid: 0x2122_2324_2526_2728,
+    qp: 0x31_3233,
+    psn: 0x41_4243,
+    responder_resources: 0x34,
+    initiator_depth: 0x35,
+};
+
 fn req() -> Req {
     Req {
         transaction: TRANSACTION,
-        comm: 0x1112_1314,
+        sender: SENDER,
         service: Req::service_of(0x1f90),
-        guid: 0x2122_2324_2526_2728,
-        qp: 0x31_3233,
-        responder_resources: 0x34,
-        initiator_depth: 0x35,
         transport: 0,
-        psn: 0x41_4243,
         retries: 5,
         rnr_retries: 6,
         mtu: 3,
@@ -88,15 +92,10 @@ fn req_has_the_layout_of_the_specification() {
 fn rep_has_the_layout_of_the_specification() {
     let rep = Rep {
         transaction: TRANSACTION,
-        local: 0x1112_1314,
-        remote: 0x1516_1718,
-        qp: 0x31_3233,
-        psn: 0x41_4243,
-        responder_resources: 0x34,
-        initiator_depth: 0x35,
+        sender: SENDER,
+        receiver: 0x1516_1718,
         rnr_retries: 6,
         is_shared: true,
-        guid: 0x2122_2324_2526_2728,
         private_data: padded(b"hello"),
     };
     let mad = rep.write();
