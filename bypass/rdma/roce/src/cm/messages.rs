@@ -234,8 +234,13 @@ impl Cm {
 
     /// Ends a connection whose peer has begun another one with the same queue pair.
     fn end_stale(&mut self, now: Instant, comm: u32) {
-        if self.connections.get(comm).is_some_and(|connection| connection.state == State::Established) {
-            self.send_dreq(now, comm);
+        match self.connections.get(comm).map(|connection| connection.state) {
+            Some(State::Established) => self.send_dreq(now, comm),
+            Some(State::ReqReceived | State::RepSent) => {
+                self.notify(comm, CmEventKind::Rejected, reason::STALE_CONNECTION.into(), PrivateData::default());
+                self.end(comm);
+            }
+            _ => {}
         }
     }
 

@@ -175,23 +175,24 @@ fn destroyed_listener_rejects_untaken_requests() {
 
 #[test]
 fn request_with_queue_pair_of_a_connection_ends_that_connection() {
-    let mut rig = Rig::new();
-    let [_, passive] = rig.connect();
-    // The peer has restarted: it forgot its connection, and uses the queue pair again.
-    let comms: Vec<u32> = rig.ends[0].cm.ids.iter().filter_map(|(_, id)| comm_of(id)).collect();
-    comms.into_iter().for_each(|comm| _ = rig.ends[0].cm.connections.remove(comm));
-    rig.request(80, 17);
-    assert_eq!(rig.events(0), [(CmEventKind::Rejected, 10)]);
-    assert_eq!(rig.event(1, CmEventKind::Disconnected).id, passive);
-    rig.request(80, 17);
-    rig.settle();
-    assert_eq!(rig.ends[1].events.len(), 1);
-}
-
-fn comm_of(id: &Id) -> Option<u32> {
-    match id.phase {
-        Phase::Connecting(comm) => Some(comm),
-        _ => None,
+    let cases = [
+        (Step::Taken, (CmEventKind::Rejected, 10)),
+        (Step::Accepted, (CmEventKind::Rejected, 10)),
+        (Step::Established, DISCONNECTED),
+    ];
+    for (step, expected) in cases {
+        let mut rig = Rig::new();
+        let [active, _] = progress(&mut rig, step);
+        // The peer has restarted: it forgot its connection, and uses the queue pair again.
+        let Phase::Connecting(comm) = rig.ends[0].cm.ids.get(active.unwrap()).unwrap().phase else {
+            panic!("no phase")
+        };
+        rig.ends[0].cm.connections.remove(comm);
+        rig.request(80, 17);
+        assert_eq!((rig.events(0), rig.events(1)), (vec![(CmEventKind::Rejected, 10)], vec![expected]), "{step:?}");
+        rig.request(80, 17);
+        rig.settle();
+        assert_eq!(rig.ends[1].events.len(), 1);
     }
 }
 
