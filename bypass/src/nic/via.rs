@@ -63,6 +63,11 @@ pub enum Via {
         /// Name of the device.
         device: String,
     },
+    /// `roce:af_xdp:eth0`: RoCEv2 in software on a DPDK port.
+    Roce {
+        /// Network of the port.
+        port: Box<Via>,
+    },
     /// `eal`: first port that EAL finds with the arguments after `--`.
     Eal,
 }
@@ -74,9 +79,11 @@ pub enum Via {
 pub enum InvalidVia {
     #[error(
         "unknown network '{0}': use kernel, pci:ADDRESS, af_xdp:INTERFACE, tap:INTERFACE, virtio-user:SOCKET, \
-         vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, or eal with EAL's arguments after --"
+         vhost:SOCKET, memif:SOCKET[,server], rdma:DEVICE, roce:NETWORK, or eal with EAL's arguments after --"
     )]
     Unknown(String),
+    #[error("'{0}' has no port for RoCE: write roce: before a network of DPDK, such as roce:af_xdp:eth0")]
+    NoPort(Box<Via>),
     #[error("'{kind}' needs {required}: write {kind}:{example}")]
     Missing { kind: &'static str, required: &'static str, example: &'static str },
     #[error("'{0}' takes no argument")]
@@ -95,6 +102,11 @@ impl Via {
     /// Returns whether the network reaches loopback addresses.
     pub fn has_loopback(&self) -> bool {
         matches!(self, Via::Kernel | Via::Rdma { .. })
+    }
+
+    /// Returns whether services run over RDMA verbs.
+    pub fn is_rdma(&self) -> bool {
+        matches!(self, Via::Rdma { .. } | Via::Roce { .. })
     }
 }
 
@@ -149,6 +161,15 @@ impl FromStr for Via {
                 Ok(Via::Memif { socket, server, options })
             }
             "rdma" => Ok(Via::Rdma { device: named("rdma", "a verbs device", "rxe0")? }),
+            "roce" => {
+                let rest = rest.filter(|rest| !rest.is_empty());
+                let missing = InvalidVia::Missing { kind: "roce", required: "a network", example: "af_xdp:eth0" };
+                let port: Via = rest.ok_or(missing)?.parse()?;
+                match port {
+                    Via::Kernel | Via::Rdma { .. } | Via::Roce { .. } => Err(InvalidVia::NoPort(Box::new(port))),
+                    port => Ok(Via::Roce { port: Box::new(port) }),
+                }
+            }
             _ => Err(InvalidVia::Unknown(spec.to_owned())),
         }
     }
@@ -191,6 +212,7 @@ impl fmt::Display for Via {
             Via::Kernel => return f.write_str("kernel"),
             Via::Eal => return f.write_str("eal"),
             Via::Rdma { device } => return write!(f, "rdma:{device}"),
+            Via::Roce { port } => return write!(f, "roce:{port}"),
             Via::Pci { address, options } => ("pci", Path::new(address), "", options),
             Via::AfXdp { interface, shared, options } => {
                 ("af_xdp", Path::new(interface), if *shared { ",share" } else { "" }, options)
@@ -226,6 +248,8 @@ mod tests {
             "memif:/tmp/a.sock",
             "memif:/tmp/a.sock,server,id=3",
             "rdma:rxe0",
+            "roce:af_xdp:eth0,queue_count=2",
+            "roce:vhost:/tmp/a.sock",
             "eal",
         ] {
             assert_eq!(spec.parse::<Via>().unwrap().to_string(), spec);
@@ -246,6 +270,9 @@ mod tests {
             ("tap:", "write tap:lr0"),
             ("vhost:,client=1", "write vhost:/tmp/a.sock"),
             ("kernel:eth0", "takes no argument"),
+            ("roce", "'roce' needs a network: write roce:af_xdp:eth0"),
+            ("roce:eth0", "unknown network 'eth0'"),
+            ("roce:rdma:rxe0", "'rdma:rxe0' has no port for RoCE"),
             ("tap:a-name-that-is-too-long", "longer than 15 bytes"),
             ("af_xdp:eth/0", "does not allow"),
             ("pci:eth0", "write it as lspci -D does"),

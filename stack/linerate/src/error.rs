@@ -137,6 +137,12 @@ pub enum Error {
         "`engine` smoltcp: not in this build: build it with the cargo feature smoltcp-engine, or use `engine` native"
     )]
     NoSmoltcpEngine,
+    #[error("`workers` {workers}: a RoCE device has one worker; give 1")]
+    RoceWorkers { workers: usize },
+    #[error("`ip` is required by roce:NETWORK: a RoCE device is known by its addresses")]
+    RoceNeedsAddress,
+    #[error("roce:{via}: {source}")]
+    Roce { via: String, source: std::io::Error },
     #[error("random numbers from the system: {0}")]
     NoRandomness(getrandom::Error),
     #[error("`workers` {asked}: only {cores} cores can be used: give at most {cores}")]
@@ -197,6 +203,8 @@ impl Error {
                 | GatewayNotOnLink { .. }
                 | NotInThisBuild { .. }
                 | NoSmoltcpEngine
+                | RoceWorkers { .. }
+                | RoceNeedsAddress
                 | NoFrames(_)
                 | OneCore(_)
         )

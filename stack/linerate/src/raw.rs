@@ -62,7 +62,7 @@ pub trait FrameWorker: Send + 'static {
 impl FramePortConfig {
     /// Checks the configuration and returns the worker's core.
     pub fn check(&self, place: CorePlacement) -> Result<Vec<usize>, Error> {
-        if matches!(self.via, Via::Kernel | Via::Rdma { .. }) {
+        if self.via == Via::Kernel || self.via.is_rdma() {
             return Err(Error::NoFrames(self.via.clone()));
         }
         check_interface(&self.via)?;

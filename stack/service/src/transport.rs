@@ -197,6 +197,12 @@ pub trait Transport {
         send_written(self, local, remote, len, write)
     }
 
+    /// Returns the number of datagrams that can be sent now, if their destinations are resolved. The default suits
+    /// transports that cannot know.
+    fn datagram_space(&self) -> usize {
+        usize::MAX
+    }
+
     /// Drops a datagram that [`send_datagram`](Self::send_datagram) returned, and counts the drop.
     fn drop_datagram(&mut self, datagram: Datagram) {
         drop(datagram);

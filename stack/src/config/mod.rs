@@ -88,6 +88,9 @@ pub struct Config {
     pub listen_by_worker: Vec<SocketAddr>,
     /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
+    /// Port of [`listen_udp`](Self::listen_udp) for a protocol with its own integrity check, such as RoCEv2: datagrams
+    /// to it are delivered from the IP header on, and need no checksum over IPv6 (RFC 6935).
+    pub listen_udp_raw: Option<u16>,
     /// Maximum connections of one worker, excluding TIME-WAIT. A SYN beyond it is dropped and counted.
     pub max_connections: usize,
     /// Maximum half-open connections of one worker. A SYN beyond it is counted. The native engine replies with a SYN
@@ -217,6 +220,7 @@ impl Default for Config {
             listen: Vec::new(),
             listen_by_worker: Vec::new(),
             listen_udp: Vec::new(),
+            listen_udp_raw: None,
             max_connections: Config::MAX_CONNECTIONS,
             max_half_open: 4096,
             max_half_open_per_source: None,

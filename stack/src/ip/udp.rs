@@ -38,6 +38,8 @@ pub(crate) struct UdpFastPath {
     listen: Vec<SocketAddr>,
     /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
     by_port: [u32; PORTS],
+    /// Port whose datagrams are delivered from the IP header on.
+    raw: Option<u16>,
     /// Number of packets in use at which received payload is copied.
     most: usize,
     /// True if at least `most` packets were in use at the last check.
@@ -57,7 +59,7 @@ impl UdpFastPath {
         for (bound, at) in listen.iter().zip(0..) {
             by_port[usize::from(bound.port()) % PORTS] = at;
         }
-        UdpFastPath { listen, by_port, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
+        UdpFastPath { listen, by_port, raw: config.listen_udp_raw, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
     }
 
     /// Returns whether a service is bound to the local address `local`.
@@ -82,6 +84,7 @@ impl UdpFastPath {
         }
         self.left -= 1;
         let UdpDatagram { local, remote, start, end } = *udp;
+        let start = if self.raw == Some(local.port()) { ETHERNET_HEADER } else { start };
         let payload = if self.is_low {
             egress.count_copied(end - start);
             self.copies.copy(&frame.data()[start..end])

@@ -52,6 +52,7 @@ pub(crate) struct Ingress<P> {
     port_hash: PortHash,
     dhcp: bool,
     fragments: bool,
+    raw_udp: Option<u16>,
     /// True if DAD of initial addresses runs, which the first worker handles.
     pub dad_running: bool,
     slaac: bool,
@@ -83,6 +84,7 @@ impl<P: Packet> Ingress<P> {
             port_hash,
             dhcp: config.dhcp,
             fragments: config.fragments,
+            raw_udp: config.listen_udp_raw,
             dad_running: false,
             slaac: config.slaac,
             fast_paths: config.fast_paths(),
@@ -212,6 +214,7 @@ impl<P: Packet> Ingress<P> {
             addresses: egress.addresses(),
             dhcp: self.dhcp,
             fragments: self.fragments,
+            raw_udp: self.raw_udp,
             partial_checksums: egress.capabilities().rx_partial_checksum,
         }
     }

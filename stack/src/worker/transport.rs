@@ -305,6 +305,10 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         }
     }
 
+    fn datagram_space(&self) -> usize {
+        self.egress.room()
+    }
+
     fn drop_datagram(&mut self, _: Datagram) {
         self.egress.count_drop(DropCause::NoPacket);
     }

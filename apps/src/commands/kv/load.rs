@@ -209,7 +209,7 @@ impl KvLoadArgs {
 /// Queries the server for the location of its exported values.
 fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     let usage = |message: &str| Error::Usage(format!("--one-sided: {message}"));
-    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+    if !args.load.net.via.is_rdma() {
         return Err(usage("requires --via rdma:DEVICE"));
     }
     if args.protocol != Protocol::Resp {
@@ -232,7 +232,7 @@ fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
 
 /// Runs the load of one-sided increments.
 fn count(args: &KvLoadArgs) -> Result<(), Error> {
-    if !matches!(args.load.net.via, Via::Rdma { .. }) {
+    if !args.load.net.via.is_rdma() {
         return Err(Error::Usage("--one-sided-incr: requires --via rdma:DEVICE".to_owned()));
     }
     let most = 1 << 20;

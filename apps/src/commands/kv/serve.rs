@@ -260,20 +260,20 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
         }
     }
     args.cluster.check(&args.listen)?;
-    if args.cluster.is_cluster() && matches!(args.net.via, Via::Rdma { .. }) {
+    if args.cluster.is_cluster() && args.net.via.is_rdma() {
         return Err("--cluster has no effect with --via rdma, whose clients know no nodes: leave it out");
     }
-    if args.memcached_sharded && matches!(args.net.via, Via::Rdma { .. }) {
+    if args.memcached_sharded && args.net.via.is_rdma() {
         return Err("--memcached-sharded has no effect with --via rdma: leave it out");
     }
-    if args.udp && matches!(args.net.via, Via::Rdma { .. }) {
+    if args.udp && args.net.via.is_rdma() {
         return Err("--udp has no effect with --via rdma, which has no UDP: leave it out");
     }
     if args.counters > 0 && args.listen.is_empty() {
         return Err("--counters: clients find counters through the Redis protocol: add --listen");
     }
     // Checked before memory is allocated.
-    if !matches!(args.net.via, Via::Rdma { .. }) {
+    if !args.net.via.is_rdma() {
         if args.export.is_some() {
             return Err("--export has an effect only with --via rdma:DEVICE: leave it out");
         }

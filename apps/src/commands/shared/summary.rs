@@ -65,7 +65,7 @@ impl<'a> SummaryReport<'a> {
     pub fn new(summary: &'a Summary, via: &Via) -> Self {
         let units = match via {
             Via::Kernel => ["reads", "writes"],
-            Via::Rdma { .. } => ["messages"; 2],
+            Via::Rdma { .. } | Via::Roce { .. } => ["messages"; 2],
             _ => ["frames"; 2],
         };
         SummaryReport { summary, units }

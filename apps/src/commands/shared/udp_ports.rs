@@ -38,7 +38,7 @@ pub struct Ports {
 /// Checks the arguments of a UDP load before anything is opened.
 pub fn check(args: &LoadArgs) -> Result<(), Error> {
     args.net.check_remote(args.connect)?;
-    if matches!(args.net.via, Via::Rdma { .. }) {
+    if args.net.via.is_rdma() {
         return Err(net::Error::NotWith { setting: "udp", via: "rdma" }.into());
     }
     let connections = args.connections;

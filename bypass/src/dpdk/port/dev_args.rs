@@ -79,7 +79,7 @@ pub(crate) fn port_spec(via: &Via, request: PortRequest) -> Result<PortSpec, Ope
     };
     let random = || request.mac.unwrap_or_else(random_mac);
     match via {
-        Via::Kernel | Via::Rdma { .. } => Err(OpenError::NotDpdk(via.to_string())),
+        Via::Kernel | Via::Rdma { .. } | Via::Roce { .. } => Err(OpenError::NotDpdk(via.to_string())),
         Via::Eal => Ok(build(PortKind::Other, Vec::new(), request.mac)),
         Via::Pci { address, options } => {
             let device = DevArgs { bus: "pci", name: address.clone(), arguments: options.join(",") };

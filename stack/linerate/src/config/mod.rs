@@ -353,10 +353,10 @@ impl NetConfig {
     /// Checks the fields against each other, before anything is opened.
     pub fn check(&self, listen: &Listen) -> Result<(), Error> {
         self.check_ranges()?;
-        if !matches!(self.via, Via::Rdma { .. })
+        if !self.via.is_rdma()
             && let Some(setting) = self.rdma.given()
         {
-            return Err(Error::OnlyWith { setting, with: "`via` rdma:DEVICE" });
+            return Err(Error::OnlyWith { setting, with: "`via` rdma:DEVICE or roce:NETWORK" });
         }
         if self.threading == ThreadingMode::Inline && self.service_cores.is_some() {
             return Err(Error::OnlyWith { setting: "service_cores", with: "`threading` split" });
@@ -368,7 +368,7 @@ impl NetConfig {
                 refuse("kernel", self.stack_given().or(self.native.given()).or(first_given!(self, ""; idle)))
             }
             #[cfg(not(feature = "rdma"))]
-            Via::Rdma { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
+            Via::Rdma { .. } | Via::Roce { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
             #[cfg(feature = "rdma")]
             Via::Rdma { .. } => {
                 let others = first_given!(self, ""; idle_timeout spin);
@@ -377,6 +377,15 @@ impl NetConfig {
                     return Err(Error::NotWith { setting: "listen.by_worker", via: "rdma" });
                 }
                 self.rdma.check()
+            }
+            #[cfg(feature = "rdma")]
+            Via::Roce { ref port } => {
+                refuse("roce", self.native.given().or(first_given!(self, ""; idle_timeout spin dhcp slaac)))?;
+                if !listen.by_worker.is_empty() {
+                    return Err(Error::NotWith { setting: "listen.by_worker", via: "roce" });
+                }
+                self.rdma.check()?;
+                NetConfig { via: (**port).clone(), ..self.clone() }.check_stack(listen)
             }
             _ => self.check_stack(listen),
         }
@@ -482,7 +491,7 @@ impl NetConfig {
     /// Returns the local ports of outgoing connections; `None` for RDMA, or if the range of the kernel cannot be read.
     pub fn local_ports(&self) -> Option<PortRange> {
         match self.via {
-            Via::Rdma { .. } => None,
+            Via::Rdma { .. } | Via::Roce { .. } => None,
             Via::Kernel => PortRange::of_kernel(),
             _ if self.uses_kernel_addresses() => Some(self.outgoing_ports.unwrap_or(PortRange::SHARED)),
             _ => Some(self.outgoing_ports.unwrap_or(PortRange::STACK)),
@@ -500,7 +509,7 @@ impl NetConfig {
     pub fn for_client(&self, connections: u32) -> NetConfig {
         let mut config = self.clone();
         match config.via {
-            Via::Rdma { .. } => {
+            Via::Rdma { .. } | Via::Roce { .. } => {
                 config.rdma.connections.get_or_insert(connections);
             }
             Via::Kernel => {}

@@ -24,6 +24,7 @@ impl Topology {
     /// not report its node, or the node has no cores.
     pub fn cores_near(&self, via: &Via) -> Option<Vec<usize>> {
         let device = match via {
+            Via::Roce { port } => return self.cores_near(port),
             Via::Pci { address, .. } => format!("bus/pci/devices/{address}"),
             Via::AfXdp { interface, .. } => format!("class/net/{interface}/device"),
             Via::Rdma { device } => match self.read(format!("class/infiniband/{device}/parent")) {

@@ -5,6 +5,8 @@ pub mod dpdk_port;
 mod kernel;
 #[cfg(feature = "rdma")]
 mod rdma;
+#[cfg(all(feature = "rdma", feature = "dpdk"))]
+mod roce;
 #[cfg(feature = "dpdk")]
 mod shared;
 #[cfg(feature = "dpdk")]
@@ -35,7 +37,9 @@ pub enum Port {
     #[cfg(feature = "dpdk")]
     Stack(Box<stack::Port>, Vec<SocketAddr>),
     #[cfg(feature = "rdma")]
-    Rdma(Box<rdma::Port>),
+    Rdma(Box<rdma::Port<linerate_rdma::rdma_core::RdmaCore>>),
+    #[cfg(all(feature = "rdma", feature = "dpdk"))]
+    Roce(Box<rdma::Port<roce::Device>>),
 }
 
 impl Port {
@@ -46,6 +50,8 @@ impl Port {
             Via::Kernel => Ok(Port::Kernel(kernel::Port::open(config, listen, workers)?)),
             #[cfg(feature = "rdma")]
             Via::Rdma { device } => Ok(Port::Rdma(Box::new(rdma::Port::open(device, config, listen, cores)?))),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Via::Roce { port } => Ok(Port::Roce(Box::new(roce::open(port, config, listen, cores, stop)?))),
             #[cfg(feature = "dpdk")]
             _ => {
                 let listening = listen.all_tcp(workers)?;
@@ -68,6 +74,8 @@ impl Port {
             Port::Stack(_, listening) => listening.clone(),
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.listening(),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => port.listening(),
         }
     }
 
@@ -76,6 +84,8 @@ impl Port {
         match self {
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => Some(port.device()),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => Some(port.device()),
             _ => None,
         }
     }
@@ -88,6 +98,8 @@ impl Port {
             Port::Stack(port, _) => port.arena(bytes),
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.arena(bytes),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => port.arena(bytes),
         }
     }
 
@@ -96,6 +108,8 @@ impl Port {
         match self {
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.publish(memory),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => port.publish(memory),
             _ => {
                 drop(memory);
                 Err(Error::NoRemoteMemory)
@@ -108,6 +122,8 @@ impl Port {
         match self {
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => port.count(memory),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => port.count(memory),
             _ => {
                 drop(memory);
                 Err(Error::NoRemoteMemory)
@@ -135,6 +151,8 @@ impl Port {
             }
             #[cfg(feature = "rdma")]
             Port::Rdma(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
         }
     }
 }

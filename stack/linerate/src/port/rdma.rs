@@ -1,4 +1,4 @@
-//! `--via rdma:DEVICE`: workers on queue pairs of a verbs device.
+//! `--via rdma:DEVICE` and `--via roce:NETWORK`: workers on queue pairs of a verbs device.
 
 use super::Job;
 use crate::config::Listen;
@@ -24,9 +24,9 @@ use std::thread::JoinHandle;
 const DEFAULT_SHARE: usize = 1 << 20;
 
 /// A listening verbs device.
-pub struct Port {
+pub struct Port<C: Provider> {
     device: Device,
-    adapter: Adapter<RdmaCore>,
+    adapter: Adapter<C>,
     mode: Mode,
     workers: usize,
     near: Near,
@@ -62,15 +62,21 @@ impl Near {
     }
 }
 
-impl Port {
+impl Port<RdmaCore> {
     /// Opens `device` and listens on it for workers on `cores`.
     pub fn open(device: &str, options: &NetConfig, listen: &Listen, cores: &[usize]) -> Result<Self, Error> {
+        Port::over(&Arc::new(RdmaCore::open(device)?), options, listen, cores)
+    }
+}
+
+impl<C: Provider> Port<C> {
+    /// Listens on the device `provider` for workers on `cores`.
+    pub fn over(provider: &Arc<C>, options: &NetConfig, listen: &Listen, cores: &[usize]) -> Result<Self, Error> {
         if !listen.udp.is_empty() {
             tracing::info!("UDP is not served: reliable connections carry no datagrams");
         }
         let topology = Topology::of_machine();
         let near = Near(topology.cores_near(&options.via));
-        let native = Arc::new(RdmaCore::open(device)?);
         let defaults = Config::default();
         let mut config = Config {
             rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
@@ -82,8 +88,8 @@ impl Port {
         let cache = topology.cache_share(cores).unwrap_or(DEFAULT_SHARE) / 2;
         config.fit(cache, options.rdma.sends.is_none() && options.rdma.signal_every.is_none());
         let workers = cores.len();
-        let adapter = near.run(|| Adapter::open(&native, &config, &listen.tcp, workers))?;
-        let (name, emulated_by) = (native.name().to_owned(), native.emulated_by().map(str::to_owned));
+        let adapter = near.run(|| Adapter::open(provider, &config, &listen.tcp, workers))?;
+        let (name, emulated_by) = (provider.name().to_owned(), provider.emulated_by().map(str::to_owned));
         Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers, near })
     }
 
@@ -135,7 +141,7 @@ impl Port {
         let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
         let connector = near.run(|| std::thread::Builder::new().name("connector".to_owned()).spawn(connects));
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
-        let job = |parts: WorkerParts<RdmaCore, S::Message>| -> Job<S> {
+        let job = |parts: WorkerParts<C, S::Message>| -> Job<S> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());

@@ -129,6 +129,16 @@ impl Port {
         Ok(Port { host, control: None, eal, port, config, engine, via, output, writing: None })
     }
 
+    /// Returns the queue pair of a port with one worker, and the configuration of its stack.
+    #[cfg(feature = "rdma")]
+    pub fn take_queue(&mut self) -> Result<(QueuePair, Config), Error> {
+        let mut queues = self.port.take_queues();
+        if let Some(output) = self.output.take() {
+            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
+        }
+        Ok((queues.swap_remove(0), self.config.clone()))
+    }
+
     /// Allocates `bytes` of memory that the port can send from; if EAL has too little, ordinary memory.
     pub fn arena(&self, bytes: usize) -> Result<Arena, ArenaError> {
         self.eal.arena(bytes).or_else(|error| {

@@ -64,6 +64,8 @@ pub(crate) struct Host<'a> {
     pub dhcp: bool,
     /// See [`Config::fragments`](crate::Config::fragments).
     pub fragments: bool,
+    /// See [`Config::listen_udp_raw`](crate::Config::listen_udp_raw).
+    pub raw_udp: Option<u16>,
     /// See [`Capabilities::rx_partial_checksum`](linerate_bypass::Capabilities).
     pub partial_checksums: bool,
 }
@@ -225,7 +227,7 @@ impl Host<'_> {
         }
         match stored {
             // No checksum (RFC 768); IPv6 requires one (RFC 8200 §8.1).
-            0 if source.is_ipv4() => {}
+            0 if source.is_ipv4() || self.raw_udp == Some(to) => {}
             0 => return Err(DropCause::L4Checksum),
             _ => self.checksum(frame, source, destination, UDP, stored, ip_header, len.into())?,
         }

@@ -1,7 +1,7 @@
 //! Connections by communication ID, with their timers and their peers' identities.
 
-use super::mad::Mad;
-use linerate_rdma_provider::{Handle, Mtu};
+use super::mad::{Endpoint, Mad};
+use linerate_rdma_provider::{CmConnParam, Handle, Mtu};
 use linerate_service::time::Instant;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -26,17 +26,6 @@ impl State {
     }
 }
 
-/// Parameters of the peer, from its REQ or REP.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Peer {
-    pub comm: u32,
-    pub guid: u64,
-    pub qp: u32,
-    pub psn: u32,
-    pub initiator_depth: u8,
-    pub responder_resources: u8,
-}
-
 /// Connection, or one that lingers without its identifier.
 pub(super) struct Connection {
     /// Identifier. None if it was destroyed and the connection lingers until the peer has confirmed its end.
@@ -51,8 +40,8 @@ pub(super) struct Connection {
     /// Outstanding READ and atomic operations initiated and accepted locally.
     pub initiator_depth: u8,
     pub responder_resources: u8,
-    /// Parameters of the peer. Zeros until they are received.
-    pub peer: Peer,
+    /// Peer. Zeros until its REQ or REP is received.
+    pub peer: Endpoint,
     /// Last message sent that expects an answer or answers a message of the peer. It is repeated when the answer is
     /// late, and when the peer repeats its message.
     pub message: Option<Box<Mad>>,
@@ -75,12 +64,19 @@ impl Connection {
             mtu,
             initiator_depth: 0,
             responder_resources: 0,
-            peer: Peer::default(),
+            peer: Endpoint::default(),
             message: None,
             retries: 0,
             is_deferred: false,
             deadline: None,
         }
+    }
+
+    /// Sets the parameters of the local program.
+    pub fn set_parameters(&mut self, parameters: &CmConnParam) {
+        self.qp = parameters.qp;
+        self.initiator_depth = parameters.initiator_depth;
+        self.responder_resources = parameters.responder_resources;
     }
 }
 
@@ -182,11 +178,13 @@ impl Connections {
         self.by_peer_qp.get(&(remote, guid, qp)).copied()
     }
 
-    /// Stores the parameters of the peer.
-    pub fn set_peer(&mut self, comm: u32, peer: Peer) {
+    /// Sets the peer, and adopts what it proposes: each end initiates what the other one accepts.
+    pub fn set_peer(&mut self, comm: u32, peer: Endpoint) {
         self.forget_peer(comm);
         if let Some(connection) = self.by_comm.get_mut(&comm) {
             connection.peer = peer;
+            connection.initiator_depth = peer.responder_resources;
+            connection.responder_resources = peer.initiator_depth;
             self.by_peer_comm.insert((connection.remote, peer.guid, peer.comm), comm);
             self.by_peer_qp.insert((connection.remote, peer.guid, peer.qp), comm);
         }
@@ -195,12 +193,18 @@ impl Connections {
     /// Removes a connection from the tables of peers. The peer may reuse its queue pair and communication ID.
     pub fn forget_peer(&mut self, comm: u32) {
         let Some(connection) = self.by_comm.get(&comm) else { return };
-        let Peer { guid, comm: peer_comm, qp, .. } = connection.peer;
+        let Endpoint { guid, comm: peer_comm, qp, .. } = connection.peer;
         let keys = [(connection.remote, guid, peer_comm), (connection.remote, guid, qp)];
         for (table, key) in [&mut self.by_peer_comm, &mut self.by_peer_qp].into_iter().zip(keys) {
             if table.get(&key) == Some(&comm) {
                 table.remove(&key);
             }
         }
+    }
+
+    /// Returns true if no table has an entry.
+    #[cfg(test)]
+    pub fn is_unreferenced(&self) -> bool {
+        self.by_peer_comm.is_empty() && self.by_peer_qp.is_empty() && self.deadlines.is_empty()
     }
 }

@@ -213,21 +213,30 @@ pub(super) struct Rej<'a> {
     pub private_data: &'a [u8],
 }
 
+/// Parameters of one end of a connection, which its REQ or REP contains.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    /// Communication ID.
+    pub comm: u32,
+    /// GUID of the channel adapter.
+    pub guid: u64,
+    /// Queue pair number.
+    pub qp: u32,
+    /// PSN of the first packet that this end receives: the other end starts with it (IBA 12.7.31).
+    pub psn: u32,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+}
+
 /// Fields of a REQ (IBA table 106).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Req {
     pub transaction: u64,
-    pub comm: u32,
+    pub sender: Endpoint,
     /// Service ID.
     pub service: u64,
-    pub guid: u64,
-    pub qp: u32,
-    pub responder_resources: u8,
-    pub initiator_depth: u8,
     /// Transport service type. 0 is reliable connection.
     pub transport: u8,
-    /// PSN of the first packet that the receiver of the REQ sends (IBA 12.7.31).
-    pub psn: u32,
     pub retries: u8,
     pub rnr_retries: u8,
     /// Path MTU, by its code: 1 to 5.
@@ -252,13 +261,13 @@ impl Req {
     }
 
     pub fn write(&self) -> Mad {
-        let mut mad = Mad::new(attribute::REQ, self.transaction, self.comm, 0);
+        let mut mad = Mad::new(attribute::REQ, self.transaction, self.sender.comm, 0);
         mad.put(8, &self.service.to_be_bytes());
-        mad.put(16, &self.guid.to_be_bytes());
-        mad.put_u24(32, self.qp, self.responder_resources);
-        mad.put_u24(36, 0, self.initiator_depth);
+        mad.put(16, &self.sender.guid.to_be_bytes());
+        mad.put_u24(32, self.sender.qp, self.sender.responder_resources);
+        mad.put_u24(36, 0, self.sender.initiator_depth);
         mad.put_u24(40, 0, RESPONSE_TIMEOUT << 3 | (self.transport & 3) << 1 | u8::from(!self.is_shared));
-        mad.put_u24(44, self.psn, RESPONSE_TIMEOUT << 3 | self.retries.min(7));
+        mad.put_u24(44, self.sender.psn, RESPONSE_TIMEOUT << 3 | self.retries.min(7));
         mad.put(48, &DEFAULT_P_KEY.to_be_bytes());
         mad.put(50, &[self.mtu << 4 | self.rnr_retries.min(7), MAX_CM_RETRIES << 4 | u8::from(self.is_shared) << 3]);
         mad.put(52, &PERMISSIVE_LID.to_be_bytes());
@@ -288,14 +297,16 @@ impl Req {
         let is_known_version = mad.u8(140) >> 4 == 0 && matches!(mad.u8(141) >> 4, 4 | 6);
         Req {
             transaction: mad.transaction(),
-            comm: mad.sender(),
+            sender: Endpoint {
+                comm: mad.sender(),
+                guid: mad.u64(16),
+                qp: mad.u24(32),
+                psn: mad.u24(44),
+                responder_resources: mad.u8(35),
+                initiator_depth: mad.u8(39),
+            },
             service: mad.u64(8),
-            guid: mad.u64(16),
-            qp: mad.u24(32),
-            responder_resources: mad.u8(35),
-            initiator_depth: mad.u8(39),
             transport: mad.u8(43) >> 1 & 3,
-            psn: mad.u24(44),
             retries: mad.u8(47) & 7,
             rnr_retries: mad.u8(50) & 7,
             mtu: mad.u8(50) >> 4,
@@ -312,29 +323,24 @@ impl Req {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rep {
     pub transaction: u64,
-    pub local: u32,
-    pub remote: u32,
-    pub qp: u32,
-    /// PSN of the first packet that the receiver of the REP sends (IBA 12.7.31).
-    pub psn: u32,
-    pub responder_resources: u8,
-    pub initiator_depth: u8,
+    pub sender: Endpoint,
+    /// Communication ID of the receiver.
+    pub receiver: u32,
     pub rnr_retries: u8,
     pub is_shared: bool,
-    pub guid: u64,
     pub private_data: PrivateData,
 }
 
 impl Rep {
     pub fn write(&self) -> Mad {
-        let mut mad = Mad::new(attribute::REP, self.transaction, self.local, self.remote);
-        mad.put_u24(12, self.qp, 0);
-        mad.put_u24(20, self.psn, 0);
+        let mut mad = Mad::new(attribute::REP, self.transaction, self.sender.comm, self.receiver);
+        mad.put_u24(12, self.sender.qp, 0);
+        mad.put_u24(20, self.sender.psn, 0);
         let flow_control = u8::from(!self.is_shared);
         let shared = u8::from(self.is_shared) << 4;
-        mad.put(24, &[self.responder_resources, self.initiator_depth]);
+        mad.put(24, &[self.sender.responder_resources, self.sender.initiator_depth]);
         mad.put(26, &[TARGET_ACK_DELAY << 3 | flow_control, self.rnr_retries.min(7) << 5 | shared]);
-        mad.put(28, &self.guid.to_be_bytes());
+        mad.put(28, &self.sender.guid.to_be_bytes());
         mad.put_private(36, self.private_data.bytes());
         mad
     }
@@ -342,15 +348,17 @@ impl Rep {
     pub fn read(mad: &Mad) -> Self {
         Rep {
             transaction: mad.transaction(),
-            local: mad.sender(),
-            remote: mad.receiver(),
-            qp: mad.u24(12),
-            psn: mad.u24(20),
-            responder_resources: mad.u8(24),
-            initiator_depth: mad.u8(25),
+            sender: Endpoint {
+                comm: mad.sender(),
+                guid: mad.u64(28),
+                qp: mad.u24(12),
+                psn: mad.u24(20),
+                responder_resources: mad.u8(24),
+                initiator_depth: mad.u8(25),
+            },
+            receiver: mad.receiver(),
             rnr_retries: mad.u8(27) >> 5,
             is_shared: mad.u8(27) & 0x10 != 0,
-            guid: mad.u64(28),
             private_data: mad.private(36),
         }
     }

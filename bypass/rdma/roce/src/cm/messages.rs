@@ -1,7 +1,7 @@
 //! State machine of connections: messages, retransmission and time-wait (IBA 12.9).
 
-use super::connections::{Connection, Peer, State};
-use super::mad::{About, MAX_CM_RETRIES, Mad, Rej, Rep, Req, attribute, mtu_of, reason};
+use super::connections::{Connection, State};
+use super::mad::{About, Endpoint, MAX_CM_RETRIES, Mad, Rej, Rep, Req, attribute, mtu_of, reason};
 use super::{Cm, MAX_HALF_OPEN, MAX_LINGERING, Outgoing, Phase};
 use linerate_rdma_provider::{CmEvent, CmEventKind, Handle, PrivateData};
 use linerate_service::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Cm {
             self.counters.malformed += 1;
             return;
         };
-        let ends = [local, remote];
+        let ends = [local.to_canonical(), remote.to_canonical()];
         let effect = match mad.attribute() {
             attribute::REQ => self.receive_req(now, ends, &mad),
             attribute::MRA => self.receive_mra(now, ends, &mad),
@@ -47,18 +47,18 @@ impl Cm {
     fn receive_req(&mut self, now: Instant, ends: [IpAddr; 2], mad: &Mad) -> Option<()> {
         let [local, remote] = ends;
         let req = Req::read(mad);
-        if let Some(comm) = self.connections.by_peer_comm(remote, req.guid, req.comm) {
+        if let Some(comm) = self.connections.by_peer_comm(remote, req.sender.guid, req.sender.comm) {
             let &Connection { state, transaction, .. } = self.connections.get(comm)?;
             return match state {
                 State::ReqReceived => {
-                    self.reply(ends, Mad::mra(transaction, comm, req.comm, About::Req, SERVICE_TIMEOUT));
+                    self.reply(ends, Mad::mra(transaction, comm, req.sender.comm, About::Req, SERVICE_TIMEOUT));
                     Some(())
                 }
                 State::RepSent => self.repeat(comm),
                 _ => None,
             };
         }
-        if let Some(stale) = self.connections.by_peer_qp(remote, req.guid, req.qp) {
+        if let Some(stale) = self.connections.by_peer_qp(remote, req.sender.guid, req.sender.qp) {
             self.reject_message(ends, mad, About::Req, reason::STALE_CONNECTION);
             self.end_stale(now, stale);
             return Some(());
@@ -84,19 +84,9 @@ impl Cm {
         object.remote = Some(SocketAddr::new(remote, peer_port));
         object.listener = Some(listener);
         let mtu = mtu_of(req.mtu).map_or(self.mtu, |mtu| mtu.min(self.mtu));
-        let mut connection = Connection::new(id, State::ReqReceived, ends, req.transaction, mtu);
-        connection.initiator_depth = req.responder_resources;
-        connection.responder_resources = req.initiator_depth;
+        let connection = Connection::new(id, State::ReqReceived, ends, req.transaction, mtu);
         self.connections.add(comm, connection);
-        let peer = Peer {
-            comm: req.comm,
-            guid: req.guid,
-            qp: req.qp,
-            psn: req.psn,
-            initiator_depth: req.initiator_depth,
-            responder_resources: req.responder_resources,
-        };
-        self.connections.set_peer(comm, peer);
+        self.connections.set_peer(comm, req.sender);
         self.notify_id(id, CmEventKind::Request { listener }, 0, req.private_data);
         Some(())
     }
@@ -108,7 +98,7 @@ impl Cm {
         if req.transport != 0 {
             return Err(reason::INVALID_TRANSPORT);
         }
-        if req.qp == 0 {
+        if req.sender.qp == 0 {
             return Err(reason::NO_QP);
         }
         mtu_of(req.mtu).ok_or(reason::INVALID_MTU)?;
@@ -120,7 +110,7 @@ impl Cm {
     fn receive_rep(&mut self, now: Instant, ends: [IpAddr; 2], mad: &Mad) -> Option<()> {
         let [_, remote] = ends;
         let rep = Rep::read(mad);
-        let comm = rep.remote;
+        let comm = rep.receiver;
         if self.find_requesting(comm, remote).is_none() {
             return match self.find(remote, mad) {
                 Some(comm) if self.connections.get(comm)?.state == State::Established => self.repeat(comm),
@@ -131,23 +121,12 @@ impl Cm {
                 }
             };
         }
-        if let Some(stale) = self.connections.by_peer_qp(remote, rep.guid, rep.qp) {
+        if let Some(stale) = self.connections.by_peer_qp(remote, rep.sender.guid, rep.sender.qp) {
             self.reject_message(ends, mad, About::Rep, reason::STALE_CONNECTION);
             self.end_stale(now, stale);
             return Some(());
         }
-        let connection = self.connections.get_mut(comm)?;
-        connection.initiator_depth = rep.responder_resources;
-        connection.responder_resources = rep.initiator_depth;
-        let peer = Peer {
-            comm: rep.local,
-            guid: rep.guid,
-            qp: rep.qp,
-            psn: rep.psn,
-            initiator_depth: rep.initiator_depth,
-            responder_resources: rep.responder_resources,
-        };
-        self.connections.set_peer(comm, peer);
+        self.connections.set_peer(comm, rep.sender);
         self.stop(comm, State::RepReceived);
         self.notify(comm, CmEventKind::Response, 0, rep.private_data);
         Some(())
@@ -255,8 +234,13 @@ impl Cm {
 
     /// Ends a connection whose peer has begun another one with the same queue pair.
     fn end_stale(&mut self, now: Instant, comm: u32) {
-        if self.connections.get(comm).is_some_and(|connection| connection.state == State::Established) {
-            self.send_dreq(now, comm);
+        match self.connections.get(comm).map(|connection| connection.state) {
+            Some(State::Established) => self.send_dreq(now, comm),
+            Some(State::ReqReceived | State::RepSent) => {
+                self.notify(comm, CmEventKind::Rejected, reason::STALE_CONNECTION.into(), PrivateData::default());
+                self.end(comm);
+            }
+            _ => {}
         }
     }
 
@@ -431,7 +415,7 @@ impl Cm {
             Phase::Connecting(comm) => self.connections.get(comm),
             _ => None,
         };
-        let Peer { initiator_depth, responder_resources, qp, .. } =
+        let Endpoint { initiator_depth, responder_resources, qp, .. } =
             connection.map(|connection| connection.peer).unwrap_or_default();
         if let Ok(channel) = self.channels.get_mut(object.channel) {
             channel.push(CmEvent { id, kind, status, initiator_depth, responder_resources, qp, private_data });

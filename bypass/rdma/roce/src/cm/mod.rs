@@ -16,7 +16,7 @@ use linerate_rdma_provider::{
     Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, Mtu, PrivateData, QpOptions, QpState, Retry, Transition,
 };
 use linerate_service::time::Instant;
-use mad::{About, MAD_LEN, Mad, Rep, Req, gid_of, mtu_code, reason};
+use mad::{About, Endpoint, MAD_LEN, Mad, Rep, Req, gid_of, mtu_code, reason};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -310,21 +310,14 @@ impl Cm {
         let transaction = self.transaction_of(comm);
         let ends = [local.ip(), remote.ip()];
         let mut connection = Connection::new(id, State::ReqSent, ends, transaction, self.mtu);
-        connection.qp = parameters.qp;
-        connection.initiator_depth = parameters.initiator_depth;
-        connection.responder_resources = parameters.responder_resources;
+        connection.set_parameters(parameters);
         self.connections.add(comm, connection);
         self.ids.get_mut(id)?.phase = Phase::Connecting(comm);
         let req = Req {
             transaction,
-            comm,
+            sender: self.endpoint(comm, psn, parameters),
             service: Req::service_of(remote.port()),
-            guid: self.guid,
-            qp: parameters.qp,
-            responder_resources: parameters.responder_resources,
-            initiator_depth: parameters.initiator_depth,
             transport: 0,
-            psn,
             retries: parameters.retries,
             rnr_retries: parameters.rnr_retries,
             mtu: mtu_code(self.mtu),
@@ -336,6 +329,11 @@ impl Cm {
         };
         self.send_until_answered(now, comm, req.write());
         Ok(())
+    }
+
+    fn endpoint(&self, comm: u32, psn: u32, parameters: &CmConnParam) -> Endpoint {
+        let &CmConnParam { qp, responder_resources, initiator_depth, .. } = parameters;
+        Endpoint { comm, guid: self.guid, qp, psn, responder_resources, initiator_depth }
     }
 
     /// Notifies the peer, which has accepted, that the queue pair is ready.
@@ -350,22 +348,15 @@ impl Cm {
         let psn = self.ids.get(id)?.psn;
         let (comm, &Connection { transaction, peer, .. }) = self.connection(id, &[State::ReqReceived])?;
         if let Some(connection) = self.connections.get_mut(comm) {
-            connection.qp = parameters.qp;
-            connection.initiator_depth = parameters.initiator_depth;
-            connection.responder_resources = parameters.responder_resources;
+            connection.set_parameters(parameters);
         }
         self.connections.set_state(comm, State::RepSent);
         let rep = Rep {
             transaction,
-            local: comm,
-            remote: peer.comm,
-            qp: parameters.qp,
-            psn,
-            responder_resources: parameters.responder_resources,
-            initiator_depth: parameters.initiator_depth,
+            sender: self.endpoint(comm, psn, parameters),
+            receiver: peer.comm,
             rnr_retries: parameters.rnr_retries,
             is_shared: parameters.is_shared,
-            guid: self.guid,
             private_data: parameters.private_data,
         };
         self.send_until_answered(now, comm, rep.write());
@@ -423,6 +414,7 @@ impl Cm {
             }
             QpState::Rtr => {
                 let (_, connection) = answered()?;
+                require(self.is_local(source), libc::EADDRNOTAVAIL)?;
                 Transition::Rtr {
                     mtu: connection.mtu,
                     qp: connection.peer.qp,
