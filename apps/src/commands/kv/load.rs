@@ -7,7 +7,6 @@ use crate::error::Error;
 use linerate::ThreadingMode;
 use linerate::units::{format_size, parse_size};
 use linerate::{CorePlacement, Network};
-use linerate_bypass::Via;
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,

@@ -11,7 +11,6 @@ use linerate::units::{
     parse_size_or_none,
 };
 use linerate::{Listen, NetConfig, Network};
-use linerate_bypass::Via;
 use linerate_kv::commands::Settings;
 use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};

@@ -51,6 +51,10 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// pending.
     fn async_fd(&self) -> RawFd;
 
+    /// Receives and sends the packets of a device in software without a thread of its own. Each worker calls it once per
+    /// turn.
+    fn progress(&self) {}
+
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).
     fn async_event(&self) -> io::Result<Option<AsyncEvent>>;
 

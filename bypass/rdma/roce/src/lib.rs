@@ -4,7 +4,6 @@
 //! randomness is seeded. Equal input gives equal output. A [`Device`] is an engine with a port, behind the calls of
 //! [`Provider`](linerate_rdma_provider::Provider).
 
-#[cfg_attr(not(test), expect(dead_code, reason = "used by the provider"))]
 mod cm;
 mod counters;
 mod engine;

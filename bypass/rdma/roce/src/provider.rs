@@ -25,7 +25,7 @@ pub trait Driver: Send + 'static {
     fn turn(&mut self);
 }
 
-/// Device over a port. The calls that poll completion queues drive the port.
+/// Device over a port, which [`Provider::progress`] drives.
 ///
 /// The worker and the connector use a device from two threads. Its lock is contended only while connections begin and
 /// end.
@@ -87,6 +87,10 @@ unsafe impl<D: Driver> Provider for Device<D> {
 
     fn async_fd(&self) -> RawFd {
         self.async_fd
+    }
+
+    fn progress(&self) {
+        self.driver().turn();
     }
 
     fn async_event(&self) -> io::Result<Option<AsyncEvent>> {
@@ -194,16 +198,12 @@ unsafe impl<D: Driver> Provider for Device<D> {
     }
 
     unsafe fn poll_cq(&self, cq: Handle, into: &mut Vec<WorkCompletion>) -> io::Result<usize> {
-        let mut driver = self.driver();
-        // Completions that exist are taken before the port is polled: a worker with several queues polls the port once
-        // for all of them.
-        if driver.engine().completions().cqs.get(cq)?.completions.is_empty() {
-            driver.turn();
-        }
-        let cq = driver.engine().completions().cqs.get_mut(cq)?;
-        let count = (into.capacity() - into.len()).min(cq.completions.len());
-        into.extend(cq.completions.drain(..count));
-        Ok(count)
+        self.with(|engine| {
+            let cq = engine.completions().cqs.get_mut(cq)?;
+            let count = (into.capacity() - into.len()).min(cq.completions.len());
+            into.extend(cq.completions.drain(..count));
+            Ok(count)
+        })
     }
 
     unsafe fn create_srq(&self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle> {

@@ -49,10 +49,6 @@ impl RecvQueue {
         RecvQueue { ids: vec![(0, 0); buffers].into_boxed_slice(), sges, width, head: 0, len: 0 }
     }
 
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns an empty buffer with room for the elements of any buffer of this queue.
     pub fn empty_buffer(&self) -> Buffer {
         Buffer { id: 0, sges: Vec::with_capacity(self.width) }

@@ -218,6 +218,9 @@ impl<C: Provider> Net<C> {
 
     fn poll_queues(&mut self) {
         let Net { cqs, polled, is_drained, .. } = self;
+        if let Some(cq) = cqs.first() {
+            cq.progress();
+        }
         let result = cqs.iter_mut().filter(|cq| !cq.is_unused()).try_for_each(|cq| {
             let completions = cq.poll(BURST)?;
             *is_drained &= completions.len() < BURST;

@@ -207,6 +207,12 @@ impl<C: Provider> Cq<C> {
         self.unused == Some(self.inner.0.created.load(Ordering::Acquire))
     }
 
+    /// Carries the packets of a device without a processor of its own.
+    #[inline]
+    pub fn progress(&self) {
+        self.inner.0.provider.progress();
+    }
+
     /// Polls up to `most` completions. Allocates only if `most` exceeds all earlier values.
     #[inline]
     pub fn poll(&mut self, most: usize) -> Result<impl ExactSizeIterator<Item = Completion> + '_, Error> {

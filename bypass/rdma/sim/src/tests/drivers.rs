@@ -1,7 +1,9 @@
 //! Differences between devices and drivers.
 
+use super::connecting::{parties, server};
 use super::*;
-use linerate_rdma_provider::AtomicCap;
+use linerate_rdma_provider::{AtomicCap, CmEventKind};
+use std::net::SocketAddr;
 
 #[test]
 fn held_buffer_is_flushed_before_last_wqe_or_lost() {
@@ -152,4 +154,54 @@ fn each_end_is_ordered_but_both_are_not() {
 fn read_is_not_ordered_before_later_requests() {
     assert!((0..40).any(|seed| read_then_send(seed) == b"after!"));
     assert!((0..40).any(|seed| read_then_send(seed) == b"before"));
+}
+
+#[test]
+fn request_to_missing_host_is_unreachable() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let id = a.id();
+    call!(a.end.sim.cm_resolve_addr(id, SocketAddr::from(([10, 0, 0, 9], 1)), 1000)).unwrap();
+    fabric.run();
+    assert_eq!((a.only().kind, call!(a.end.sim.cm_is_on_device(id))), (CmEventKind::AddressFailed, false));
+    b.listen(7471);
+    let id = a.resolved(&fabric, server());
+    fabric.vanish(&b.end.sim, false);
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
+    fabric.run();
+    assert_eq!(a.only().kind, CmEventKind::Unreachable);
+}
+
+#[test]
+fn untaken_requests_are_rejected_with_listener() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let (listener, _) = b.listen(7471);
+    let id = a.resolved(&fabric, server());
+    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
+    fabric.run();
+    assert_eq!(fabric.live_of(&b.end.sim).cm_ids, 2);
+    assert_eq!(number(call!(b.end.sim.cm_destroy_event_channel(b.channel))), libc::EBUSY);
+    call!(b.end.sim.cm_destroy_id(listener)).unwrap();
+    fabric.run();
+    assert_eq!((fabric.live_of(&b.end.sim).cm_ids, b.event()), (0, None));
+    assert_eq!(a.kinds(), [CmEventKind::Rejected]);
+    call!(b.end.sim.cm_destroy_event_channel(b.channel)).unwrap();
+}
+
+#[test]
+fn listener_has_exclusive_address_and_backlog() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let (_, address) = b.listen(0);
+    assert_ne!(address.port(), 0);
+    assert_ne!(b.listen(0).1.port(), address.port());
+    assert_eq!(number(call!(b.end.sim.cm_listen(b.id(), address, 1))), libc::EADDRINUSE);
+    let foreign = SocketAddr::from(([10, 0, 0, 7], 1));
+    assert_eq!(number(call!(b.end.sim.cm_listen(b.id(), foreign, 1))), libc::EADDRNOTAVAIL);
+    let ids: Vec<_> = (0..5).map(|_| a.resolved(&fabric, SocketAddr::new(server().ip(), address.port()))).collect();
+    for &id in &ids {
+        call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
+        fabric.run();
+    }
+    let event = a.only();
+    assert_eq!((event.kind, event.id), (CmEventKind::Rejected, ids[4]));
+    assert_eq!(b.kinds().len(), 4);
 }
