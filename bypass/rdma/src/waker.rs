@@ -33,7 +33,7 @@ pub struct IdleWait<C: Provider> {
     pub(crate) waits: u64,
 }
 
-/// Sleep after a failed wait.
+/// Sleep after a failed wait, and longest sleep if only the worker drives the device.
 const SHORT: Duration = Duration::from_millis(1);
 /// Maximum sleep of an idle worker, which a stop does not wake.
 const STOP_CHECK: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ impl<C: Provider> IdleWait<C> {
     /// Creates the sources of one worker on the device of `provider`. The worker's completion queues must use the
     /// channel, and its mailboxes the waker.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
-        Ok(IdleWait { channel: CompChannel::new(provider)?, bell: waker()?, longest: STOP_CHECK, waits: 0 })
+        Ok(IdleWait { channel: CompChannel::new(provider)?, bell: waker()?, longest: if provider.needs_progress() { SHORT } else { STOP_CHECK }, waits: 0 })
     }
 
     /// Returns the channel for the worker's completion queues.

@@ -7,6 +7,7 @@ mod kills;
 mod loss;
 mod one_sided;
 mod pair;
+mod roce;
 mod rxe;
 mod service;
 mod share;
@@ -30,7 +31,7 @@ pub struct Suite {
 
 /// All suites, in the order in which they run.
 pub const SUITES: &[Suite] =
-    &[rxe::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, share::SUITE, vhost::SUITE, compare::SUITE];
+    &[rxe::SUITE, roce::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, share::SUITE, vhost::SUITE, compare::SUITE];
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =

@@ -51,8 +51,13 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// pending.
     fn async_fd(&self) -> RawFd;
 
-    /// Receives and sends the packets of a device in software without a thread of its own. Each worker calls it once per
-    /// turn.
+    /// Returns whether the device receives and sends only within [`progress`](Self::progress), as one in software
+    /// without a thread of its own.
+    fn needs_progress(&self) -> bool {
+        false
+    }
+
+    /// Receives and sends the packets of such a device. Each worker calls it once per turn.
     fn progress(&self) {}
 
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).

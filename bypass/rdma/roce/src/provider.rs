@@ -89,6 +89,10 @@ unsafe impl<D: Driver> Provider for Device<D> {
         self.async_fd
     }
 
+    fn needs_progress(&self) -> bool {
+        true
+    }
+
     fn progress(&self) {
         self.driver().turn();
     }
@@ -236,7 +240,17 @@ unsafe impl<D: Driver> Provider for Device<D> {
 
     unsafe fn modify_qp_by_cm(&self, qp: Handle, id: Handle, state: QpState, options: &QpOptions) -> io::Result<()> {
         self.with(|engine| {
-            let transition = engine.cm.transition(id, state, options)?;
+            let mut transition = engine.cm.transition(id, state, options)?;
+            // The peer may ask for more than the program will grant it when it accepts.
+            match &mut transition {
+                Transition::Rtr { responder_resources, .. } => {
+                    *responder_resources = engine.limits().responder_resources.min(*responder_resources);
+                }
+                Transition::Rts { initiator_depth, .. } => {
+                    *initiator_depth = engine.limits().initiator_depth.min(*initiator_depth);
+                }
+                _ => {}
+            }
             engine.modify_qp(qp, &transition)
         })
     }

@@ -1,0 +1,102 @@
+//! RoCEv2 in software against Linux: a guest's Soft-RoCE and rdma-core at the other end of a vhost-user link.
+
+use super::Suite;
+use super::pair::{DEVICE, INTERFACE, Provider, device};
+use super::service::{COUNTING, ECHO, End, KV, ONE_SIDED, Service};
+use crate::error::{Result, failed};
+use crate::host::Lab;
+use crate::machine::{Machine, Nic, Setup, Wire};
+use crate::program::Program;
+use crate::report::Report;
+
+pub const SUITE: Suite =
+    Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
+
+const HOST: &str = "10.84.0.1";
+const GUEST: &str = "10.84.0.2";
+
+/// Arguments of both ends.
+const MODES: &[(&str, &str)] = &[("rdma_cm", ""), ("shared buffers", "--srq 1024"), ("datagrams", "--rdma-mode ud")];
+
+/// Loads of each mode, around the path MTU of 1024 bytes.
+const LOADS: [(&str, Service); 5] = [
+    ("echo of 1 byte", Service { load: "--size 1 --depth 4", seconds: 1, ..ECHO }),
+    ("echo of 1023 bytes", Service { load: "--size 1023", seconds: 1, ..ECHO }),
+    ("echo of 4 kB", Service { load: "--size 4k --depth 4", seconds: 1, ..ECHO }),
+    ("echo of 1 MB", Service { load: "--size 1m", connections: 1, seconds: 1, ..ECHO }),
+    ("kv", Service { load: "--keys 200 --value-size 8-48k --get-ratio 0.5 --verify --fail-on-miss", ..KV }),
+];
+
+fn run(lab: &Lab, report: &mut Report) {
+    let Some((machine, echo)) = report.case("a guest with Soft-RoCE", || boot(lab)) else { return };
+    report.case("Soft-RoCE of the guest is answered by linerate", || load_in_guest(lab, &machine, ECHO, echo, ""));
+    for (mode, words) in MODES {
+        for (load, service) in LOADS {
+            report.case(&format!("{mode}: {load}"), || {
+                let server = serve(lab, service, words)?;
+                load_in_guest(lab, &machine, service, server, words)
+            });
+        }
+    }
+    for (name, service) in [("one-sided GETs from the host", ONE_SIDED), ("counters of the host", COUNTING)] {
+        report.case(name, || {
+            let server = serve(lab, service, "")?;
+            load_in_guest(lab, &machine, service, server, "")
+        });
+    }
+    let services = [("echo", ECHO), ("one-sided GETs from the guest", ONE_SIDED), ("counters of the guest", COUNTING)];
+    for (name, service) in services {
+        report.case(&format!("linerate is answered by Soft-RoCE: {name}"), || load_on_host(lab, &machine, service));
+    }
+}
+
+/// Returns the host's end.
+fn host(lab: &Lab, args: &str) -> End {
+    End { args: args.to_owned(), ..End::new(format!("roce:vhost:{}", lab.socket("roce").display()), HOST) }
+}
+
+/// Returns the guest's end.
+fn guest(args: &str) -> End {
+    End { args: args.to_owned(), ..End::new(format!("rdma:{DEVICE}"), GUEST) }
+}
+
+fn serve(lab: &Lab, service: Service, args: &str) -> Result<Program> {
+    let mut server = lab.linerate(None, &service.serve(&host(lab, args)))?;
+    server.wait_for_line("ready ")?;
+    Ok(server)
+}
+
+fn boot(lab: &Lab) -> Result<(Machine, Program)> {
+    let server = serve(lab, ECHO, "")?;
+    let nic = Nic { interrupts: false, ..Nic::new(18, Wire::VhostUser(lab.socket("roce"))) };
+    let machine =
+        Machine::start(lab, &Setup { name: "guest", megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })?;
+    machine.wait_until_up()?;
+    machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
+    machine.run("device", &device(Provider::Rxe))?;
+    Ok((machine, server))
+}
+
+fn await_carrier(machine: &Machine) -> Result<()> {
+    let script = format!("until [ $(cat /sys/class/net/{INTERFACE}/carrier) = 1 ]; do sleep 0.05; done");
+    machine.run("carrier", &script).map(drop)
+}
+
+/// Runs a load in the guest against a server on the host.
+fn load_in_guest(lab: &Lab, machine: &Machine, service: Service, server: Program, args: &str) -> Result<()> {
+    await_carrier(machine)?;
+    let load = machine.run(service.name, &lab.in_guest(&service.load(&guest(args), HOST)))?;
+    let served = server.stop()?;
+    if load.last_json()?["requests"] == 0 {
+        return failed(format!("no reply: {load:?}, the server {served:?}"));
+    }
+    service.check(&load, &served)
+}
+
+/// Runs a load on the host against a server in the guest.
+fn load_on_host(lab: &Lab, machine: &Machine, service: Service) -> Result<()> {
+    let mut server = machine.start_script(service.name, &lab.in_guest(&service.serve(&guest(""))))?;
+    server.wait_for_line("ready ")?;
+    let load = lab.linerate(None, &service.load(&host(lab, ""), GUEST))?.succeed()?;
+    service.check(&load, &server.stop()?)
+}
