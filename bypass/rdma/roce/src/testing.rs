@@ -116,6 +116,11 @@ impl Fabric {
     /// Delivers a packet, or lets the devices send, or advances the time to the next timer. Returns whether something
     /// happened.
     pub fn step(&self) -> bool {
+        self.step_until(Instant::from_nanos(u64::MAX))
+    }
+
+    /// Like [`step`](Self::step), unless the next timer is due after `end`.
+    fn step_until(&self, end: Instant) -> bool {
         let (packet, now) = {
             let mut network = lock(&self.network);
             (network.packets.pop_front(), network.now)
@@ -136,16 +141,16 @@ impl Fabric {
             return true;
         }
         let next = devices.iter().filter_map(|device| device.driver().engine.next_deadline()).min();
-        let Some(next) = next else { return false };
+        let Some(next) = next.filter(|next| *next <= end) else { return false };
         network.now = next.max(network.now + Duration::from_nanos(1));
         true
     }
 
-    /// Runs until nothing happens. Endless retries end after a virtual second.
+    /// Runs until nothing happens, at most for a virtual second.
     pub fn run(&self) -> usize {
         let end = self.now() + Duration::from_secs(1);
         let mut steps = 0;
-        while self.now() < end && self.step() {
+        while self.now() < end && self.step_until(end) {
             steps += 1;
             assert!(steps < 10_000_000, "the network does not settle");
         }

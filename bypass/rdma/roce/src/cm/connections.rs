@@ -28,7 +28,7 @@ impl State {
 
 /// Connection, or one that lingers without its identifier.
 pub(super) struct Connection {
-    /// Identifier. None if it was destroyed and the connection lingers until the peer has confirmed its end.
+    /// Identifier. None if the connection lingers: its identifier was destroyed or its request rejected.
     pub id: Option<Handle>,
     pub state: State,
     pub local: IpAddr,
@@ -95,6 +95,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.by_comm.len()
     }
@@ -141,10 +142,10 @@ impl Connections {
     }
 
     /// Takes the identifier from a connection, which lingers.
-    pub fn linger(&mut self, comm: u32) {
-        if let Some(connection) = self.by_comm.get_mut(&comm) {
-            self.lingering += usize::from(connection.id.take().is_some());
-        }
+    pub fn linger(&mut self, comm: u32) -> Option<Handle> {
+        let id = self.by_comm.get_mut(&comm)?.id.take();
+        self.lingering += usize::from(id.is_some());
+        id
     }
 
     pub fn set_deadline(&mut self, comm: u32, deadline: Option<Instant>) {
@@ -190,15 +191,22 @@ impl Connections {
         }
     }
 
+    /// Removes the queue pair of the peer, which may use it for another connection.
+    pub fn forget_peer_qp(&mut self, comm: u32) {
+        let Some(connection) = self.by_comm.get(&comm) else { return };
+        let key = (connection.remote, connection.peer.guid, connection.peer.qp);
+        if self.by_peer_qp.get(&key) == Some(&comm) {
+            self.by_peer_qp.remove(&key);
+        }
+    }
+
     /// Removes a connection from the tables of peers. The peer may reuse its queue pair and communication ID.
     pub fn forget_peer(&mut self, comm: u32) {
+        self.forget_peer_qp(comm);
         let Some(connection) = self.by_comm.get(&comm) else { return };
-        let Endpoint { guid, comm: peer_comm, qp, .. } = connection.peer;
-        let keys = [(connection.remote, guid, peer_comm), (connection.remote, guid, qp)];
-        for (table, key) in [&mut self.by_peer_comm, &mut self.by_peer_qp].into_iter().zip(keys) {
-            if table.get(&key) == Some(&comm) {
-                table.remove(&key);
-            }
+        let key = (connection.remote, connection.peer.guid, connection.peer.comm);
+        if self.by_peer_comm.get(&key) == Some(&comm) {
+            self.by_peer_comm.remove(&key);
         }
     }
 

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
 /// Time in which packets of an old connection arrive: twice a packet lifetime of 268 ms (IBA 12.9.8.4).
-const TIME_WAIT: Duration = Duration::from_millis(537);
+pub(super) const TIME_WAIT: Duration = Duration::from_millis(537);
 /// Service timeout in a MRA, 69 s, as Linux: time that the program may take to accept. A longer one of a peer counts
 /// as this one.
 const SERVICE_TIMEOUT: u8 = 24;
@@ -54,7 +54,8 @@ impl Cm {
                     self.reply(ends, Mad::mra(transaction, comm, req.sender.comm, About::Req, SERVICE_TIMEOUT));
                     Some(())
                 }
-                State::RepSent => self.repeat(comm),
+                // In time-wait, only a rejected request is found. Its REJ may have crossed the duplicate, or be lost.
+                State::RepSent | State::TimeWait => self.repeat(comm),
                 _ => None,
             };
         }
@@ -249,10 +250,9 @@ impl Cm {
         use State::*;
         let Some(connection) = self.connections.get(comm) else { return };
         match connection.state {
-            ReqSent => self.send_rej(comm, About::Other, reason::TIMEOUT, &[]),
-            ReqReceived => self.send_rej(comm, About::Req, reason::CONSUMER, &[]),
-            RepReceived => self.send_rej(comm, About::Rep, reason::CONSUMER, &[]),
-            RepSent => self.send_rej(comm, About::Other, reason::CONSUMER, &[]),
+            ReqSent => self.send_rej(comm, About::Other, reason::TIMEOUT),
+            ReqReceived | RepSent => return self.reject_request(now, comm, &[]),
+            RepReceived => self.send_rej(comm, About::Rep, reason::CONSUMER),
             Established => self.send_dreq(now, comm),
             DreqReceived => self.send_drep(comm),
             DreqSent | TimeWait => {}
@@ -263,6 +263,29 @@ impl Cm {
         } else {
             self.connections.remove(comm);
         }
+    }
+
+    /// Rejects a request of the peer. The connection lingers while duplicates of the request may arrive: they are no new
+    /// requests.
+    pub(super) fn reject_request(&mut self, now: Instant, comm: u32, private_data: &[u8]) {
+        let Some(&Connection { state, transaction, peer, .. }) = self.connections.get(comm) else { return };
+        let rej = |about, guid| {
+            Mad::rej(transaction, comm, peer.comm, &Rej { about, reason: reason::CONSUMER, guid, private_data })
+        };
+        self.send(comm, rej(if state == State::RepSent { About::Other } else { About::Req }, self.guid));
+        if let Some(connection) = self.connections.get_mut(comm) {
+            // A peer that repeats its request does not have the REP.
+            connection.message = Some(Box::new(rej(About::Req, self.guid)));
+        }
+        if self.connections.lingering() >= MAX_LINGERING {
+            return self.end(comm);
+        }
+        if let Some(id) = self.connections.linger(comm).and_then(|id| self.ids.get_mut(id).ok()) {
+            id.phase = Phase::Over;
+        }
+        self.connections.set_state(comm, State::TimeWait);
+        self.connections.forget_peer_qp(comm);
+        self.connections.set_deadline(comm, Some(now + TIME_WAIT));
     }
 
     /// Repeats messages that were not answered, and ends connections whose time is over.
@@ -288,7 +311,7 @@ impl Cm {
         let Some(connection) = self.connections.get(comm) else { return };
         match connection.state {
             State::DreqSent => return self.disconnected(now, comm, -libc::ETIMEDOUT),
-            State::ReqSent => self.send_rej(comm, About::Other, reason::TIMEOUT, &[]),
+            State::ReqSent => self.send_rej(comm, About::Other, reason::TIMEOUT),
             _ => {}
         }
         self.notify(comm, CmEventKind::Unreachable, -libc::ETIMEDOUT, PrivateData::default());
@@ -353,9 +376,9 @@ impl Cm {
         self.send(comm, Mad::new(attribute::DREP, transaction, comm, peer.comm));
     }
 
-    pub(super) fn send_rej(&mut self, comm: u32, about: About, reason: u16, private_data: &[u8]) {
+    fn send_rej(&mut self, comm: u32, about: About, reason: u16) {
         let Some(&Connection { transaction, peer, .. }) = self.connections.get(comm) else { return };
-        let rej = Rej { about, reason, guid: self.guid, private_data };
+        let rej = Rej { about, reason, guid: self.guid, private_data: &[] };
         self.send(comm, Mad::rej(transaction, comm, peer.comm, &rej));
     }
 

@@ -16,7 +16,7 @@ use linerate_rdma_provider::{
     Access, AhAttr, CmConnParam, CmEvent, CmEventKind, Handle, Mtu, PrivateData, QpOptions, QpState, Retry, Transition,
 };
 use linerate_service::time::Instant;
-use mad::{About, Endpoint, MAD_LEN, Mad, Rep, Req, gid_of, mtu_code, reason};
+use mad::{Endpoint, MAD_LEN, Mad, Rep, Req, gid_of, mtu_code};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use std::os::fd::RawFd;
 
 /// Maximum requests of peers that are not established. Further requests are dropped; their senders retry.
 const MAX_HALF_OPEN: usize = 4096;
-/// Maximum connections that repeat a DREQ although their identifier is destroyed. Further ones send it once.
+/// Maximum connections that repeat a DREQ or REJ without an identifier. Further ones send it once.
 const MAX_LINGERING: usize = 1024;
 /// Range of ports that the connection manager chooses from (RFC 6335 §6).
 const FIRST_DYNAMIC_PORT: u16 = 49_152;
@@ -123,6 +123,7 @@ impl Cm {
         }
     }
 
+    #[cfg(test)]
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -363,10 +364,9 @@ impl Cm {
         Ok(())
     }
 
-    pub fn reject(&mut self, id: Handle, private_data: &[u8], _now: Instant) -> io::Result<()> {
+    pub fn reject(&mut self, id: Handle, private_data: &[u8], now: Instant) -> io::Result<()> {
         let (comm, _) = self.connection(id, &[State::ReqReceived])?;
-        self.send_rej(comm, About::Req, reason::CONSUMER, private_data);
-        self.end(comm);
+        self.reject_request(now, comm, private_data);
         Ok(())
     }
 

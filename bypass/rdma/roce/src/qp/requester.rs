@@ -231,6 +231,8 @@ impl Requester {
             request.is_numbered && psn::difference(to, request.psn) > 0
         });
         let missing = covered.clone().find(is_missing).map(|request| psn::add(request.psn, request.received));
+        // The next response of a READ in progress is not missing yet.
+        let missing = missing.filter(|missing| psn::difference(to, *missing) > 0);
         let to = missing.unwrap_or(to);
         if psn::difference(to, self.unacked) > 0 {
             self.unacked = to;

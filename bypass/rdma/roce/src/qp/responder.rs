@@ -200,7 +200,8 @@ impl Qp {
                 if shape.is_last {
                     responder.msn = psn::add(responder.msn, 1);
                 }
-                responder.is_ack_due |= bth.ack;
+                // The response to a READ or atomic operation acknowledges it.
+                responder.is_ack_due |= bth.ack && matches!(shape.kind, Kind::Send | Kind::Write);
             }
             Err(refusal) => self.refuse(bth.psn, refusal, objects),
         }

@@ -7,7 +7,9 @@ mod completions;
 mod connecting;
 #[path = "../../../sim/src/tests/ends.rs"]
 mod ends;
+mod packets;
 #[path = "../../../sim/src/tests/rc/mod.rs"]
 mod rc;
+mod wire;
 
 pub use ends::*;

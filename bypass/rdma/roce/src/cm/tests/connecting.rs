@@ -1,5 +1,6 @@
 //! Establishment of connections.
 
+use super::super::messages::TIME_WAIT;
 use super::*;
 
 #[test]
@@ -105,6 +106,38 @@ fn rejection_has_reason_and_private_data() {
     assert_eq!((rejected.status, rejected.private_data), (28, padded(b"no")));
     rig.request(81, 19);
     assert_eq!(rig.events(0), [(CmEventKind::Rejected, 8)]);
+}
+
+#[test]
+fn duplicate_of_rejected_request_is_rejected_again() {
+    // By a call, or by destroying the identifier, before or after accepting.
+    for step in 0..3 {
+        let mut rig = Rig::new();
+        let listener = rig.listen(1, 80, 8);
+        rig.request(80, 17);
+        let req = rig.intercept(0).unwrap();
+        rig.inject(1, &req.0);
+        let passive = rig.event(1, CmEventKind::Request { listener }).id;
+        match step {
+            0 => rig.ends[1].cm.reject(passive, b"no", rig.now).unwrap(),
+            1 => {}
+            _ => rig.ends[1].cm.accept(passive, &parameters(18, b""), rig.now).unwrap(),
+        }
+        rig.lose.insert(attribute::REJ, 1);
+        rig.lose.insert(attribute::REP, 1);
+        rig.destroy(1, passive);
+        rig.settle();
+        rig.inject(1, &req.0);
+        rig.run(Duration::from_millis(1));
+        assert_eq!((rig.events(0), rig.events(1)), (vec![(CmEventKind::Rejected, 28)], vec![]), "{step}");
+        // The queue pair of the peer is free for another request.
+        rig.request(80, 17);
+        let CmEvent { id, .. } = rig.event(1, CmEventKind::Request { listener });
+        rig.destroy(1, id);
+        rig.run(TIME_WAIT);
+        assert_eq!((rig.ends[1].cm.connections.len(), rig.ends[1].cm.next_deadline()), (0, None), "{step}");
+        assert!(rig.ends[1].cm.connections.is_unreferenced());
+    }
 }
 
 #[test]

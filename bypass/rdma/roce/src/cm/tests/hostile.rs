@@ -45,7 +45,10 @@ fn half_open_requests_are_limited() {
     assert_eq!((rig.ends[1].cm.connections.half_open(), rig.ends[1].cm.ids.len()), (open, open + 1));
     assert_eq!(rig.ends[1].cm.counters().over_limit, 5000 - open as u64);
     rig.destroy(1, listener);
-    assert_eq!((rig.ends[1].cm.connections.len(), rig.ends[1].cm.ids.len()), (0, 0));
+    let Cm { connections, ids, .. } = &rig.ends[1].cm;
+    assert_eq!((connections.len(), connections.half_open(), ids.len()), (MAX_LINGERING, 0, 0), "for duplicates");
+    rig.run(Duration::from_secs(1));
+    assert_eq!(rig.ends[1].cm.connections.len(), 0);
 }
 
 #[test]

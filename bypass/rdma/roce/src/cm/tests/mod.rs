@@ -5,7 +5,7 @@ mod ending;
 mod hostile;
 mod layout;
 
-use super::mad::{Mad, attribute};
+use super::mad::{About, Mad, attribute, reason};
 use super::*;
 use linerate_service::time::Duration;
 

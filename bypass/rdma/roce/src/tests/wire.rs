@@ -1,0 +1,214 @@
+//! Layout of packets, and the invariant CRC.
+
+use super::packets::*;
+use super::*;
+use crate::wire::{Malformed, parse};
+
+fn hex(text: &str) -> Vec<u8> {
+    let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(digit).collect()
+}
+
+/// Packets of other implementations.
+#[test]
+fn captured_packets_have_valid_icrc() {
+    let captured = [
+        // CNP of a ConnectX-4 Lx, with BECN.
+        concat!("45c2003c718c4000401191610a0011010a001201", "000012b700280000", "8100ffff4000011800000000").to_owned()
+            + "00000000000000000000000000000000"
+            + "82fd002a",
+        // UC SEND only of 18 bytes.
+        concat!("45010040047840004011b4d5c0a80007c0a80007", "c00012b7002caca2", "2460ffff000000d300cf1710").to_owned()
+            + "4630818be28935d90e9a95505401be885e500000"
+            + "78f353f3",
+    ];
+    let [cnp, send] = captured.map(|text| hex(&text));
+    let [parsed_cnp, parsed_send] = [&cnp, &send].map(|packet| parse(packet).unwrap());
+    assert_eq!((parsed_cnp.bth.opcode, parsed_cnp.bth.qp, parsed_cnp.rest), (0x81, 0x118, &[0; 16][..]));
+    assert_eq!((parsed_cnp.remote, parsed_cnp.local), ([10, 0, 17, 1].into(), [10, 0, 18, 1].into()));
+    assert_eq!((parsed_send.bth.opcode, parsed_send.bth.qp, parsed_send.bth.psn), (0x24, 0xd3, 0xcf_1710));
+    assert_eq!((parsed_send.bth.pad, parsed_send.rest.len()), (2, 18));
+    for packet in [cnp, send] {
+        assert_eq!(sealed(packet[..packet.len() - 4].to_vec()), packet, "the CRC of the tests");
+    }
+}
+
+/// Opcode, solicited event, acknowledgement request, extension headers and payload of a packet.
+type Layout = (u8, bool, bool, Vec<u8>);
+
+/// Returns operations with their length, and the requests and responses that they cause.
+fn operations(address: u64, rkey: u32, data: &[u8]) -> Vec<(Operation, usize, Vec<Layout>, Vec<Layout>)> {
+    let (long, add, swap, expect) = (data.len(), 0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
+    let immediate = 0xa0b0_c0d0;
+    let word = hex("a0b0c0d0");
+    let [first, middle, last] = [&data[..1024], &data[1024..2048], &data[2048..]];
+    let part = |header: &[u8], payload: &[u8]| [header, payload].concat();
+    let (to, whole) = (reth(address, rkey, 3), reth(address, rkey, 2049));
+    let short = &data[..3];
+    let ack = |msn| vec![(0x11, false, false, aeth(0x1f, msn))];
+    vec![
+        (Operation::Send, 0, vec![(0x04, true, true, vec![])], ack(1)),
+        (Operation::Send, 3, vec![(0x04, true, true, short.to_vec())], ack(2)),
+        (
+            Operation::Send,
+            long,
+            vec![
+                (0x00, false, false, first.to_vec()),
+                (0x01, false, false, middle.to_vec()),
+                (0x02, true, true, last.to_vec()),
+            ],
+            ack(3),
+        ),
+        (Operation::Write { address, rkey }, 3, vec![(0x0a, false, true, part(&to, short))], ack(4)),
+        (
+            Operation::Write { address, rkey },
+            long,
+            vec![
+                (0x06, false, false, part(&whole, first)),
+                (0x07, false, false, middle.to_vec()),
+                (0x08, false, true, last.to_vec()),
+            ],
+            ack(5),
+        ),
+        (
+            Operation::WriteImmediate { address, rkey, immediate },
+            3,
+            vec![(0x0b, true, true, [&to, &word, short].concat())],
+            ack(6),
+        ),
+        (
+            Operation::WriteImmediate { address, rkey, immediate },
+            long,
+            vec![
+                (0x06, false, false, part(&whole, first)),
+                (0x07, false, false, middle.to_vec()),
+                (0x09, true, true, part(&word, last)),
+            ],
+            ack(7),
+        ),
+        (
+            Operation::Read { address, rkey },
+            3,
+            vec![(0x0c, false, true, to.clone())],
+            vec![(0x10, false, false, part(&aeth(0x1f, 8), short))],
+        ),
+        (
+            Operation::Read { address, rkey },
+            long,
+            vec![(0x0c, false, false, whole.clone())],
+            vec![
+                (0x0d, false, false, part(&aeth(0x1f, 9), first)),
+                (0x0e, false, false, middle.to_vec()),
+                (0x0f, false, false, part(&aeth(0x1f, 9), last)),
+            ],
+        ),
+        (
+            Operation::FetchAdd { address: address + 2056, rkey, add },
+            8,
+            vec![(0x14, false, true, atomic_eth(address + 2056, rkey, add, 0))],
+            vec![(0x12, false, false, part(&aeth(0x1f, 10), &[0; 8]))],
+        ),
+        (
+            Operation::CompareSwap { address: address + 2056, rkey, expect, swap },
+            8,
+            vec![(0x13, false, true, atomic_eth(address + 2056, rkey, swap, expect))],
+            vec![(0x12, false, false, part(&aeth(0x1f, 11), &add.to_be_bytes()))],
+        ),
+    ]
+}
+
+#[test]
+fn rc_packets_have_specified_layout() {
+    let ends: [[IpAddr; 2]; 2] =
+        [[[10, 0, 0, 1].into(), [10, 0, 0, 2].into()], ["fd00::1:2".parse().unwrap(), "fd00:5::1".parse().unwrap()]];
+    for addresses in ends {
+        let setup = Setup { devices: addresses.map(DeviceConfig::roce), ..Setup::default() };
+        let (fabric, a, b) = connected(&setup);
+        let data: Vec<u8> = (0..2049u32).map(|at| (at * 7 >> 3) as u8).collect();
+        a.memory.put(0, &data);
+        let [mut psn, _] = [&a, &b].map(|end| end.number * 7 % (1 << 24));
+        for (id, (operation, len, requests, responses)) in (0..).zip(operations(b.address(4096), b.keys.remote, &data))
+        {
+            b.receive(id, 2048, 2048 + 8);
+            a.request(id, operation, &[a.sge(0, len)], SIGNALLED);
+            fabric.take_sent();
+            fabric.run();
+            let sent = fabric.take_sent();
+            let fetches = requests.len() < responses.len();
+            let last = psn + requests.len() as u32 - 1;
+            let packet = |(opcode, solicited, ack, rest), from: usize, qp, psn| Packet {
+                from: addresses[from],
+                to: addresses[1 - from],
+                opcode,
+                solicited,
+                qp,
+                ack,
+                psn,
+                rest,
+            };
+            let numbered = (psn..).zip(requests).map(|(psn, request)| packet(request, 0, b.number, psn));
+            let first = if fetches { psn } else { last };
+            let answers = (first..).zip(responses.clone()).map(|(psn, answer)| packet(answer, 1, a.number, psn));
+            let expected: Vec<_> = numbered.chain(answers).collect();
+            assert_eq!(sent.iter().map(|packet| Packet::read(packet)).collect::<Vec<_>>(), expected);
+            let headers = if addresses[0].is_ipv4() { 28 } else { 48 };
+            for (sent, expected) in sent.iter().zip(&expected) {
+                assert_eq!(sent[headers..], expected.bytes()[headers..], "{operation:?}");
+            }
+            psn = if fetches { psn + responses.len() as u32 } else { last + 1 };
+            assert_eq!(a.ends(), [(id, WcStatus::Success)]);
+            // Later operations transfer the same bytes.
+            a.memory.put(0, &data);
+        }
+        let operation = b.memory.get(4096 + 2056, 8);
+        assert_eq!(operation, 0x0102_0304_0506_0708u64.to_ne_bytes(), "unequal to the expected number");
+    }
+}
+
+#[test]
+fn invalid_headers_are_discarded() {
+    let addresses: [[IpAddr; 2]; 2] =
+        [[[10, 0, 0, 1].into(), [10, 0, 0, 2].into()], ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()]];
+    for [from, to] in addresses {
+        let (opcode, qp, psn) = (4, 0x12_3456, 0xab_cdef);
+        let packet = Packet { from, to, opcode, solicited: true, qp, ack: true, psn, rest: vec![1, 2, 3] };
+        let bytes = packet.bytes();
+        let parsed = parse(&bytes).unwrap();
+        assert_eq!((parsed.local, parsed.remote, parsed.rest), (to, from, &[1, 2, 3][..]));
+        assert_eq!((parsed.bth.qp, parsed.bth.psn, parsed.bth.pad), (qp, psn, 1));
+        assert!(parsed.bth.solicited && parsed.bth.ack && !parsed.is_marked);
+        assert!(parse(&[&bytes[..], &[9; 8]].concat()).is_ok(), "with padding of Ethernet");
+        for len in 0..bytes.len() {
+            assert!(parse(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let udp = if from.is_ipv4() { 20 } else { 40 };
+        let bth = udp + 8;
+        // Bits that routers change are not covered; those of the length change the place of the CRC.
+        let variable = |at: usize, bit: u8| match (at, udp) {
+            (0, 40) => bit < 4,
+            (1 | 8 | 10 | 11, 20) | (1 | 2 | 3 | 7, 40) => true,
+            _ => [udp + 6, udp + 7, bth + 4].contains(&at),
+        };
+        for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            assert_eq!(parse(&changed).is_ok(), variable(at, bit), "byte {at} bit {bit}");
+        }
+        let resealed = |at: usize, value: u8| {
+            let mut changed = bytes[..bytes.len() - 4].to_vec();
+            changed[at] = value;
+            let changed = sealed(changed);
+            parse(&changed).map(|packet| (packet.bth.opcode, packet.rest.len()))
+        };
+        assert_eq!(resealed(bth + 2, 0x7f), Ok((4, 3)), "limited member of the partition");
+        assert_eq!(resealed(bth, 0xff), Ok((0xff, 3)), "any opcode");
+        for (at, value) in [(bth + 1, 0x51), (bth + 2, 0xfe), (bth + 3, 0xfe), (0, 0x46), (0, 0x75)] {
+            assert_eq!(resealed(at, value), Err(Malformed::Header), "byte {at}");
+        }
+    }
+    let [from, to] = addresses[0];
+    let short = Packet { from, to, opcode: 4, solicited: false, qp: 1, ack: false, psn: 0, rest: vec![] };
+    let mut padded = short.bytes()[..40].to_vec();
+    padded[29] |= 0x30;
+    assert_eq!(parse(&sealed(padded)).err(), Some(Malformed::Header), "more padding than payload");
+}
