@@ -2,7 +2,7 @@
 
 use super::Suite;
 use super::pair::{DEVICE, INTERFACE, Provider, device};
-use super::service::{COUNTING, ECHO, End, KV, ONE_SIDED, Service};
+use super::service::{ALL, COUNTING, ECHO, End, KV, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
@@ -16,7 +16,7 @@ const HOST: &str = "10.84.0.1";
 const GUEST: &str = "10.84.0.2";
 
 /// Arguments of both ends.
-const MODES: &[(&str, &str)] = &[("rdma_cm", ""), ("shared buffers", "--srq 1024"), ("datagrams", "--rdma-mode ud")];
+const MODES: [(&str, &str); 2] = [("buffers of each connection", ""), ("shared buffers", "--srq 1024")];
 
 /// Loads of each mode, around the path MTU of 1024 bytes.
 const LOADS: [(&str, Service); 5] = [
@@ -44,9 +44,9 @@ fn run(lab: &Lab, report: &mut Report) {
             load_in_guest(lab, &machine, service, server, "")
         });
     }
-    let services = [("echo", ECHO), ("one-sided GETs from the guest", ONE_SIDED), ("counters of the guest", COUNTING)];
-    for (name, service) in services {
-        report.case(&format!("linerate is answered by Soft-RoCE: {name}"), || load_on_host(lab, &machine, service));
+    for service in ALL {
+        let name = format!("Soft-RoCE of the guest answers linerate: {}", service.name);
+        report.case(&name, || load_on_host(lab, &machine, service));
     }
 }
 

@@ -380,7 +380,9 @@ impl NetConfig {
             }
             #[cfg(feature = "rdma")]
             Via::Roce { ref port } => {
-                refuse("roce", self.native.given().or(first_given!(self, ""; idle_timeout spin dhcp slaac)))?;
+                let others = first_given!(self, ""; idle_timeout spin dhcp slaac);
+                // The exchange of parameters needs kernel sockets at the addresses of the device.
+                refuse("roce", self.native.given().or(others).or(self.rdma.exchanged()))?;
                 if !listen.by_worker.is_empty() {
                     return Err(Error::NotWith { setting: "listen.by_worker", via: "roce" });
                 }

@@ -223,6 +223,15 @@ impl RdmaConfig {
 
 #[cfg(feature = "rdma")]
 impl RdmaConfig {
+    /// Returns the setting that requires the exchange of parameters over TCP, if any.
+    pub fn exchanged(&self) -> Option<&'static str> {
+        match (self.mode, self.connect) {
+            (Some(RdmaMode::Ud), _) => Some("rdma.mode ud"),
+            (_, Some(RdmaConnect::Tcp)) => Some("rdma.connect tcp"),
+            _ => None,
+        }
+    }
+
     /// Checks the ranges of the settings, and the settings against each other.
     pub fn check(&self) -> Result<(), Error> {
         check_ranges(&[
