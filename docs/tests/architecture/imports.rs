@@ -7,13 +7,14 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Directories of the crates, each after those on which it depends. Tests and examples may depend on later ones.
-const CRATES: [&str; 24] = [
+const CRATES: [&str; 25] = [
     "hugepages",
     "stack/service",
     "bypass/dpdk-sys",
     "bypass",
     "bypass/rdma/provider",
     "bypass/rdma/sim",
+    "bypass/rdma/roce",
     "bypass/rdma",
     "stack",
     "stack/kernel",

@@ -68,8 +68,8 @@ impl Listen {
 #[non_exhaustive]
 pub struct NetConfig {
     /// Network: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE or, with the interface shared with the kernel,
-    /// af_xdp:INTERFACE,share, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or memif:SOCKET,server, or
-    /// eal with EAL's arguments after --
+    /// af_xdp:INTERFACE,share, tap:INTERFACE, virtio-user:SOCKET, vhost:SOCKET, memif:SOCKET or memif:SOCKET,server,
+    /// roce: and one of these, or eal with EAL's arguments after --
     #[cfg_attr(feature = "clap", arg(long, value_name = "NET", default_value_t, display_order = 0))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::value"))]
     pub via: Via,
