@@ -416,6 +416,7 @@ impl Engine {
     pub(crate) fn create_srq(&mut self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle> {
         let is_valid = (1..=self.limits.srq_wrs).contains(&attr.buffers) && attr.sges <= self.limits.srq_sges;
         require(is_valid, libc::EINVAL)?;
+        require(self.objects.srqs.len() < self.limits.srqs as usize, libc::ENOMEM)?;
         let pd = self.base_pd(pd)?;
         self.hold_pd(pd)?;
         Ok(self.objects.srqs.add(Srq { pd, queue: RecvQueue::new(attr.buffers, attr.sges), users: 0 }))
@@ -451,7 +452,7 @@ impl Engine {
             && cap.inline <= MAX_INLINE;
         require(is_valid, libc::EINVAL)?;
         require(self.qps.len() < self.limits.qps as usize, libc::ENOMEM)?;
-        let pd = self.base_pd(pd)?;
+        let (domain, pd) = (pd, self.base_pd(pd)?);
         let objects = &mut self.objects;
         objects.completions.cqs.get(send_cq)?;
         objects.completions.cqs.get(recv_cq)?;
@@ -468,12 +469,13 @@ impl Engine {
         for cq in [send_cq, recv_cq] {
             objects.completions.cqs.get_mut(cq)?.users += 1;
         }
-        self.hold_pd(pd)?;
+        self.hold_pd(domain)?;
         let handle = self.qps.add(Qp {
             handle: Handle(0),
             number: 0,
             service,
             pd,
+            domain,
             send_cq,
             recv_cq,
             srq,
@@ -517,7 +519,7 @@ impl Engine {
             | AsyncEvent::LastWqeReached(of) => of != handle,
             _ => true,
         });
-        self.release_pd(qp.pd);
+        self.release_pd(qp.domain);
         Ok(())
     }
 

@@ -180,8 +180,9 @@ unsafe impl<D: Driver> Provider for Device<D> {
 
     unsafe fn create_cq(&self, entries: u32, channel: Option<Handle>, vector: u32) -> io::Result<Handle> {
         self.with(|engine| {
-            let limits = engine.limits();
-            require(entries <= limits.cqes && vector < self.comp_vectors(), libc::EINVAL)?;
+            let (entries_limit, limit) = (engine.limits().cqes, engine.limits().cqs as usize);
+            require(entries <= entries_limit && vector < self.comp_vectors(), libc::EINVAL)?;
+            require(engine.completions().cqs.len() < limit, libc::ENOMEM)?;
             engine.completions().create(entries, channel)
         })
     }

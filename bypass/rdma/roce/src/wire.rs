@@ -44,8 +44,6 @@ pub(crate) mod opcode {
     pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
     /// Service type of UD in the upper three bits. RC is zero.
     pub const UD: u8 = 0x60;
-    /// Congestion notification packet (annex A17.9.3).
-    pub const CNP: u8 = 0x81;
 }
 
 /// Packet sequence number: 24 bits.
@@ -106,8 +104,6 @@ impl Bth {
 pub(crate) struct Received<'a> {
     pub local: IpAddr,
     pub remote: IpAddr,
-    /// Congestion experienced (RFC 3168).
-    pub is_marked: bool,
     /// IP header, for the GRH of a datagram.
     pub ip_header: &'a [u8],
     pub bth: Bth,
@@ -126,16 +122,16 @@ pub(crate) enum Malformed {
 
 /// Parses a packet from the IP header on. Its IP and UDP headers are valid, and its destination port is [`UDP_PORT`].
 pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
-    let (ip_len, local, remote, ecn) = match packet {
-        [0x45, tos, ..] if packet.len() >= IPV4 => {
+    let (ip_len, local, remote) = match packet {
+        [0x45, ..] if packet.len() >= IPV4 => {
             let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 4]| Ipv4Addr::from(*bytes));
             let (from, to) = address(12).zip(address(16)).ok_or(Malformed::Header)?;
-            (IPV4, IpAddr::from(to), IpAddr::from(from), *tos)
+            (IPV4, IpAddr::from(to), IpAddr::from(from))
         }
-        [a, b, ..] if a >> 4 == 6 && packet.len() >= IPV6 => {
+        [a, ..] if a >> 4 == 6 && packet.len() >= IPV6 => {
             let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 16]| Ipv6Addr::from(*bytes));
             let (from, to) = address(8).zip(address(24)).ok_or(Malformed::Header)?;
-            (IPV6, IpAddr::from(to), IpAddr::from(from), b >> 4)
+            (IPV6, IpAddr::from(to), IpAddr::from(from))
         }
         _ => return Err(Malformed::Header),
     };
@@ -155,7 +151,6 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
     Ok(Received {
         local,
         remote,
-        is_marked: ecn & 3 == 3,
         ip_header: &packet[..ip_len],
         bth: Bth {
             opcode: code,

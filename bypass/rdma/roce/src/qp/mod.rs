@@ -51,6 +51,8 @@ pub(crate) struct Qp {
     pub number: u32,
     pub service: Service,
     pub pd: Handle,
+    /// The protection domain, or its parent domain that the queue pair was created in.
+    pub domain: Handle,
     pub send_cq: Handle,
     pub recv_cq: Handle,
     pub srq: Option<Handle>,

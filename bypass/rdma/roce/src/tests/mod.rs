@@ -5,9 +5,15 @@
 mod completions;
 #[path = "../../../sim/src/tests/connecting.rs"]
 mod connecting;
+#[path = "../../../sim/src/tests/datagrams.rs"]
+mod datagrams;
 #[path = "../../../sim/src/tests/ends.rs"]
 mod ends;
+#[path = "../../../sim/src/tests/objects.rs"]
+mod objects;
 mod packets;
+#[path = "../../../sim/src/tests/random.rs"]
+mod random;
 #[path = "../../../sim/src/tests/rc/mod.rs"]
 mod rc;
 mod wire;

@@ -1,6 +1,9 @@
 //! Differences between devices and drivers.
 
 use super::connecting::{parties, server};
+use super::rc::atomics::{WAS, add, denied};
+use super::rc::requests::request;
+use super::rc::sharing::setup;
 use super::*;
 use linerate_rdma_provider::{AtomicCap, CmEventKind};
 use std::net::SocketAddr;
@@ -150,6 +153,27 @@ fn each_end_is_ordered_but_both_are_not() {
     assert!(orders.len() > 10, "{}", orders.len());
 }
 
+/// Returns the data of a READ that is followed by a SEND.
+fn read_then_send(seed: u64) -> Vec<u8> {
+    let mut setup = Setup::default();
+    setup.fabric.seed = seed;
+    let (fabric, a, b) = connected(&setup);
+    b.memory.put(512, b"before");
+    b.receive(0, 0, 8);
+    let read = Operation::Read { address: b.address(512), rkey: b.keys.remote };
+    a.request(0, read, &[a.sge(64, 6)], SIGNALLED);
+    a.request(1, Operation::Send, &[], SIGNALLED);
+    loop {
+        // The peer overwrites its memory after receiving the message.
+        if !b.poll().is_empty() {
+            b.memory.put(512, b"after!");
+        }
+        if !fabric.step() {
+            return a.memory.get(64, 6);
+        }
+    }
+}
+
 #[test]
 fn read_is_not_ordered_before_later_requests() {
     assert!((0..40).any(|seed| read_then_send(seed) == b"after!"));
@@ -204,4 +228,60 @@ fn listener_has_exclusive_address_and_backlog() {
     let event = a.only();
     assert_eq!((event.kind, event.id), (CmEventKind::Rejected, ids[4]));
     assert_eq!(b.kinds().len(), 4);
+}
+
+#[test]
+fn destroyed_objects_are_not_live() {
+    let (fabric, a, b) = super::objects::destroyed();
+    assert_eq!(fabric.live_of(&a.sim), super::super::Live::default());
+    let live = fabric.live();
+    assert_eq!((live.qps, live.cqs, live.channels, live.srq, live.pds, live.mrs), (1, 1, 1, 1, 1, 1));
+    drop(b);
+}
+
+#[test]
+fn thread_domains_and_their_queue_pairs_are_counted() {
+    let (fabric, a, _b) = connected(&Setup::default());
+    let td = a.sim.alloc_td().unwrap();
+    let parent = call!(a.sim.alloc_parent_domain(a.pd, td)).unwrap();
+    let attr = QpInitAttr { send_cq: a.cq, recv_cq: a.cq, srq: None, cap: Setup::default().cap };
+    let (qp, ..) = call!(a.sim.create_qp(parent, &attr)).unwrap();
+    assert_eq!(fabric.threads(&a.sim), (1, 1));
+    call!(a.sim.destroy_qp(qp)).unwrap();
+    call!(a.sim.dealloc_pd(parent)).unwrap();
+    call!(a.sim.dealloc_td(td)).unwrap();
+    assert_eq!(fabric.live_of(&a.sim).tds, 0);
+}
+
+#[test]
+fn inline_data_is_limited() {
+    let (_fabric, a, _b) = connected(&Setup::default());
+    let cap = QpCap { inline: 257, ..Setup::default().cap };
+    let attr = QpInitAttr { send_cq: a.cq, recv_cq: a.cq, srq: None, cap };
+    assert_eq!(number(call!(a.sim.create_qp(a.pd, &attr))), libc::EINVAL);
+}
+
+#[test]
+fn thread_domain_is_refused_by_a_driver_without_them() {
+    let mut setup = Setup::default();
+    setup.devices[0].thread_domains = false;
+    let (_fabric, a, _b) = connected(&setup);
+    assert_eq!(number(a.sim.alloc_td()), libc::EOPNOTSUPP);
+}
+
+#[test]
+#[should_panic(expected = "used after it was destroyed")]
+fn use_of_destroyed_handle_panics() {
+    let (_fabric, a, _b) = connected(&Setup::default());
+    call!(a.sim.destroy_qp(a.qp)).unwrap();
+    let _ = call!(a.sim.query_qp(a.qp));
+}
+
+#[test]
+fn handle_of_other_type_or_device_is_invalid() {
+    let (_fabric, a, b) = connected(&Setup::default());
+    assert_eq!(number(call!(a.sim.query_qp(a.cq))), libc::EINVAL);
+    assert_eq!(number(call!(a.sim.query_qp(b.qp))), libc::EINVAL);
+    assert_eq!(number(call!(a.sim.query_qp(Handle(0)))), libc::EINVAL);
+    assert_eq!(number(call!(a.sim.dealloc_pd(b.pd))), libc::EINVAL);
 }

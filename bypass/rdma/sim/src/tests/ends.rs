@@ -101,7 +101,6 @@ impl Default for Setup {
 }
 
 pub struct End {
-    pub fabric: Fabric,
     pub sim: Arc<SimDevice>,
     pub memory: Memory,
     pub pd: Handle,
@@ -127,8 +126,7 @@ impl End {
         let srq = setup.srq.map(|config| call!(sim.create_srq(pd, &config)).unwrap());
         let config = QpInitAttr { send_cq: cq, recv_cq: cq, srq, cap: setup.cap };
         let (qp, number, _) = call!(sim.create_qp(pd, &config)).unwrap();
-        let fabric = fabric.clone();
-        End { fabric, sim, memory, pd, mr, keys, channel, channel_fd, cq, srq, qp, number }
+        End { sim, memory, pd, mr, keys, channel, channel_fd, cq, srq, qp, number }
     }
 
     pub fn modify_qp(&self, transition: Transition) -> io::Result<()> {
@@ -146,7 +144,7 @@ impl End {
             qp: peer.number,
             psn: peer.number * 7 % (1 << 24),
             responder_resources: reads,
-            min_rnr_timer: 1,
+            min_rnr_timer: 14,
             path: AhAttr::to(gid(peer).raw, 0, &gid(self)),
         }
     }

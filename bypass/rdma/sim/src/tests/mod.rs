@@ -2,6 +2,7 @@
 
 mod completions;
 mod connecting;
+mod datagram_faults;
 mod datagrams;
 mod drivers;
 mod ends;

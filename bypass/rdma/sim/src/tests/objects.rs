@@ -13,8 +13,8 @@ fn destroy(end: &End) -> Vec<i32> {
     ]
 }
 
-#[test]
-fn object_with_dependents_is_busy() {
+/// Returns two ends, all objects of the first one destroyed, each once it has no dependents.
+pub fn destroyed() -> (Fabric, End, End) {
     let setup = Setup { srq: Some(SrqInitAttr { buffers: 4, sges: 1 }), ..Setup::default() };
     let (fabric, a, b) = connected(&setup);
     assert_eq!(destroy(&a), [libc::EBUSY; 4]);
@@ -29,53 +29,28 @@ fn object_with_dependents_is_busy() {
     assert_eq!(number(call!(a.sim.destroy_comp_channel(a.channel))), libc::EBUSY, "queue");
     call!(a.sim.destroy_cq(a.cq)).unwrap();
     call!(a.sim.destroy_comp_channel(a.channel)).unwrap();
-    assert_eq!(fabric.live_of(&a.sim), super::super::Live::default());
-    let live = fabric.live();
-    assert_eq!((live.qps, live.cqs, live.channels, live.srq, live.pds, live.mrs), (1, 1, 1, 1, 1, 1));
-    drop(b);
+    (fabric, a, b)
+}
+
+#[test]
+fn object_with_dependents_is_busy() {
+    destroyed();
 }
 
 #[test]
 fn parent_domain_replaces_its_protection_domain_for_queue_pairs() {
-    let (fabric, a, _b) = connected(&Setup::default());
+    let (_fabric, a, _b) = connected(&Setup::default());
     let td = a.sim.alloc_td().unwrap();
     let parent = call!(a.sim.alloc_parent_domain(a.pd, td)).unwrap();
     assert_eq!(number(call!(a.sim.alloc_parent_domain(parent, td))), libc::EINVAL);
     let cap = QpCap { sends: 4, receives: 4, send_sges: 1, recv_sges: 1, inline: 0 };
     let attr = QpInitAttr { send_cq: a.cq, recv_cq: a.cq, srq: None, cap };
     let (qp, ..) = call!(a.sim.create_qp(parent, &attr)).unwrap();
-    assert_eq!(fabric.threads(&a.sim), (1, 1));
     assert_eq!(number(call!(a.sim.dealloc_td(td))), libc::EBUSY);
     assert_eq!(number(call!(a.sim.dealloc_pd(parent))), libc::EBUSY);
     call!(a.sim.destroy_qp(qp)).unwrap();
     call!(a.sim.dealloc_pd(parent)).unwrap();
     call!(a.sim.dealloc_td(td)).unwrap();
-    assert_eq!(fabric.live_of(&a.sim).tds, 0);
-}
-
-#[test]
-fn thread_domain_is_refused_by_a_driver_without_them() {
-    let mut setup = Setup::default();
-    setup.devices[0].thread_domains = false;
-    let (_fabric, a, _b) = connected(&setup);
-    assert_eq!(number(a.sim.alloc_td()), libc::EOPNOTSUPP);
-}
-
-#[test]
-#[should_panic(expected = "used after it was destroyed")]
-fn use_of_destroyed_handle_panics() {
-    let (_fabric, a, _b) = connected(&Setup::default());
-    call!(a.sim.destroy_qp(a.qp)).unwrap();
-    let _ = call!(a.sim.query_qp(a.qp));
-}
-
-#[test]
-fn handle_of_other_type_or_device_is_invalid() {
-    let (_fabric, a, b) = connected(&Setup::default());
-    assert_eq!(number(call!(a.sim.query_qp(a.cq))), libc::EINVAL);
-    assert_eq!(number(call!(a.sim.query_qp(b.qp))), libc::EINVAL);
-    assert_eq!(number(call!(a.sim.query_qp(Handle(0)))), libc::EINVAL);
-    assert_eq!(number(call!(a.sim.dealloc_pd(b.pd))), libc::EINVAL);
 }
 
 #[test]
@@ -101,7 +76,7 @@ fn limits_are_enforced() {
         QpCap { receives: 9, ..setup.cap },
         QpCap { send_sges: 4, ..setup.cap },
         QpCap { recv_sges: 4, ..setup.cap },
-        QpCap { inline: 257, ..setup.cap },
+        QpCap { inline: 1 << 20, ..setup.cap },
     ] {
         assert_eq!(qp(cap), libc::EINVAL, "{cap:?}");
     }

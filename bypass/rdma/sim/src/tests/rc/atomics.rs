@@ -1,13 +1,13 @@
 //! Atomic operations and their access checks.
 
 use crate::tests::*;
-use linerate_rdma_provider::{AtomicCap, WcOpcode};
+use linerate_rdma_provider::WcOpcode;
 
 /// Offsets of the number and of the returned old value.
 const NUMBER: usize = 1024;
-const WAS: usize = 64;
+pub const WAS: usize = 64;
 
-fn add(b: &End, add: u64) -> Operation {
+pub fn add(b: &End, add: u64) -> Operation {
     Operation::FetchAdd { address: b.address(NUMBER), rkey: b.keys.remote, add }
 }
 
@@ -80,7 +80,7 @@ fn operations_of_two_peers_are_atomic() {
 
 /// Executes an operation that the peer denies, which breaks both ends.
 #[track_caller]
-fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: WcStatus) {
+pub fn denied(fabric: &Fabric, a: &End, b: &End, operation: Operation, expected: WcStatus) {
     let before = b.memory.get(0, 8192);
     assert_eq!(status(fabric, a, operation, &[a.sge(WAS, 8)]).0, expected);
     assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));

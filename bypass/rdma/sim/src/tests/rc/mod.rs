@@ -1,8 +1,8 @@
 //! RC queue pairs: states, requests, messages and remote memory.
 
-mod atomics;
+pub mod atomics;
 mod memory;
 mod messages;
-mod requests;
-mod sharing;
+pub mod requests;
+pub mod sharing;
 mod states;

@@ -3,7 +3,7 @@
 use crate::tests::*;
 use linerate_rdma_provider::WcOpcode;
 
-fn request(id: u64, flags: SendFlags) -> SendWr<'static> {
+pub fn request(id: u64, flags: SendFlags) -> SendWr<'static> {
     SendWr { id, sges: &[], operation: Operation::Send, flags }
 }
 
@@ -58,27 +58,6 @@ fn completions_follow_order_of_posting() {
         assert_eq!(a.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(b.poll().iter().map(|completion| completion.id).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(a.memory.get(72, 8), b"one\0\0\0\0\0", "a READ sees an earlier WRITE");
-    }
-}
-
-/// Returns the data of a READ that is followed by a SEND.
-fn read_then_send(seed: u64) -> Vec<u8> {
-    let mut setup = Setup::default();
-    setup.fabric.seed = seed;
-    let (fabric, a, b) = connected(&setup);
-    b.memory.put(512, b"before");
-    b.receive(0, 0, 8);
-    let read = Operation::Read { address: b.address(512), rkey: b.keys.remote };
-    a.request(0, read, &[a.sge(64, 6)], SIGNALLED);
-    a.request(1, Operation::Send, &[], SIGNALLED);
-    loop {
-        // The peer overwrites its memory after receiving the message.
-        if !b.poll().is_empty() {
-            b.memory.put(512, b"after!");
-        }
-        if !fabric.step() {
-            return a.memory.get(64, 6);
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::tests::*;
 
-fn setup(buffers: u32) -> Setup {
+pub fn setup(buffers: u32) -> Setup {
     Setup { srq: Some(SrqInitAttr { buffers, sges: 1 }), ..Setup::default() }
 }
 
