@@ -13,6 +13,11 @@ use std::collections::VecDeque;
 
 /// Packets that may be unacknowledged. The requested acknowledgements of long messages arrive four times per window.
 const WINDOW: u32 = 128;
+/// Packets between requested acknowledgements in a stream, a power of two.
+const ACK_INTERVAL: u32 = WINDOW / 4;
+/// Time after which an acknowledgement of requests without a completion is requested. Most are acknowledged earlier, with
+/// later requests.
+const ACK_DELAY: Duration = Duration::from_millis(1);
 /// Longest message in bytes: half of the sequence numbers at the smallest path MTU.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
 
@@ -73,6 +78,10 @@ pub(crate) struct Requester {
     sent_psn: u32,
     /// First number that is not acknowledged.
     unacked: u32,
+    /// First number after the last packet that requested an acknowledgement or a response.
+    asked_psn: u32,
+    /// The next packet repeats the last one to request its acknowledgement.
+    is_probing: bool,
     /// READs and atomic operations without a complete response.
     fetches: u8,
     pub initiator_depth: u8,
@@ -103,6 +112,8 @@ impl Requester {
             next_psn: 0,
             sent_psn: 0,
             unacked: 0,
+            asked_psn: 0,
+            is_probing: false,
             fetches: 0,
             initiator_depth: 0,
             timeout: None,
@@ -118,7 +129,7 @@ impl Requester {
 
     /// Sets the attributes of RTS.
     pub fn start(&mut self, first: u32, timeout: u8, retries: u8, rnr_retries: u8, initiator_depth: u8) {
-        (self.next_psn, self.sent_psn, self.unacked) = (first, first, first);
+        (self.next_psn, self.sent_psn, self.unacked, self.asked_psn) = (first, first, first, first);
         self.timeout = ack_timeout(timeout);
         (self.retries, self.retries_left) = (retries, retries);
         (self.rnr_retries, self.rnr_retries_left) = (rnr_retries, rnr_retries);
@@ -129,6 +140,7 @@ impl Requester {
         self.queue.clear();
         (self.cursor, self.offset, self.fetches) = (0, 0, 0);
         (self.deadline, self.rnr_until, self.repeated_from) = (None, None, None);
+        self.is_probing = false;
     }
 
     /// Removes the oldest request.
@@ -219,8 +231,18 @@ impl Requester {
         self.sent_psn != self.unacked
     }
 
+    /// Returns whether a packet in flight has requested an acknowledgement or a response.
+    fn has_asked(&self) -> bool {
+        psn::difference(self.asked_psn, self.unacked) > 0
+    }
+
     fn restart_timer(&mut self, now: Instant) {
-        self.deadline = self.timeout.filter(|_| self.is_in_flight()).map(|timeout| now + timeout);
+        let wait = match self.timeout {
+            _ if !self.is_in_flight() => None,
+            timeout if self.has_asked() => timeout,
+            timeout => Some(timeout.map_or(ACK_DELAY, |timeout| timeout.min(ACK_DELAY))),
+        };
+        self.deadline = wait.map(|wait| now + wait);
     }
 
     /// Acknowledges all packets before `to`. Returns the number of the first missing response before `to`, if any: the
@@ -256,6 +278,16 @@ impl Requester {
                 return;
             }
             (self.cursor, self.offset) = (self.cursor + 1, 0);
+        }
+    }
+
+    /// Moves the cursor back to the last packet, to request its acknowledgement.
+    fn ask_again(&mut self) {
+        self.deadline = None;
+        self.is_probing = true;
+        // Packets that wait to be sent request it instead.
+        if self.send_psn() == self.sent_psn {
+            self.go_back(psn::add(self.sent_psn, psn::MASK));
         }
     }
 
@@ -333,7 +365,7 @@ impl Qp {
             self.fail_request(WcStatus::LocalProtection, objects);
             return false;
         }
-        self.send_packet(&request, objects, port);
+        let asks = self.send_packet(&request, objects, port) || request.fetches();
         let requester = &mut self.requester;
         let end = if request.fetches() {
             psn::add(request.psn, request.packets)
@@ -349,7 +381,12 @@ impl Qp {
         if request.fetches() || requester.offset == request.packets {
             (requester.cursor, requester.offset) = (requester.cursor + 1, 0);
         }
-        if requester.deadline.is_none() {
+        let had_asked = requester.has_asked();
+        if asks && psn::difference(end, requester.asked_psn) > 0 {
+            requester.asked_psn = end;
+        }
+        requester.is_probing = false;
+        if requester.deadline.is_none() || !had_asked && asks {
             requester.restart_timer(now);
         }
         true
@@ -425,8 +462,9 @@ impl Qp {
         }
     }
 
-    fn send_packet(&self, request: &Request, objects: &mut Objects, port: &mut dyn Port) {
-        let Some(path) = &self.path else { return };
+    /// Sends the packet at the cursor. Returns whether it requests an acknowledgement.
+    fn send_packet(&self, request: &Request, objects: &mut Objects, port: &mut dyn Port) -> bool {
+        let Some(path) = &self.path else { return false };
         let requester = &self.requester;
         let (offset, mtu) = (requester.offset, self.mtu);
         let from = offset as usize * mtu;
@@ -477,8 +515,10 @@ impl Qp {
             _ => (pick(SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY), rest.min(mtu)),
         };
         let number = psn::add(request.psn, offset);
-        let is_idle_after = is_last && requester.cursor + 1 == requester.queue.len();
-        let ack = is_last && request.flags.signalled || is_idle_after || number % (WINDOW / 4) == WINDOW / 4 - 1;
+        let is_repeated = psn::difference(number, requester.sent_psn) < 0;
+        let ack = is_last && (request.flags.signalled || is_repeated)
+            || requester.is_probing
+            || number % ACK_INTERVAL == ACK_INTERVAL - 1;
         let solicited = is_last && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. });
         let bth = Bth { opcode: code, solicited, pad: 0, qp: self.peer, ack, psn: number };
         objects.counters.sent += 1;
@@ -492,6 +532,7 @@ impl Qp {
                 }
             });
         });
+        ack
     }
 
     /// Processes a response: an acknowledgement, or data of a READ or atomic operation.
@@ -581,6 +622,9 @@ impl Qp {
 
     /// Handles the time-out of the oldest packet (IBA 9.7.6.1.3).
     pub fn time_out(&mut self, now: Instant, objects: &mut Objects) {
+        if !self.requester.has_asked() {
+            return self.requester.ask_again();
+        }
         objects.counters.timeouts += 1;
         self.requester.repeated_from = None;
         self.repeat(self.requester.unacked, now, objects);
