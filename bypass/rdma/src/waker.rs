@@ -42,7 +42,12 @@ impl<C: Provider> IdleWait<C> {
     /// Creates the sources of one worker on the device of `provider`. The worker's completion queues must use the
     /// channel, and its mailboxes the waker.
     pub fn new(provider: &Arc<C>) -> Result<Self, Error> {
-        Ok(IdleWait { channel: CompChannel::new(provider)?, bell: waker()?, longest: if provider.needs_progress() { SHORT } else { STOP_CHECK }, waits: 0 })
+        Ok(IdleWait {
+            channel: CompChannel::new(provider)?,
+            bell: waker()?,
+            longest: if provider.needs_progress() { SHORT } else { STOP_CHECK },
+            waits: 0,
+        })
     }
 
     /// Returns the channel for the worker's completion queues.

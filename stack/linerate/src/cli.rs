@@ -164,6 +164,22 @@ mod tests {
                 "10.0.0.2:7",
                 if cfg!(feature = "rdma") { "`idle_timeout`" } else { "" },
             ),
+            ("--via roce:tap:lr0", "10.0.0.2:7", if cfg!(feature = "rdma") { "`ip` is required" } else { "" }),
+            (
+                "--via roce:tap:lr0 --ip 10.0.0.2/24 --workers 2",
+                "10.0.0.2:7",
+                if cfg!(feature = "rdma") { "one worker" } else { "" },
+            ),
+            (
+                "--via roce:tap:lr0 --ip 10.0.0.2/24 --rdma-mode ud",
+                "10.0.0.2:7",
+                if cfg!(feature = "rdma") { "`rdma.mode ud` has no effect" } else { "" },
+            ),
+            (
+                "--via roce:tap:lr0 --ip 10.0.0.2/24 --dhcp",
+                "10.0.0.2:7",
+                if cfg!(feature = "rdma") { "`dhcp` has no effect" } else { "" },
+            ),
             (
                 "--via tap:lr0 --ip 10.0.0.2/24 --engine smoltcp --idle-timeout 5s",
                 "10.0.0.2:7",
@@ -174,7 +190,7 @@ mod tests {
             (
                 "--via kernel --srq 64",
                 "10.0.0.2:7",
-                "`rdma.srq` has an effect only with `via` rdma:DEVICE: leave it out",
+                "`rdma.srq` has an effect only with `via` rdma:DEVICE or roce:NETWORK: leave it out",
             ),
             ("--via tap:lr0 --ip 10.0.0.2/24 --rdma-inline 0", "10.0.0.2:7", "`rdma.inline`"),
             (

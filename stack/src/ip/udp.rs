@@ -59,7 +59,15 @@ impl UdpFastPath {
         for (bound, at) in listen.iter().zip(0..) {
             by_port[usize::from(bound.port()) % PORTS] = at;
         }
-        UdpFastPath { listen, by_port, raw: config.listen_udp_raw, most: packets / 7 * 5, is_low: false, left: 0, copies: copy_pool() }
+        UdpFastPath {
+            listen,
+            by_port,
+            raw: config.listen_udp_raw,
+            most: packets / 7 * 5,
+            is_low: false,
+            left: 0,
+            copies: copy_pool(),
+        }
     }
 
     /// Returns whether a service is bound to the local address `local`.

@@ -92,6 +92,11 @@ impl Link {
         Link::new(|socket| format!("virtio-user:{socket}"), |socket| format!("vhost:{socket}"))
     }
 
+    /// RoCEv2 in software on a vhost-user link.
+    fn roce() -> Link {
+        Link::new(|socket| format!("roce:vhost:{socket}"), |socket| format!("roce:virtio-user:{socket}"))
+    }
+
     pub fn server(&self) -> Command {
         linerate(&format!("-v echo serve --via {} {ADDRESSES}", self.serve))
     }
@@ -213,6 +218,7 @@ fn load_outlasts_drain(engine: &str) {
 tests! {
     load_over_virtio_user_has_no_errors => consecutive_loads(Link::vhost());
     load_over_memif_has_no_errors => consecutive_loads(Link::memif());
+    load_over_roce_has_no_errors => consecutive_loads(Link::roce());
     load_waits_for_the_vhost_end => load_first(Link::vhost());
     load_at_the_vhost_end_waits_for_the_virtio_user_end => load_first(Link::vhost_swapped());
     load_waits_for_the_memif_server => load_first(Link::memif());
@@ -221,6 +227,7 @@ tests! {
     load_over_memif_survives_the_death_of_its_server => server_killed(Link::memif());
     vhost_server_survives_the_death_of_its_load => load_killed(Link::vhost());
     memif_server_survives_the_death_of_its_load => load_killed(Link::memif());
+    roce_server_survives_the_death_of_its_load => load_killed(Link::roce());
     load_over_a_link_outlasts_a_drain => load_outlasts_drain("native");
     load_over_a_link_outlasts_a_drain_with_smoltcp => load_outlasts_drain("smoltcp");
 }

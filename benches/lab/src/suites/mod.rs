@@ -30,8 +30,16 @@ pub struct Suite {
 }
 
 /// All suites, in the order in which they run.
-pub const SUITES: &[Suite] =
-    &[rxe::SUITE, roce::SUITE, siw::SUITE, virtio_pci::SUITE, af_xdp::SUITE, share::SUITE, vhost::SUITE, compare::SUITE];
+pub const SUITES: &[Suite] = &[
+    rxe::SUITE,
+    roce::SUITE,
+    siw::SUITE,
+    virtio_pci::SUITE,
+    af_xdp::SUITE,
+    share::SUITE,
+    vhost::SUITE,
+    compare::SUITE,
+];
 
 /// Parts of suites, which run only when named.
 pub const PARTS: &[Suite] =

@@ -9,8 +9,7 @@ use crate::machine::{Machine, Nic, Setup, Wire};
 use crate::program::Program;
 use crate::report::Report;
 
-pub const SUITE: Suite =
-    Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
+pub const SUITE: Suite = Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
 
 const HOST: &str = "10.84.0.1";
 const GUEST: &str = "10.84.0.2";

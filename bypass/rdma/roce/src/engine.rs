@@ -183,8 +183,7 @@ impl Engine {
         } else if bth.opcode & 0xe0 != 0 {
             objects.counters.unexpected += 1;
         } else {
-            let is_from_peer =
-                qp.path.is_some_and(|path| path.remote == packet.remote && path.local == packet.local);
+            let is_from_peer = qp.path.is_some_and(|path| path.remote == packet.remote && path.local == packet.local);
             if qp.service != Service::Rc || !qp.receives() || !is_from_peer {
                 return objects.counters.unexpected += 1;
             }

@@ -24,6 +24,6 @@ pub use counters::Counters;
 pub use engine::{Config, Engine};
 pub use path::{Path, Port};
 pub use provider::{Device, Driver};
-pub use wire::UDP_PORT;
 #[cfg(test)]
 use testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+pub use wire::UDP_PORT;

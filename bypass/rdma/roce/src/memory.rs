@@ -80,9 +80,15 @@ impl Span {
 /// Memory that a key names.
 #[derive(Debug, Clone, Copy)]
 enum Target {
-    Region { start: u64, len: u64, access: Access },
+    Region {
+        start: u64,
+        len: u64,
+        access: Access,
+    },
     /// Type 2B window, which only one queue pair can use.
-    Window { bound: Option<Bound> },
+    Window {
+        bound: Option<Bound>,
+    },
 }
 
 /// Part of a region that a window opens.
@@ -164,7 +170,8 @@ impl Memory {
 
     /// Deregisters the region with this key, unless a window is bound to it.
     pub fn deregister(&mut self, key: u32) -> io::Result<()> {
-        let names = |entry: &Entry| matches!(entry.target, Target::Window { bound: Some(bound) } if bound.region == key);
+        let names =
+            |entry: &Entry| matches!(entry.target, Target::Window { bound: Some(bound) } if bound.region == key);
         require(self.windows == 0 || !self.entries.iter().flatten().any(names), libc::EBUSY)?;
         self.remove(key)?;
         self.regions -= 1;
@@ -205,7 +212,8 @@ impl Memory {
             && (!writes || base_access.local_write)
             && covers(start, whole, address, len);
         let entry = self.entries.get_mut((window >> 8) as usize).and_then(Option::as_mut).ok_or(Denied)?;
-        let is_free = entry.pd == pd && matches!(entry.target, Target::Window { bound: None }) && key >> 8 == window >> 8;
+        let is_free =
+            entry.pd == pd && matches!(entry.target, Target::Window { bound: None }) && key >> 8 == window >> 8;
         if !permits || !is_free {
             return Err(Denied);
         }
@@ -279,7 +287,9 @@ impl Memory {
         let entry = self.entry(key)?;
         let is_permitted = entry.pd == pd
             && match entry.target {
-                Target::Region { start, len: whole, access } => need.is_met(access) && covers(start, whole, address, len),
+                Target::Region { start, len: whole, access } => {
+                    need.is_met(access) && covers(start, whole, address, len)
+                }
                 // The rights of the window were checked against the region at bind; the region's own do not apply.
                 Target::Window { bound: Some(bound) } => {
                     bound.qp == qp && need.is_met(bound.access) && covers(bound.address, bound.len, address, len)

@@ -67,9 +67,10 @@ impl<T> Table<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            Some((Handle(slot.generation << INDEX_BITS | index), slot.object.as_ref()?))
-        })
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(index, slot)| Some((Handle(slot.generation << INDEX_BITS | index), slot.object.as_ref()?)))
     }
 }
 

@@ -368,7 +368,9 @@ impl NetConfig {
                 refuse("kernel", self.stack_given().or(self.native.given()).or(first_given!(self, ""; idle)))
             }
             #[cfg(not(feature = "rdma"))]
-            Via::Rdma { .. } | Via::Roce { .. } => Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" }),
+            Via::Rdma { .. } | Via::Roce { .. } => {
+                Err(Error::NotInThisBuild { via: self.via.clone(), feature: "rdma" })
+            }
             #[cfg(feature = "rdma")]
             Via::Rdma { .. } => {
                 let others = first_given!(self, ""; idle_timeout spin);
@@ -383,6 +385,13 @@ impl NetConfig {
                 let others = first_given!(self, ""; idle_timeout spin dhcp slaac);
                 // The exchange of parameters needs kernel sockets at the addresses of the device.
                 refuse("roce", self.native.given().or(others).or(self.rdma.exchanged()))?;
+                if self.ip.is_empty() {
+                    return Err(Error::RoceNeedsAddress);
+                }
+                let workers = self.cores.as_ref().map_or(self.workers.unwrap_or(1), |cores| cores.cores().len());
+                if workers > 1 {
+                    return Err(Error::RoceWorkers { workers });
+                }
                 if !listen.by_worker.is_empty() {
                     return Err(Error::NotWith { setting: "listen.by_worker", via: "roce" });
                 }

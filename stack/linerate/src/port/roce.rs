@@ -24,12 +24,6 @@ pub fn open(
     cores: &[usize],
     stop: &Stop,
 ) -> Result<rdma::Port<Device>, Error> {
-    if cores.len() > 1 {
-        return Err(Error::RoceWorkers { workers: cores.len() });
-    }
-    if options.ip.is_empty() {
-        return Err(Error::RoceNeedsAddress);
-    }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };

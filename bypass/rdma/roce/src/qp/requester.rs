@@ -249,9 +249,8 @@ impl Requester {
     /// acknowledgement then implies its loss (IBA 9.7.5.1.1).
     fn acknowledge(&mut self, to: u32, now: Instant) -> Option<u32> {
         let is_missing = |request: &&Request| request.fetches() && request.received < request.packets;
-        let covered = self.queue.iter().take_while(|request| {
-            request.is_numbered && psn::difference(to, request.psn) > 0
-        });
+        let covered =
+            self.queue.iter().take_while(|request| request.is_numbered && psn::difference(to, request.psn) > 0);
         let missing = covered.clone().find(is_missing).map(|request| psn::add(request.psn, request.received));
         // The next response of a READ in progress is not missing yet.
         let missing = missing.filter(|missing| psn::difference(to, *missing) > 0);
@@ -300,8 +299,7 @@ impl Requester {
         if let Some(index) = self.queue.iter().position(contains) {
             let request = &self.queue[index];
             self.cursor = index;
-            self.offset =
-                if request.fetches() { request.received } else { psn::difference(from, request.psn) as u32 };
+            self.offset = if request.fetches() { request.received } else { psn::difference(from, request.psn) as u32 };
         }
     }
 }
@@ -326,7 +324,8 @@ impl Qp {
             let is_open = matches!(self.state, QpState::Rts | QpState::Error);
             require(is_possible && is_open, libc::EINVAL).map_err(failed)?;
             if self.state == QpState::Error {
-                let flushed = WorkCompletion::new(request.id, WcStatus::Flushed, wc_opcode(&request.operation), 0, self.number);
+                let flushed =
+                    WorkCompletion::new(request.id, WcStatus::Flushed, wc_opcode(&request.operation), 0, self.number);
                 objects.completions.add(self.send_cq, flushed);
                 continue;
             }
@@ -348,7 +347,9 @@ impl Qp {
         if request.failed.is_some() {
             return false;
         }
-        let request = if request.is_numbered { request } else {
+        let request = if request.is_numbered {
+            request
+        } else {
             match self.number_request(request, objects) {
                 Some(request) if request.packets > 0 => request,
                 Some(_) => return true,

@@ -13,8 +13,15 @@ use std::collections::VecDeque;
 enum Message {
     None,
     /// SEND into the taken buffer, with the number of bytes so far.
-    Send { received: u64 },
-    Write { address: u64, rkey: u32, len: u32, received: u32 },
+    Send {
+        received: u64,
+    },
+    Write {
+        address: u64,
+        rkey: u32,
+        len: u32,
+        received: u32,
+    },
 }
 
 /// Response that carries data. It is kept until `responder_resources` later ones exist, because it may be requested
@@ -29,9 +36,15 @@ struct Answer {
 
 #[derive(Debug, Clone, Copy)]
 enum Data {
-    Read { address: u64, rkey: u32, len: u32 },
+    Read {
+        address: u64,
+        rkey: u32,
+        len: u32,
+    },
     /// Old value. The operation is not repeated (IBA 9.4.5).
-    Atomic { was: u64 },
+    Atomic {
+        was: u64,
+    },
 }
 
 /// State of the receiver.
@@ -366,9 +379,7 @@ impl Qp {
                 self.responder.nak = Some((number, syndrome::RNR_NAK | self.responder.min_rnr_timer));
                 return;
             }
-            Refusal::InvalidRequest => {
-                (syndrome::NAK_INVALID_REQUEST, Some(AsyncEvent::QpRequestError(self.handle)))
-            }
+            Refusal::InvalidRequest => (syndrome::NAK_INVALID_REQUEST, Some(AsyncEvent::QpRequestError(self.handle))),
             Refusal::Access => (syndrome::NAK_REMOTE_ACCESS, Some(AsyncEvent::QpAccessError(self.handle))),
             Refusal::Buffer(status) => {
                 let id = self.responder.buffer.id;
