@@ -9,6 +9,7 @@ mod connecting;
 mod datagrams;
 #[path = "../../../sim/src/tests/ends.rs"]
 mod ends;
+mod network;
 #[path = "../../../sim/src/tests/objects.rs"]
 mod objects;
 mod packets;
