@@ -21,8 +21,10 @@ pub struct Counters {
     pub refused: u64,
     /// Messages that found no receive buffer.
     pub not_ready: u64,
-    /// Packets sent again.
+    /// Packets sent again because they may be lost.
     pub repeated: u64,
+    /// Packets sent again to request an acknowledgement.
+    pub probes: u64,
     /// Requests without an acknowledgement in time.
     pub timeouts: u64,
     /// Datagrams that found no receive buffer.

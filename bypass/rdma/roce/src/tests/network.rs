@@ -310,10 +310,13 @@ proptest! {
     fn requests_complete_once_and_in_order_over_a_bad_network(case in case()) {
         let counters = play(&case);
         if case.faults == (0, 0, 0) {
+            // Without loss, packets are repeated only to request acknowledgements.
+            let probes: u64 = counters.iter().map(|counters| counters.probes).sum();
             for Counters { timeouts, repeated, duplicates, out_of_sequence, not_ready, .. } in counters {
                 assert_eq!(timeouts, 0);
                 let is_ready = counters.iter().all(|counters| counters.not_ready == 0);
-                assert!(!is_ready || (repeated, duplicates, out_of_sequence, not_ready) == (0, 0, 0, 0), "{counters:?}");
+                let is_clean = (repeated, out_of_sequence, not_ready) == (0, 0, 0) && duplicates <= probes;
+                assert!(!is_ready || is_clean, "{counters:?}");
             }
         }
     }

@@ -1,20 +1,21 @@
 //! Engine: the objects of a device, and the dispatch of packets, turns and timers to its queue pairs.
 
+mod objects;
+mod queue_pairs;
+
 use crate::cm::Cm;
 use crate::counters::Counters;
 use crate::memory::Memory;
 use crate::path::{Path, Port};
-use crate::qp::datagrams::Address;
-use crate::qp::requester::{MAX_MESSAGE, Requester};
-use crate::qp::responder::Responder;
+use crate::qp::requester::MAX_MESSAGE;
 use crate::qp::{Objects, Qp, Sent, Service};
-use crate::queues::{Completions, RecvQueue, Srq};
+use crate::queues::Completions;
 use crate::table::{Table, errno, require};
 use crate::waker::Waker;
 use crate::wire::{self, BTH, Bth, Deth, ICRC, Malformed, Received, opcode};
 use linerate_rdma_provider::{
     AhAttr, AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port as PortAttr, PortState,
-    PostError, QpCap, QpInitAttr, QpState, RecvWr, SendWr, SrqInitAttr, Transition, TransportKind,
+    TransportKind,
 };
 use linerate_service::time::Instant;
 use std::cmp::Reverse;
@@ -304,7 +305,6 @@ impl Engine {
         });
     }
 
-    // Attributes.
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
@@ -347,265 +347,5 @@ impl Engine {
         let remote = Ipv6Addr::from(to.gid).to_canonical();
         require(local.is_ipv4() == remote.is_ipv4(), libc::EINVAL)?;
         Ok(Path { local, remote, traffic_class: to.traffic_class })
-    }
-
-    // Passive objects.
-
-    pub(crate) fn alloc_pd(&mut self, parent_of: Option<(Handle, Handle)>) -> io::Result<Handle> {
-        require(self.pds.len() < self.limits.pds as usize, libc::ENOMEM)?;
-        if let Some((pd, td)) = parent_of {
-            self.tds.get(td)?;
-            require(self.pds.get(pd)?.parent_of.is_none(), libc::EINVAL)?;
-            self.pds.get_mut(pd)?.users += 1;
-        }
-        Ok(self.pds.add(Pd { parent_of, users: 0 }))
-    }
-
-    pub(crate) fn dealloc_pd(&mut self, pd: Handle) -> io::Result<()> {
-        let object = self.pds.get(pd)?;
-        require(object.users == 0 && !self.objects.memory.uses(pd), libc::EBUSY)?;
-        if let Some((of, _)) = self.pds.remove(pd)?.parent_of {
-            self.pds.get_mut(of)?.users -= 1;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn dealloc_td(&mut self, td: Handle) -> io::Result<()> {
-        let is_used = self.pds.iter().any(|(_, pd)| pd.parent_of.is_some_and(|(_, of)| of == td));
-        require(!is_used, libc::EBUSY)?;
-        self.tds.remove(td)
-    }
-
-    /// Returns the protection domain of an object that is created with `pd`, which may be a parent domain.
-    pub(crate) fn base_pd(&self, pd: Handle) -> io::Result<Handle> {
-        Ok(self.pds.get(pd)?.parent_of.map_or(pd, |(pd, _)| pd))
-    }
-
-    fn hold_pd(&mut self, pd: Handle) -> io::Result<()> {
-        self.pds.get_mut(pd)?.users += 1;
-        Ok(())
-    }
-
-    fn release_pd(&mut self, pd: Handle) {
-        if let Ok(pd) = self.pds.get_mut(pd) {
-            pd.users -= 1;
-        }
-    }
-
-    pub(crate) fn memory(&mut self) -> &mut Memory {
-        &mut self.objects.memory
-    }
-
-    pub(crate) fn completions(&mut self) -> &mut Completions {
-        &mut self.objects.completions
-    }
-
-    pub(crate) fn create_ah(&mut self, pd: Handle, to: &AhAttr) -> io::Result<Handle> {
-        let (pd, path) = (self.base_pd(pd)?, self.path(to)?);
-        self.hold_pd(pd)?;
-        Ok(self.objects.addresses.add(Address { pd, path }))
-    }
-
-    pub(crate) fn destroy_ah(&mut self, ah: Handle) -> io::Result<()> {
-        let Address { pd, .. } = self.objects.addresses.remove(ah)?;
-        self.release_pd(pd);
-        Ok(())
-    }
-
-    pub(crate) fn create_srq(&mut self, pd: Handle, attr: &SrqInitAttr) -> io::Result<Handle> {
-        let is_valid = (1..=self.limits.srq_wrs).contains(&attr.buffers) && attr.sges <= self.limits.srq_sges;
-        require(is_valid, libc::EINVAL)?;
-        require(self.objects.srqs.len() < self.limits.srqs as usize, libc::ENOMEM)?;
-        let pd = self.base_pd(pd)?;
-        self.hold_pd(pd)?;
-        Ok(self.objects.srqs.add(Srq { pd, queue: RecvQueue::new(attr.buffers, attr.sges), users: 0 }))
-    }
-
-    pub(crate) fn destroy_srq(&mut self, srq: Handle) -> io::Result<()> {
-        require(self.objects.srqs.get(srq)?.users == 0, libc::EBUSY)?;
-        let Srq { pd, .. } = self.objects.srqs.remove(srq)?;
-        self.release_pd(pd);
-        Ok(())
-    }
-
-    pub(crate) fn post_srq_recv(&mut self, srq: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let srq = self.objects.srqs.get_mut(srq).map_err(|error| PostError { at: 0, error })?;
-        srq.queue.post(requests)
-    }
-
-    // Queue pairs.
-
-    pub(crate) fn create_qp(
-        &mut self,
-        pd: Handle,
-        attr: &QpInitAttr,
-        service: Service,
-    ) -> io::Result<(Handle, u32, QpCap)> {
-        let QpInitAttr { send_cq, recv_cq, srq, cap } = *attr;
-        let cap = match srq {
-            Some(_) => QpCap { receives: 0, recv_sges: 0, ..cap },
-            None => cap,
-        };
-        let is_valid = cap.sends.max(cap.receives) <= self.limits.qp_wrs
-            && cap.send_sges.max(cap.recv_sges) <= self.limits.sges
-            && cap.inline <= MAX_INLINE;
-        require(is_valid, libc::EINVAL)?;
-        require(self.qps.len() < self.limits.qps as usize, libc::ENOMEM)?;
-        let (domain, pd) = (pd, self.base_pd(pd)?);
-        let objects = &mut self.objects;
-        objects.completions.cqs.get(send_cq)?;
-        objects.completions.cqs.get(recv_cq)?;
-        let receives = RecvQueue::new(cap.receives, cap.recv_sges);
-        let buffer_of = match srq {
-            Some(srq) => {
-                let srq = objects.srqs.get_mut(srq)?;
-                srq.users += 1;
-                &srq.queue
-            }
-            None => &receives,
-        };
-        let responder = Responder::new(buffer_of);
-        for cq in [send_cq, recv_cq] {
-            objects.completions.cqs.get_mut(cq)?.users += 1;
-        }
-        self.hold_pd(domain)?;
-        let handle = self.qps.add(Qp {
-            handle: Handle(0),
-            number: 0,
-            service,
-            pd,
-            domain,
-            send_cq,
-            recv_cq,
-            srq,
-            cap,
-            state: QpState::Reset,
-            access: linerate_rdma_provider::Access::default(),
-            q_key: 0,
-            path: None,
-            peer: 0,
-            mtu: self.mtu.bytes() as usize,
-            receives,
-            requester: Requester::new(cap),
-            responder,
-            is_queued: false,
-            armed: None,
-        });
-        self.generation = self.generation.wrapping_add(1) & 0xff;
-        let qp = self.qps.get_mut(handle)?;
-        let index = (handle.0 & ((1 << INDEX_BITS) - 1)) as u32;
-        (qp.handle, qp.number) = (handle, self.generation << INDEX_BITS | (index + FIRST_QP));
-        Ok((handle, qp.number, cap))
-    }
-
-    pub(crate) fn destroy_qp(&mut self, handle: Handle) -> io::Result<()> {
-        // While a window is bound, the queue pair is busy.
-        self.qps.get(handle)?;
-        require(!self.objects.memory.is_bound(handle), libc::EBUSY)?;
-        let mut qp = self.qps.remove(handle)?;
-        qp.reset(&mut self.objects);
-        for cq in [qp.send_cq, qp.recv_cq] {
-            self.objects.completions.cqs.get_mut(cq)?.users -= 1;
-        }
-        if let Some(srq) = qp.srq {
-            self.objects.srqs.get_mut(srq)?.users -= 1;
-        }
-        self.objects.completions.events.retain(|event| match *event {
-            AsyncEvent::QpFatal(of)
-            | AsyncEvent::QpRequestError(of)
-            | AsyncEvent::QpAccessError(of)
-            | AsyncEvent::CommEstablished(of)
-            | AsyncEvent::LastWqeReached(of) => of != handle,
-            _ => true,
-        });
-        self.release_pd(qp.domain);
-        Ok(())
-    }
-
-    /// Performs the transitions that Linux permits (IBA 10.3.1; `ib_modify_qp_is_ok`).
-    pub(crate) fn modify_qp(&mut self, handle: Handle, transition: &Transition) -> io::Result<()> {
-        use QpState::{Init, Reset, Rtr, Rts};
-        let is_psn = |psn: u32| require(psn < 1 << 24, libc::EINVAL);
-        let is_port = |port, partition| require(port == PORT && partition == 0, libc::EINVAL);
-        match *transition {
-            Transition::Init { port, partition, access } => {
-                is_port(port, partition)?;
-                let qp = self.qps.get_mut(handle)?;
-                qp.enter(&[Reset, Init], Service::Rc, Init)?;
-                qp.access = access;
-            }
-            Transition::Rtr { mtu, qp: peer, psn, responder_resources, min_rnr_timer, path } => {
-                is_psn(psn)?;
-                let is_valid = mtu <= self.mtu
-                    && peer < 1 << 24
-                    && responder_resources <= self.limits.responder_resources
-                    && min_rnr_timer < 32;
-                require(is_valid, libc::EINVAL)?;
-                let path = self.path(&path)?;
-                let qp = self.qps.get_mut(handle)?;
-                qp.enter(&[Init], Service::Rc, Rtr)?;
-                (qp.path, qp.peer, qp.mtu) = (Some(path), peer, mtu.bytes() as usize);
-                qp.responder.start(psn, responder_resources, min_rnr_timer);
-            }
-            Transition::Rts { psn, timeout, retries, rnr_retries, initiator_depth } => {
-                is_psn(psn)?;
-                let is_valid =
-                    timeout < 32 && retries < 8 && rnr_retries < 8 && initiator_depth <= self.limits.initiator_depth;
-                require(is_valid, libc::EINVAL)?;
-                let qp = self.qps.get_mut(handle)?;
-                qp.enter(&[Rtr], Service::Rc, Rts)?;
-                qp.requester.start(psn, timeout, retries, rnr_retries, initiator_depth);
-            }
-            Transition::InitUd { port, partition, key } => {
-                is_port(port, partition)?;
-                let qp = self.qps.get_mut(handle)?;
-                qp.enter(&[Reset, Init], Service::Ud, Init)?;
-                qp.q_key = key;
-            }
-            Transition::RtrUd => self.qps.get_mut(handle)?.enter(&[Init], Service::Ud, Rtr)?,
-            Transition::RtsUd { psn } => {
-                is_psn(psn)?;
-                let qp = self.qps.get_mut(handle)?;
-                qp.enter(&[Rtr], Service::Ud, Rts)?;
-                qp.requester.start(psn, 0, 0, 0, 0);
-            }
-            Transition::Error => {
-                let qp = self.qps.get_mut(handle)?;
-                require(qp.state != Reset, libc::EINVAL)?;
-                qp.fail(None, None, &mut self.objects);
-            }
-            Transition::Reset => {
-                let qp = self.qps.get_mut(handle)?;
-                qp.reset(&mut self.objects);
-                self.objects.memory.unbind_all(handle);
-            }
-        }
-        self.settle(handle);
-        Ok(())
-    }
-
-    pub(crate) fn qp(&self, handle: Handle) -> io::Result<&Qp> {
-        self.qps.get(handle)
-    }
-
-    /// # Safety
-    /// The elements of inline requests are memory of the caller.
-    pub(crate) unsafe fn post_send(&mut self, handle: Handle, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(handle).map_err(|error| PostError { at: 0, error })?;
-        // SAFETY: guaranteed by the caller.
-        let posted = unsafe { qp.post_send(requests, &mut self.objects) };
-        self.settle(handle);
-        posted
-    }
-
-    pub(crate) fn post_recv(&mut self, handle: Handle, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let failed = |error| PostError { at: 0, error };
-        let qp = self.qps.get_mut(handle).map_err(failed)?;
-        require(qp.srq.is_none() && qp.state != QpState::Reset, libc::EINVAL).map_err(failed)?;
-        let posted = qp.receives.post(requests);
-        if qp.state == QpState::Error {
-            qp.flush_buffers(&mut self.objects);
-        }
-        posted
     }
 }
