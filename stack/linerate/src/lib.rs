@@ -56,6 +56,7 @@ mod cli;
 mod config;
 mod cores;
 mod error;
+mod kept_devices;
 mod network;
 mod port;
 mod raw;
@@ -79,6 +80,8 @@ pub use config::{
 };
 pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;
+#[doc(hidden)]
+pub use kept_devices::KeptDevices;
 pub use linerate_bypass::arena::{Arena, ArenaError};
 pub use linerate_bypass::{InvalidMac, InvalidVia, MacAddr, Published, RemoteCounters, Via};
 pub use linerate_service::{

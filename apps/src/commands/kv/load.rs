@@ -6,7 +6,7 @@ use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS
 use crate::error::Error;
 use linerate::ThreadingMode;
 use linerate::units::{format_size, parse_size};
-use linerate::{CorePlacement, Network};
+use linerate::{CorePlacement, KeptDevices, Network};
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
@@ -120,6 +120,8 @@ pub struct KvLoadArgs {
 
 /// Runs `linerate kv load`.
 pub fn run(args: &KvLoadArgs) -> Result<(), Error> {
+    // Queries before and after the load are networks of their own.
+    let _devices = KeptDevices::new();
     if (args.one_sided || args.one_sided_incr) && args.load.net.threading == ThreadingMode::Split {
         // One-sided requests are started on the thread of the worker.
         return Err(Error::Usage(
@@ -209,7 +211,7 @@ impl KvLoadArgs {
 fn exported(args: &KvLoadArgs) -> Result<Exported, Error> {
     let usage = |message: &str| Error::Usage(format!("--one-sided: {message}"));
     if !args.load.net.via.is_rdma() {
-        return Err(usage("requires --via rdma:DEVICE"));
+        return Err(usage("requires --via rdma:DEVICE or roce:NETWORK"));
     }
     if args.protocol != Protocol::Resp {
         return Err(usage("values are located through the Redis protocol: leave --protocol out"));
@@ -232,7 +234,7 @@ fn server_time(args: &KvLoadArgs) -> Result<Option<Duration>, Error> {
 /// Runs the load of one-sided increments.
 fn count(args: &KvLoadArgs) -> Result<(), Error> {
     if !args.load.net.via.is_rdma() {
-        return Err(Error::Usage("--one-sided-incr: requires --via rdma:DEVICE".to_owned()));
+        return Err(Error::Usage("--one-sided-incr: requires --via rdma:DEVICE or roce:NETWORK".to_owned()));
     }
     let most = 1 << 20;
     let counters = usize::try_from(args.keys).ok().filter(|count| *count <= most);

@@ -3,6 +3,7 @@
 use super::{rdma, stack};
 use crate::config::{Listen, NetConfig};
 use crate::error::Error;
+use crate::kept_devices;
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Mbuf, QueuePair};
 use linerate_roce::{Driver, Engine, Path, UDP_PORT};
@@ -24,6 +25,10 @@ pub fn open(
     cores: &[usize],
     stop: &Stop,
 ) -> Result<rdma::Port<Device>, Error> {
+    let kept_as = format!("{via} {:?} {:?} {:?} {:?}", options.ip, options.mac, options.vlan, options.mtu);
+    if let Some(device) = kept_devices::find(&kept_as) {
+        return rdma::Port::over(&device, options, listen, cores);
+    }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };
@@ -43,7 +48,9 @@ pub fn open(
     let worker = Worker::new(&config, mailboxes, queue, |_| Packets { engine, now }, now);
     let driver = PortDriver { worker, clock, _port: port };
     let name = format!("roce:{via}");
-    rdma::Port::over(&Arc::new(Device::new(&name, driver)), options, listen, cores)
+    let device = Arc::new(Device::new(&name, driver));
+    kept_devices::keep(kept_as, &device);
+    rdma::Port::over(&device, options, listen, cores)
 }
 
 /// Returns the largest IP packet in bytes.

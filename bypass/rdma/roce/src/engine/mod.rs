@@ -305,7 +305,6 @@ impl Engine {
         });
     }
 
-
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
