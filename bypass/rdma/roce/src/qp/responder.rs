@@ -24,6 +24,7 @@ struct Answer {
     psn: u32,
     packets: u32,
     sent: u32,
+    was_sent: bool,
     data: Data,
 }
 
@@ -160,11 +161,12 @@ impl Responder {
         self.is_ack_due || self.nak.is_some() || self.next_answer < self.answers.len()
     }
 
-    /// Makes room for another answer. Returns false if all of `resources` answers are incomplete.
+    /// Makes room for another answer. Returns false if all of `resources` answers were never sent completely.
     fn admit_answer(&mut self) -> bool {
-        while self.answers.len() >= self.resources && self.next_answer > 0 {
+        // A request beyond them shows that the peer has the oldest response, even if it is to be repeated.
+        while self.answers.len() >= self.resources && self.answers.front().is_some_and(|answer| answer.was_sent) {
             self.answers.pop_front();
-            self.next_answer -= 1;
+            self.next_answer = self.next_answer.saturating_sub(1);
         }
         self.answers.len() < self.resources
     }
@@ -332,7 +334,7 @@ impl Qp {
         objects.memory.remote(self.pd, self.handle, rkey, (address, len.into()), Need::RemoteRead)?;
         let packets = (len as usize).div_ceil(self.mtu).max(1) as u32;
         let data = Data::Read { address, rkey, len };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets, sent: 0, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets, sent: 0, was_sent: false, data });
         Ok(packets)
     }
 
@@ -351,7 +353,7 @@ impl Qp {
             span.update(|was| (was == compare).then_some(swap))
         };
         let data = Data::Atomic { was };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, sent: 0, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, sent: 0, was_sent: false, data });
         Ok(1)
     }
 
@@ -452,8 +454,9 @@ impl Qp {
                 self.send_response(code, number, extension, part, objects, port, |payload| span.read(0, payload));
             }
         }
-        let next = self.responder.next_answer;
-        self.responder.answers[next].sent += 1;
+        let answer = &mut self.responder.answers[self.responder.next_answer];
+        answer.sent += 1;
+        answer.was_sent |= answer.sent == answer.packets;
     }
 
     #[expect(clippy::too_many_arguments, reason = "fields of the packet")]
