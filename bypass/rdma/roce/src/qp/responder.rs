@@ -23,6 +23,8 @@ enum Message {
 struct Answer {
     psn: u32,
     packets: u32,
+    /// First packet of the responses to the last request or duplicate, and the packets before the next one to send.
+    from: u32,
     sent: u32,
     was_sent: bool,
     data: Data,
@@ -334,7 +336,7 @@ impl Qp {
         objects.memory.remote(self.pd, self.handle, rkey, (address, len.into()), Need::RemoteRead)?;
         let packets = (len as usize).div_ceil(self.mtu).max(1) as u32;
         let data = Data::Read { address, rkey, len };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets, sent: 0, was_sent: false, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets, from: 0, sent: 0, was_sent: false, data });
         Ok(packets)
     }
 
@@ -353,7 +355,7 @@ impl Qp {
             span.update(|was| (was == compare).then_some(swap))
         };
         let data = Data::Atomic { was };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, sent: 0, was_sent: false, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, from: 0, sent: 0, was_sent: false, data });
         Ok(1)
     }
 
@@ -400,7 +402,10 @@ impl Qp {
             (offset >= 0 && (offset as u32) < answer.packets).then_some((index, answer, offset as u32))
         });
         if let Some((index, answer, offset)) = found {
-            answer.sent = answer.sent.min(offset);
+            // A duplicate that begins later in the message is answered like a READ of the rest.
+            if offset <= answer.sent {
+                (answer.from, answer.sent) = (offset, offset);
+            }
             responder.next_answer = responder.next_answer.min(index);
         }
     }
@@ -445,7 +450,7 @@ impl Qp {
                     self.responder.answers.truncate(self.responder.next_answer);
                     return self.refuse(number, Refusal::Access, objects);
                 };
-                let (code, extension) = match (answer.sent == 0, answer.sent + 1 == answer.packets) {
+                let (code, extension) = match (answer.sent == answer.from, answer.sent + 1 == answer.packets) {
                     (true, true) => (opcode::READ_RESPONSE_ONLY, &aeth[..]),
                     (true, false) => (opcode::READ_RESPONSE_FIRST, &aeth[..]),
                     (false, true) => (opcode::READ_RESPONSE_LAST, &aeth[..]),
