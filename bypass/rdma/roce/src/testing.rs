@@ -123,7 +123,10 @@ impl Fabric {
     fn step_until(&self, end: Instant) -> bool {
         let (packet, now) = {
             let mut network = lock(&self.network);
-            (network.packets.pop_front(), network.now)
+            // Where packets may be late, devices also answer before all have arrived.
+            let holds = network.config.late > 0 && network.random.u8(0..4) == 0;
+            let packet = if holds && network.has_room() { None } else { network.packets.pop_front() };
+            (packet, network.now)
         };
         let devices: Vec<_> = lock(&self.devices).values().cloned().collect();
         if let Some((to, packet)) = packet {
@@ -148,9 +151,19 @@ impl Fabric {
 
     /// Runs until nothing happens, at most for a virtual second.
     pub fn run(&self) -> usize {
-        let end = self.now() + Duration::from_secs(1);
+        self.run_until(self.now() + Duration::from_secs(1))
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, time: Duration) {
+        let end = self.now() + time;
+        self.run_until(end);
+        lock(&self.network).now = end;
+    }
+
+    fn run_until(&self, end: Instant) -> usize {
         let mut steps = 0;
-        while self.now() < end && self.step_until(end) {
+        while self.step_until(end) {
             steps += 1;
             assert!(steps < 10_000_000, "the network does not settle");
         }

@@ -13,6 +13,9 @@ fn packet(bytes: &[u8]) -> MemoryPacket {
     packet
 }
 
+/// Port whose datagrams need no checksum.
+const RAW: u16 = 4791;
+
 fn classify(bytes: &[u8]) -> Result<FrameKind, DropCause> {
     classify_on(bytes, false)
 }
@@ -20,7 +23,8 @@ fn classify(bytes: &[u8]) -> Result<FrameKind, DropCause> {
 fn classify_on(bytes: &[u8], partial_checksums: bool) -> Result<FrameKind, DropCause> {
     let own = ["10.0.0.2/24", "fd00::2/64"].map(|cidr| cidr.parse().unwrap());
     let addresses = Addresses::new(&own, &[], OURS);
-    Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, partial_checksums }.classify(&packet(bytes))
+    Host { mac: OURS, addresses: &addresses, dhcp: false, fragments: false, raw_udp: Some(RAW), partial_checksums }
+        .classify(&packet(bytes))
 }
 
 /// Returns a frame with a TCP segment with `len` bytes of payload.
@@ -202,7 +206,8 @@ fn fragments_of_any_protocol_are_dropped() {
 #[test]
 fn udp_fragments_are_accepted_when_enabled() {
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()], &[], OURS);
-    let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: true, partial_checksums: false };
+    let host =
+        Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: true, raw_udp: None, partial_checksums: false };
     for fragment in fragments(&udp(FOUR.0, FOUR.1, b"hello")) {
         assert_eq!(host.classify(&packet(&fragment)), Ok(FrameKind::Ip));
     }
@@ -224,7 +229,14 @@ fn fragmented_ndp_is_dropped() {
 fn fragmented_dhcp_is_dropped() {
     let frame = udp("10.0.0.1:67", "255.255.255.255:68", b"hello");
     let addresses = Addresses::new(&["10.0.0.2/24".parse().unwrap()], &[], OURS);
-    let host = Host { mac: OURS, addresses: &addresses, dhcp: true, fragments: false, partial_checksums: false };
+    let host = Host {
+        mac: OURS,
+        addresses: &addresses,
+        dhcp: true,
+        fragments: false,
+        raw_udp: None,
+        partial_checksums: false,
+    };
     assert_eq!(host.classify(&packet(&frame)), Ok(FrameKind::Dhcp));
     for fragment in fragments(&frame) {
         assert_eq!(host.classify(&packet(&fragment)), Err(DropCause::Fragment));
@@ -302,9 +314,10 @@ fn datagrams_with_invalid_lengths_are_dropped() {
 }
 
 #[test]
-fn datagram_without_checksum_is_accepted_over_ipv4_only() {
-    for (ends, taken) in [(FOUR, true), (SIX, false)] {
-        let at = ETHERNET_HEADER + if taken { 20 } else { 40 } + 6;
+fn datagram_without_checksum_is_accepted_over_ipv4_or_by_a_raw_port() {
+    let raw = (SIX.0, "[fd00::2]:4791");
+    for (ends, taken) in [(FOUR, true), (SIX, false), (raw, true)] {
+        let at = ETHERNET_HEADER + if ends == FOUR { 20 } else { 40 } + 6;
         let mut frame = udp(ends.0, ends.1, b"hello");
         frame[at..at + 2].fill(0);
         assert_eq!(matches!(classify(&frame), Ok(FrameKind::Udp(_))), taken);

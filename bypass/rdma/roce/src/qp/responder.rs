@@ -30,7 +30,10 @@ enum Message {
 struct Answer {
     psn: u32,
     packets: u32,
+    /// First packet of the responses to the last request or duplicate, and the packets before the next one to send.
+    from: u32,
     sent: u32,
+    was_sent: bool,
     data: Data,
 }
 
@@ -173,11 +176,12 @@ impl Responder {
         self.is_ack_due || self.nak.is_some() || self.next_answer < self.answers.len()
     }
 
-    /// Makes room for another answer. Returns false if all of `resources` answers are incomplete.
+    /// Makes room for another answer. Returns false if all of `resources` answers were never sent completely.
     fn admit_answer(&mut self) -> bool {
-        while self.answers.len() >= self.resources && self.next_answer > 0 {
+        // A request beyond them shows that the peer has the oldest response, even if it is to be repeated.
+        while self.answers.len() >= self.resources && self.answers.front().is_some_and(|answer| answer.was_sent) {
             self.answers.pop_front();
-            self.next_answer -= 1;
+            self.next_answer = self.next_answer.saturating_sub(1);
         }
         self.answers.len() < self.resources
     }
@@ -345,7 +349,7 @@ impl Qp {
         objects.memory.remote(self.pd, self.handle, rkey, (address, len.into()), Need::RemoteRead)?;
         let packets = (len as usize).div_ceil(self.mtu).max(1) as u32;
         let data = Data::Read { address, rkey, len };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets, sent: 0, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets, from: 0, sent: 0, was_sent: false, data });
         Ok(packets)
     }
 
@@ -364,7 +368,7 @@ impl Qp {
             span.update(|was| (was == compare).then_some(swap))
         };
         let data = Data::Atomic { was };
-        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, sent: 0, data });
+        self.responder.answers.push_back(Answer { psn: bth.psn, packets: 1, from: 0, sent: 0, was_sent: false, data });
         Ok(1)
     }
 
@@ -409,7 +413,10 @@ impl Qp {
             (offset >= 0 && (offset as u32) < answer.packets).then_some((index, answer, offset as u32))
         });
         if let Some((index, answer, offset)) = found {
-            answer.sent = answer.sent.min(offset);
+            // A duplicate that begins later in the message is answered like a READ of the rest.
+            if offset <= answer.sent {
+                (answer.from, answer.sent) = (offset, offset);
+            }
             responder.next_answer = responder.next_answer.min(index);
         }
     }
@@ -454,7 +461,7 @@ impl Qp {
                     self.responder.answers.truncate(self.responder.next_answer);
                     return self.refuse(number, Refusal::Access, objects);
                 };
-                let (code, extension) = match (answer.sent == 0, answer.sent + 1 == answer.packets) {
+                let (code, extension) = match (answer.sent == answer.from, answer.sent + 1 == answer.packets) {
                     (true, true) => (opcode::READ_RESPONSE_ONLY, &aeth[..]),
                     (true, false) => (opcode::READ_RESPONSE_FIRST, &aeth[..]),
                     (false, true) => (opcode::READ_RESPONSE_LAST, &aeth[..]),
@@ -463,8 +470,9 @@ impl Qp {
                 self.send_response(code, number, extension, part, objects, port, |payload| span.read(0, payload));
             }
         }
-        let next = self.responder.next_answer;
-        self.responder.answers[next].sent += 1;
+        let answer = &mut self.responder.answers[self.responder.next_answer];
+        answer.sent += 1;
+        answer.was_sent |= answer.sent == answer.packets;
     }
 
     #[expect(clippy::too_many_arguments, reason = "fields of the packet")]

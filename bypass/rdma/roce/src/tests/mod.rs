@@ -17,6 +17,8 @@ mod packets;
 mod random;
 #[path = "../../../sim/src/tests/rc/mod.rs"]
 mod rc;
+mod refusals;
+mod scenarios;
 mod wire;
 
 pub use ends::*;

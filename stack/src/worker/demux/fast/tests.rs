@@ -55,7 +55,7 @@ fn fast_demux(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
 }
 
 fn classify(frame: &MemoryPacket, addresses: &Addresses) -> Option<FrameKind> {
-    let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, partial_checksums: false };
+    let host = Host { mac: OURS, addresses, dhcp: true, fragments: true, raw_udp: None, partial_checksums: false };
     host.classify(frame).ok()
 }
 

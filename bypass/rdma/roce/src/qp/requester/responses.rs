@@ -61,6 +61,10 @@ impl Qp {
     fn not_ready(&mut self, from: u32, timer: u8, now: Instant, objects: &mut Objects) {
         const UNLIMITED: u8 = 7;
         let requester = &mut self.requester;
+        // The network has repeated the packet.
+        if requester.rnr_until.is_some() {
+            return;
+        }
         if requester.rnr_retries != UNLIMITED {
             if requester.rnr_retries_left == 0 {
                 return self.fail(Some(WcStatus::RnrRetryExceeded), None, objects);
