@@ -95,7 +95,6 @@ macro_rules! call {
 }
 
 impl Victim {
-    #[expect(clippy::new_without_default, reason = "creates files")]
     pub fn new() -> Self {
         let addresses = vec![(IpAddr::from([10, 0, 0, 1]), 24)];
         let engine = Engine::new(&Config { seed: 1, mtu: 1500, addresses }).unwrap();
@@ -229,12 +228,12 @@ impl Victim {
             private_data: PrivateData::new(b"x"),
         };
         if let CmEventKind::Request { .. } = event.kind
-            && how % 4 != 0
+            && how & 3 != 0
         {
             _ = call!(self.device.cm_accept(event.id, &parameters));
         } else {
             _ = call!(self.device.cm_disconnect(event.id));
-            if how % 4 != 3 {
+            if how & 3 != 3 {
                 _ = call!(self.device.cm_destroy_id(event.id));
             }
         }
@@ -248,6 +247,7 @@ impl Victim {
         let (address, rkey) = match delta >> 5 {
             0 => (self.memory as u64 + LOCAL.start as u64, local),
             1 => (self.memory as u64 + OPEN.start as u64 - 1, open),
+            3 => (self.memory as u64 + OPEN.end as u64 - 8, open),
             at => (self.memory as u64 + OPEN.start as u64 + 8 * u64::from(at), open),
         };
         let payload = vec![len; usize::from(len) * 2];
