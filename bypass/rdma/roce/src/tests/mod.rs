@@ -1,5 +1,7 @@
 //! Tests of the engine.
 
+#[path = "../../fuzz/src/attack.rs"]
+mod attack;
 // The rules that the simulator of devices follows too.
 #[path = "../../../sim/src/tests/completions.rs"]
 mod completions;
@@ -9,6 +11,7 @@ mod connecting;
 mod datagrams;
 #[path = "../../../sim/src/tests/ends.rs"]
 mod ends;
+mod hostile;
 mod network;
 #[path = "../../../sim/src/tests/objects.rs"]
 mod objects;
