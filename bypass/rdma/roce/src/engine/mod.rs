@@ -159,8 +159,8 @@ impl Engine {
         }
     }
 
-    /// Processes a received packet, from the IP header on. Its IP and UDP headers are valid, and its destination port is
-    /// that of RoCEv2.
+    /// Processes a received packet, from the IP header on. Its IP and UDP headers are valid, and its destination port
+    /// is that of RoCEv2.
     pub fn receive(&mut self, packet: &[u8], now: Instant) {
         self.now = now;
         let counters = &mut self.objects.counters;

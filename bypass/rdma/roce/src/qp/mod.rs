@@ -39,7 +39,7 @@ pub(crate) enum Service {
 /// Result of a queue pair's turn to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Nothing is left to send now.
+    /// No packet is left to send now.
     All,
     /// More packets wait.
     Some,

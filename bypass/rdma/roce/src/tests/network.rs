@@ -18,7 +18,7 @@ enum Kind {
     Send,
     Write,
     WriteImmediate,
-    /// Of constant bytes, or of an earlier WRITE.
+    /// READ of constant bytes, or of an earlier WRITE.
     Read(bool),
     FetchAdd(usize, u64),
     /// Expects the number that is there, or another one.

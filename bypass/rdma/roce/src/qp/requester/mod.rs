@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 const WINDOW: u32 = 128;
 /// Packets between requested acknowledgements in a stream, a power of two.
 const ACK_INTERVAL: u32 = WINDOW / 4;
-/// Time after which an acknowledgement of requests without a completion is requested. Most are acknowledged earlier, with
-/// later requests.
+/// Time after which an acknowledgement of requests without a completion is requested. Most are acknowledged earlier,
+/// with later requests.
 const ACK_DELAY: Duration = Duration::from_millis(1);
 /// Longest message in bytes: half of the sequence numbers at the smallest path MTU.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
