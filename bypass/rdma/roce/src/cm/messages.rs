@@ -265,8 +265,8 @@ impl Cm {
         }
     }
 
-    /// Rejects a request of the peer. The connection lingers while duplicates of the request may arrive: they are no new
-    /// requests.
+    /// Rejects a request of the peer. The connection lingers while duplicates of the request may arrive, which are no
+    /// new requests.
     pub(super) fn reject_request(&mut self, now: Instant, comm: u32, private_data: &[u8]) {
         let Some(&Connection { state, transaction, peer, .. }) = self.connections.get(comm) else { return };
         let rej = |about, guid| {
