@@ -1,5 +1,6 @@
 //! Layout of packets, and the invariant CRC.
 
+use super::datagrams::{KEY, address, ready, send, to};
 use super::packets::*;
 use super::*;
 use crate::wire::{Malformed, parse};
@@ -119,6 +120,18 @@ fn rc_packets_have_specified_layout() {
         let operation = b.memory.get(4096 + 2056, 8);
         assert_eq!(operation, 0x0102_0304_0506_0708u64.to_ne_bytes(), "unequal to the expected number");
     }
+}
+
+#[test]
+fn datagram_has_specified_layout() {
+    let (fabric, a, b) = ready(&Setup::default());
+    send(&a, 1, to(address(&a, &b), &b), b"abc");
+    fabric.run();
+    let [from, to] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+    let rest = [deth(KEY, a.number), b"abc".to_vec()].concat();
+    let expected = Packet { from, to, opcode: 0x64, solicited: true, qp: b.number, ack: false, psn: 7, rest };
+    let sent = fabric.take_sent();
+    assert_eq!(sent.iter().map(|packet| packet[28..].to_vec()).collect::<Vec<_>>(), [&expected.bytes()[28..]]);
 }
 
 #[test]
