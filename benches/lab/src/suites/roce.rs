@@ -2,7 +2,7 @@
 
 use super::Suite;
 use super::pair::{DEVICE, INTERFACE, Provider, device};
-use super::service::{ALL, COUNTING, ECHO, End, KV, ONE_SIDED, Service};
+use super::service::{COUNTING, ECHO, End, KV, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
@@ -43,9 +43,11 @@ fn run(lab: &Lab, report: &mut Report) {
             load_in_guest(lab, &machine, service, server, "")
         });
     }
-    for service in ALL {
-        let name = format!("Soft-RoCE of the guest answers linerate: {}", service.name);
-        report.case(&name, || load_on_host(lab, &machine, service));
+    let services =
+        [("echo", ECHO), ("kv", KV), ("one-sided GETs from the guest", ONE_SIDED), ("counters of the guest", COUNTING)];
+    for (name, service) in services {
+        report
+            .case(&format!("Soft-RoCE of the guest answers linerate: {name}"), || load_on_host(lab, &machine, service));
     }
 }
 

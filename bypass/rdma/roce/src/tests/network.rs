@@ -30,11 +30,11 @@ struct Act {
     end: usize,
     kind: Kind,
     len: usize,
-    /// Number of elements, and flags.
+    /// Number of elements.
     sges: usize,
     is_inline: bool,
     is_signalled: bool,
-    /// Steps of the network before the request is posted.
+    /// Steps of the network before the next request is posted.
     steps: u8,
 }
 
@@ -51,23 +51,21 @@ struct Case {
 }
 
 fn case() -> impl Strategy<Value = Case> {
+    let faults = prop_oneof![Just((0, 0, 0)), (0..10u8, 0..10u8, 0..10u8)];
     let psn = || prop_oneof![0xff_ffd0..0x100_0000u32, 0..0x100_0000u32];
-    (select(vec![Mtu::Mtu256, Mtu::Mtu1024]), any::<bool>(), [psn(), psn()], 1..5u8, 1..8usize).prop_flat_map(
-        |(mtu, is_shared, psns, reads, buffers)| {
-            let faults = prop_oneof![Just((0, 0, 0)), (0..10u8, 0..10u8, 0..10u8)];
-            let acts = prop::collection::vec(act(mtu.bytes() as usize), 1..30);
-            (faults, any::<u64>(), acts).prop_map(move |(faults, seed, acts)| Case {
-                faults,
-                seed,
-                mtu,
-                is_shared,
-                psns,
-                reads,
-                buffers,
-                acts,
-            })
-        },
-    )
+    let mtus_and_acts = select(vec![Mtu::Mtu256, Mtu::Mtu1024])
+        .prop_flat_map(|mtu| (Just(mtu), prop::collection::vec(act(mtu.bytes() as usize), 1..30)));
+    let shape = (faults, any::<u64>(), mtus_and_acts, any::<bool>(), [psn(), psn()], 1..5u8, 1..8usize);
+    shape.prop_map(|(faults, seed, (mtu, acts), is_shared, psns, reads, buffers)| Case {
+        faults,
+        seed,
+        mtu,
+        is_shared,
+        psns,
+        reads,
+        buffers,
+        acts,
+    })
 }
 
 fn act(mtu: usize) -> impl Strategy<Value = Act> {
@@ -80,17 +78,16 @@ fn act(mtu: usize) -> impl Strategy<Value = Act> {
         1 => (0..CELLS, any::<bool>()).prop_map(|(cell, equal)| Kind::CompareSwap(cell, equal)),
     ];
     let len = prop_oneof![8 => select(vec![0, 1, mtu - 1, mtu, mtu + 1, 4 * mtu]), 1 => Just(1 << 16)];
-    (0..2usize, kind, len, 1..4usize, any::<bool>(), any::<bool>(), 0..40u8).prop_map(
-        |(end, kind, len, sges, is_inline, is_signalled, steps)| Act {
-            end,
-            kind,
-            len,
-            sges,
-            is_inline,
-            is_signalled,
-            steps,
-        },
-    )
+    let shape = (0..2usize, kind, len, 1..4usize, any::<bool>(), any::<bool>(), 0..40u8);
+    shape.prop_map(|(end, kind, len, sges, is_inline, is_signalled, steps)| Act {
+        end,
+        kind,
+        len,
+        sges,
+        is_inline,
+        is_signalled,
+        steps,
+    })
 }
 
 /// End with a model of its memory.
@@ -277,7 +274,7 @@ fn play(case: &Case) -> [Counters; 2] {
                 0 => post(&act, &mut a, &mut b, &mut places[1]),
                 _ => post(&act, &mut b, &mut a, &mut places[0]),
             }
-            wait = acts.front().map_or(0, |act| act.steps);
+            wait = act.steps;
         }
         wait = wait.saturating_sub(1);
         for (site, places) in [&mut a, &mut b].into_iter().zip(&mut places) {

@@ -1,5 +1,6 @@
 //! Layout of packets, and the invariant CRC.
 
+use super::datagrams::{KEY, address, ready, send, to};
 use super::packets::*;
 use super::*;
 use crate::wire::{Malformed, parse};
@@ -36,84 +37,40 @@ fn captured_packets_have_valid_icrc() {
 /// Opcode, solicited event, acknowledgement request, extension headers and payload of a packet.
 type Layout = (u8, bool, bool, Vec<u8>);
 
-/// Returns operations with their length, and the requests and responses that they cause.
+/// Returns operations with their length, and the requests and responses that they cause. `data` has 2049 bytes.
 fn operations(address: u64, rkey: u32, data: &[u8]) -> Vec<(Operation, usize, Vec<Layout>, Vec<Layout>)> {
-    let (long, add, swap, expect) = (data.len(), 0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
+    use Operation::*;
+    let (add, swap, expect) = (0x0102_0304_0506_0708, 0x1112_1314_1516_1718, 0x2122_2324_2526_2728);
+    let (word, cell) = (hex("a0b0c0d0"), address + 2056);
     let immediate = 0xa0b0_c0d0;
-    let word = hex("a0b0c0d0");
-    let [first, middle, last] = [&data[..1024], &data[1024..2048], &data[2048..]];
-    let part = |header: &[u8], payload: &[u8]| [header, payload].concat();
-    let (to, whole) = (reth(address, rkey, 3), reth(address, rkey, 2049));
-    let short = &data[..3];
+    let only = |code, solicited, header: &[u8]| vec![(code, solicited, true, [header, &data[..3]].concat())];
+    let split = |codes: [u8; 3], solicited, ack, first: &[u8], last: &[u8]| {
+        vec![
+            (codes[0], false, false, [first, &data[..1024]].concat()),
+            (codes[1], false, false, data[1024..2048].to_vec()),
+            (codes[2], solicited, ack, [last, &data[2048..]].concat()),
+        ]
+    };
+    let (short, whole) = (reth(address, rkey, 3), reth(address, rkey, 2049));
+    let with_word = [&short[..], &word].concat();
     let ack = |msn| vec![(0x11, false, false, aeth(0x1f, msn))];
+    let fetched = |code, msn, data: &[u8]| vec![(code, false, false, [&aeth(0x1f, msn), data].concat())];
+    let read = split([0x0d, 0x0e, 0x0f], false, false, &aeth(0x1f, 9), &aeth(0x1f, 9));
+    let (write, write_immediate) = (Write { address, rkey }, WriteImmediate { address, rkey, immediate });
+    let fetch_add = vec![(0x14, false, true, atomic_eth(cell, rkey, add, 0))];
+    let compare_swap = vec![(0x13, false, true, atomic_eth(cell, rkey, swap, expect))];
     vec![
-        (Operation::Send, 0, vec![(0x04, true, true, vec![])], ack(1)),
-        (Operation::Send, 3, vec![(0x04, true, true, short.to_vec())], ack(2)),
-        (
-            Operation::Send,
-            long,
-            vec![
-                (0x00, false, false, first.to_vec()),
-                (0x01, false, false, middle.to_vec()),
-                (0x02, true, true, last.to_vec()),
-            ],
-            ack(3),
-        ),
-        (Operation::Write { address, rkey }, 3, vec![(0x0a, false, true, part(&to, short))], ack(4)),
-        (
-            Operation::Write { address, rkey },
-            long,
-            vec![
-                (0x06, false, false, part(&whole, first)),
-                (0x07, false, false, middle.to_vec()),
-                (0x08, false, true, last.to_vec()),
-            ],
-            ack(5),
-        ),
-        (
-            Operation::WriteImmediate { address, rkey, immediate },
-            3,
-            vec![(0x0b, true, true, [&to, &word, short].concat())],
-            ack(6),
-        ),
-        (
-            Operation::WriteImmediate { address, rkey, immediate },
-            long,
-            vec![
-                (0x06, false, false, part(&whole, first)),
-                (0x07, false, false, middle.to_vec()),
-                (0x09, true, true, part(&word, last)),
-            ],
-            ack(7),
-        ),
-        (
-            Operation::Read { address, rkey },
-            3,
-            vec![(0x0c, false, true, to.clone())],
-            vec![(0x10, false, false, part(&aeth(0x1f, 8), short))],
-        ),
-        (
-            Operation::Read { address, rkey },
-            long,
-            vec![(0x0c, false, false, whole.clone())],
-            vec![
-                (0x0d, false, false, part(&aeth(0x1f, 9), first)),
-                (0x0e, false, false, middle.to_vec()),
-                (0x0f, false, false, part(&aeth(0x1f, 9), last)),
-            ],
-        ),
-        (
-            Operation::FetchAdd { address: address + 2056, rkey, add },
-            8,
-            vec![(0x14, false, true, atomic_eth(address + 2056, rkey, add, 0))],
-            vec![(0x12, false, false, part(&aeth(0x1f, 10), &[0; 8]))],
-        ),
-        (
-            Operation::CompareSwap { address: address + 2056, rkey, expect, swap },
-            8,
-            vec![(0x13, false, true, atomic_eth(address + 2056, rkey, swap, expect))],
-            vec![(0x12, false, false, part(&aeth(0x1f, 11), &add.to_be_bytes()))],
-        ),
+        (Send, 0, vec![(0x04, true, true, vec![])], ack(1)),
+        (Send, 3, only(0x04, true, &[]), ack(2)),
+        (Send, 2049, split([0x00, 0x01, 0x02], true, true, &[], &[]), ack(3)),
+        (write, 3, only(0x0a, false, &short), ack(4)),
+        (write, 2049, split([0x06, 0x07, 0x08], false, true, &whole, &[]), ack(5)),
+        (write_immediate, 3, only(0x0b, true, &with_word), ack(6)),
+        (write_immediate, 2049, split([0x06, 0x07, 0x09], true, true, &whole, &word), ack(7)),
+        (Read { address, rkey }, 3, vec![(0x0c, false, true, short)], fetched(0x10, 8, &data[..3])),
+        (Read { address, rkey }, 2049, vec![(0x0c, false, false, whole)], read),
+        (FetchAdd { address: cell, rkey, add }, 8, fetch_add, fetched(0x12, 10, &[0; 8])),
+        (CompareSwap { address: cell, rkey, expect, swap }, 8, compare_swap, fetched(0x12, 11, &add.to_be_bytes())),
     ]
 }
 
@@ -163,6 +120,18 @@ fn rc_packets_have_specified_layout() {
         let operation = b.memory.get(4096 + 2056, 8);
         assert_eq!(operation, 0x0102_0304_0506_0708u64.to_ne_bytes(), "unequal to the expected number");
     }
+}
+
+#[test]
+fn datagram_has_specified_layout() {
+    let (fabric, a, b) = ready(&Setup::default());
+    send(&a, 1, to(address(&a, &b), &b), b"abc");
+    fabric.run();
+    let [from, to] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+    let rest = [deth(KEY, a.number), b"abc".to_vec()].concat();
+    let expected = Packet { from, to, opcode: 0x64, solicited: true, qp: b.number, ack: false, psn: 7, rest };
+    let sent = fabric.take_sent();
+    assert_eq!(sent.iter().map(|packet| packet[28..].to_vec()).collect::<Vec<_>>(), [&expected.bytes()[28..]]);
 }
 
 #[test]

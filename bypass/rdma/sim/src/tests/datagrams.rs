@@ -3,7 +3,7 @@
 use super::*;
 use linerate_rdma_provider::{GRH_LEN, WcOpcode};
 
-const KEY: u32 = 0x1234;
+pub const KEY: u32 = 0x1234;
 
 /// Returns two ends with UD queue pairs in `Reset` instead of RC ones.
 fn ends(setup: &Setup) -> (Fabric, End, End) {
