@@ -58,6 +58,8 @@ pub enum Link {
     VirtioUser(PathBuf),
     /// A socket and shared memory: memif.
     Memif(PathBuf),
+    /// RoCEv2 in software on the ports of a virtio-user link.
+    Roce(PathBuf),
     /// A verbs device.
     Rdma {
         /// Device name.
@@ -122,6 +124,7 @@ impl Link {
             }
             LinkSpec::VirtioUser => Link::VirtioUser(scratch.join("virtio.sock")),
             LinkSpec::Memif => Link::Memif(scratch.join("memif.sock")),
+            LinkSpec::Roce => Link::Roce(scratch.join("roce.sock")),
             LinkSpec::Rdma(devices) => {
                 let device = devices.as_ref().map(|devices| devices.server.clone()).unwrap_or_default();
                 let address = address_of(Path::new("/"), &device).unwrap_or_else(|| "127.0.0.1".to_owned());
@@ -164,6 +167,8 @@ impl Link {
     pub fn args(&self, end: End) -> Vec<String> {
         let is_server = end == End::Server;
         let in_memory = |via: String| args(["--via", &via, "--ip", &cidr(if is_server { SERVER } else { LOAD })]);
+        let port_of =
+            |socket: &PathBuf| format!("{}:{}", if is_server { "vhost" } else { "virtio-user" }, socket.display());
         match (self, self.host(end)) {
             (Link::AfXdp(_), Some(host)) => host.via_args()[..4].to_vec(),
             (Link::AfXdpShared(_), Some(host)) => {
@@ -171,9 +176,8 @@ impl Link {
                 args([&["--via", &format!("af_xdp:{},share", host.interface())], ports].concat())
             }
             (Link::Network(between), _) => between.args(end),
-            (Link::VirtioUser(socket), _) => {
-                in_memory(format!("{}:{}", if is_server { "vhost" } else { "virtio-user" }, socket.display()))
-            }
+            (Link::VirtioUser(socket), _) => in_memory(port_of(socket)),
+            (Link::Roce(socket), _) => in_memory(format!("roce:{}", port_of(socket))),
             (Link::Memif(socket), _) => {
                 in_memory(format!("memif:{}{}", socket.display(), if is_server { ",server" } else { "" }))
             }
@@ -191,7 +195,7 @@ impl Link {
             Link::Loopback(_) => "127.0.0.1:0".to_owned(),
             Link::Veth([_, far]) => format!("{}:0", far.v4),
             Link::AfXdp([_, far]) | Link::AfXdpShared([_, far]) => format!("{}:{port}", far.v4),
-            Link::VirtioUser(_) | Link::Memif(_) => format!("{SERVER}:{port}"),
+            Link::VirtioUser(_) | Link::Memif(_) | Link::Roce(_) => format!("{SERVER}:{port}"),
             Link::Rdma { address, .. } => format!("{address}:{port}"),
             Link::Network(between) => between.listen(port),
         }
@@ -209,7 +213,7 @@ impl Link {
     /// Returns whether a server may use further ports: the link has no other users. False for verbs, which have no
     /// ports that could run out.
     pub fn has_ports(&self) -> bool {
-        !matches!(self, Link::Loopback(None) | Link::Rdma { .. } | Link::Network(_))
+        !matches!(self, Link::Loopback(None) | Link::Rdma { .. } | Link::Roce(_) | Link::Network(_))
     }
 
     /// Returns whether software below Linerate copies each byte that the server receives or sends once. The kernel
@@ -289,6 +293,9 @@ mod tests {
         assert_eq!(link.args(End::Server), ["--via", "vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
         assert_eq!(link.args(End::Load), ["--via", "virtio-user:/a/b.sock", "--ip", "10.0.0.1/24"]);
         assert_eq!(link.listen(7), "10.0.0.2:7");
+        let link = Link::Roce("/a/b.sock".into());
+        assert_eq!(link.args(End::Server), ["--via", "roce:vhost:/a/b.sock", "--ip", "10.0.0.2/24"]);
+        assert_eq!((&*link.args(End::Load)[1], &*link.listen(7)), ("roce:virtio-user:/a/b.sock", "10.0.0.2:7"));
         let link = Link::Memif("/a/b.sock".into());
         assert_eq!(
             (&*link.args(End::Server)[1], &*link.args(End::Load)[1]),

@@ -15,6 +15,8 @@ pub enum LinkSpec {
     /// A virtio-user port at the load, a vhost port at the server.
     VirtioUser,
     Memif,
+    /// RoCEv2 in software over a virtio-user link.
+    Roce,
     /// AF_XDP at both ends of a veth pair.
     AfXdp,
     /// AF_XDP at both ends of a veth pair, shared with the kernels at their addresses.
@@ -83,7 +85,7 @@ impl LinkSpec {
         match self {
             LinkSpec::Kernel => LinkKind::Loopback,
             LinkSpec::Veth => LinkKind::Veth,
-            LinkSpec::VirtioUser => LinkKind::VirtioUser,
+            LinkSpec::VirtioUser | LinkSpec::Roce => LinkKind::VirtioUser,
             LinkSpec::Memif => LinkKind::Memif,
             LinkSpec::AfXdp => LinkKind::AfXdp,
             LinkSpec::AfXdpShared => LinkKind::AfXdpShared,
@@ -111,7 +113,12 @@ impl LinkSpec {
     pub fn unfit(&self, two_machines: bool) -> Option<String> {
         match (self, two_machines) {
             (
-                LinkSpec::Veth | LinkSpec::VirtioUser | LinkSpec::Memif | LinkSpec::AfXdp | LinkSpec::AfXdpShared,
+                LinkSpec::Veth
+                | LinkSpec::VirtioUser
+                | LinkSpec::Memif
+                | LinkSpec::Roce
+                | LinkSpec::AfXdp
+                | LinkSpec::AfXdpShared,
                 true,
             ) => {
                 let instead = "two machines are joined by kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE";
@@ -129,11 +136,12 @@ impl LinkSpec {
 }
 
 /// Links without further names.
-const NAMED: [(&str, LinkSpec); 6] = [
+const NAMED: [(&str, LinkSpec); 7] = [
     ("kernel", LinkSpec::Kernel),
     ("veth", LinkSpec::Veth),
     ("virtio-user", LinkSpec::VirtioUser),
     ("memif", LinkSpec::Memif),
+    ("roce", LinkSpec::Roce),
     ("af_xdp", LinkSpec::AfXdp),
     ("af_xdp-shared", LinkSpec::AfXdpShared),
 ];
@@ -142,8 +150,8 @@ impl FromStr for LinkSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LinkSpec, String> {
-        const FORMS: &str = "write kernel, veth, virtio-user, memif, af_xdp, af_xdp-shared or rdma:DEVICE; between \
-                             two machines kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE, or with a name for \
+        const FORMS: &str = "write kernel, veth, virtio-user, memif, roce, af_xdp, af_xdp-shared or rdma:DEVICE; \
+                             between two machines kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE, or with a name for \
                              each end, rdma:SERVER/LOAD";
         if let Some((_, spec)) = NAMED.iter().find(|(name, _)| *name == text) {
             return Ok(spec.clone());
@@ -189,6 +197,7 @@ mod tests {
             "veth",
             "virtio-user",
             "memif",
+            "roce",
             "af_xdp",
             "af_xdp-shared",
             "rdma:mlx5_0",
@@ -217,6 +226,7 @@ mod tests {
             ("af_xdp:eth0", false, true),
             ("veth", true, false),
             ("memif", true, false),
+            ("roce", true, false),
         ] {
             assert_eq!((spec(text).unfit(false).is_none(), spec(text).unfit(true).is_none()), (one, two), "{text}");
         }

@@ -54,6 +54,10 @@ fn obstacle(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> Opt
         LinkSpec::Kernel => &[],
         LinkSpec::Veth => return namespaces(report),
         LinkSpec::VirtioUser => &["vhost", "virtio-user"],
+        LinkSpec::Roce if report.checks.iter().any(is_without_rdma) => {
+            return report.checks.iter().find(|check| is_without_rdma(check)).map(reason_and_remedy);
+        }
+        LinkSpec::Roce => &["vhost", "virtio-user"],
         LinkSpec::Memif => &["memif"],
         LinkSpec::AfXdp | LinkSpec::AfXdpShared => &["af_xdp"],
         LinkSpec::Rdma(devices) => return verbs(devices.as_ref().map(|devices| &**name(devices)), report),
@@ -62,6 +66,11 @@ fn obstacle(spec: &LinkSpec, name: fn(&Ends) -> &String, report: &Report) -> Opt
     let missing = forms.iter().flat_map(|form| missing_for(form, &report.checks)).next();
     let has_namespaces = matches!(spec, LinkSpec::AfXdp | LinkSpec::AfXdpShared);
     missing.map(reason_and_remedy).or_else(|| if has_namespaces { namespaces(report) } else { None })
+}
+
+/// Returns whether a check reports that the program was built without RDMA.
+fn is_without_rdma(check: &Check) -> bool {
+    check.subject == Subject::Rdma && check.name == "support" && check.state != State::Ok
 }
 
 fn port(form: Form, name: &str, report: &Report) -> Option<(String, String)> {

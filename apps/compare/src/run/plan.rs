@@ -150,7 +150,9 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         }
     } else {
         let one_sided = (app == App::Kv).then_some(&ONE_SIDED);
-        for verbs in VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick) {
+        let is_possible = |verbs: &&Verbs| *spec != LinkSpec::Roce || verbs.name != "ud";
+        let selected = VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick);
+        for verbs in selected.filter(is_possible) {
             let design = Design::Verbs(verbs.name.to_owned());
             let name = verbs.name.replace(", ", "-").replace(' ', "-");
             for placement in placements(&design) {
@@ -245,6 +247,12 @@ pub(super) mod tests {
 
     fn ids(rows: &[Planned]) -> Vec<&str> {
         rows.iter().map(|row| &*row.id).collect()
+    }
+
+    #[test]
+    fn roce_has_the_rows_of_reliable_connections() {
+        let rows = planned(&selection(&["roce"]), &Obstacles::default());
+        assert_eq!(ids(&rows), ["echo/roce/send", "kv/roce/send", "kv/roce/one-sided"]);
     }
 
     #[test]

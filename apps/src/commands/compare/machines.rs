@@ -118,13 +118,13 @@ impl Machines {
     pub fn specs(&self) -> Vec<LinkSpec> {
         let devices = devices(&self.server.report);
         let Some((load, _)) = &self.other else {
-            let mut devices: Vec<_> = devices.iter().map(|device| Some(Ends::both(device))).collect();
-            // Without a device, include a row that names the missing requirement.
-            devices.resize(devices.len().max(1), None);
-            return [LinkSpec::VirtioUser, LinkSpec::Kernel]
-                .into_iter()
-                .chain(devices.into_iter().map(LinkSpec::Rdma))
-                .collect();
+            let mut specs = vec![LinkSpec::VirtioUser, LinkSpec::Kernel];
+            specs.extend(devices.iter().map(|device| LinkSpec::Rdma(Some(Ends::both(device)))));
+            if devices.is_empty() {
+                // The protocol without a device, and a row that names the missing requirement of a device.
+                specs.extend([LinkSpec::Roce, LinkSpec::Rdma(None)]);
+            }
+            return specs;
         };
         let load_devices = self::devices(&load.report);
         let ends = devices.first().zip(load_devices.first()).map(|(server, load)| Ends::new(server, load));

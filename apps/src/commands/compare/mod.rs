@@ -73,9 +73,9 @@ struct RunArgs {
     apps: Vec<App>,
 
     /// Links between server and load generator: kernel (loopback), veth (kernel sockets over an interface pair),
-    /// virtio-user, memif, af_xdp, af_xdp-shared, rdma:DEVICE. Between two machines: kernel, rdma:DEVICE, pci:ADDRESS,
-    /// af_xdp:INTERFACE, written as rdma:SERVER/LOAD if the names differ between the ends [default: virtio-user (one
-    /// machine), kernel, and existing RDMA devices]
+    /// virtio-user, memif, roce (RoCEv2 in software over virtio-user), af_xdp, af_xdp-shared, rdma:DEVICE. Between two
+    /// machines: kernel, rdma:DEVICE, pci:ADDRESS, af_xdp:INTERFACE, written as rdma:SERVER/LOAD if the names differ
+    /// between the ends [default: virtio-user (one machine), kernel, and existing RDMA devices, or roce]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     via: Vec<LinkSpec>,
 

@@ -3,6 +3,7 @@
 //! The [`Engine`] is sans-IO: time and packets are arguments, packets are written into buffers of the caller, and
 //! randomness is seeded. Equal input gives equal output. A [`Device`] is an engine with a port, behind the calls of
 //! [`Provider`](linerate_rdma_provider::Provider).
+#![warn(missing_docs)]
 
 mod cm;
 mod counters;
