@@ -207,12 +207,7 @@ impl Engine {
             qp.is_queued = true;
             self.queued.push_back(handle);
         }
-        if let Some(deadline) = qp.deadline()
-            && qp.armed.is_none_or(|armed| deadline < armed)
-        {
-            qp.armed = Some(deadline);
-            self.timers.push(Reverse((deadline, handle.0)));
-        }
+        self.arm(handle);
         while let Some(cq) = self.objects.completions.overrun.pop() {
             for qp in self.qps.values_mut().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq) {
                 qp.fail(None, Some(AsyncEvent::QpFatal(qp.handle)), &mut self.objects);
@@ -241,6 +236,7 @@ impl Engine {
         }
     }
 
+    /// Adds an entry for the deadline of a queue pair, unless an earlier one exists.
     fn arm(&mut self, handle: Handle) {
         if let Ok(qp) = self.qps.get_mut(handle)
             && let Some(deadline) = qp.deadline()

@@ -172,6 +172,8 @@ impl Requester {
         request.flags.inline.then(|| &self.inline[request.slot * width..][..request.len as usize])
     }
 
+    /// Appends a request, with a copy of its elements and inline data.
+    ///
     /// # Safety
     /// The elements of inline requests are memory of the caller.
     unsafe fn push(&mut self, request: &SendWr<'_>) -> std::io::Result<()> {
