@@ -173,7 +173,7 @@ mod tests {
             (
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --rdma-mode ud",
                 "10.0.0.2:7",
-                if cfg!(feature = "rdma") { "`rdma.mode ud` has no effect" } else { "" },
+                if cfg!(feature = "rdma") { "`rdma.mode` has no effect" } else { "" },
             ),
             (
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --dhcp",

@@ -226,8 +226,8 @@ impl RdmaConfig {
     /// Returns the setting that requires the exchange of parameters over TCP, if any.
     pub fn exchanged(&self) -> Option<&'static str> {
         match (self.mode, self.connect) {
-            (Some(RdmaMode::Ud), _) => Some("rdma.mode ud"),
-            (_, Some(RdmaConnect::Tcp)) => Some("rdma.connect tcp"),
+            (Some(RdmaMode::Ud), _) => Some("rdma.mode"),
+            (_, Some(RdmaConnect::Tcp)) => Some("rdma.connect"),
             _ => None,
         }
     }
