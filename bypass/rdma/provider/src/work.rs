@@ -93,6 +93,21 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Returns the operation as its completion names it.
+    pub fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Operation::Send | Operation::Datagram { .. } => WcOpcode::Send,
+            Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
+            Operation::Read { .. } => WcOpcode::Read,
+            Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Operation::CompareSwap { .. } => WcOpcode::CompareSwap,
+            Operation::Bind { .. } => WcOpcode::Bind,
+            Operation::InvalidateLocal(_) => WcOpcode::Invalidate,
+        }
+    }
+}
+
 /// Flags of a send request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SendFlags {

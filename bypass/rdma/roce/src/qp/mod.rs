@@ -10,9 +10,7 @@ use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::queues::{Buffer, Completions, RecvQueue, Srq};
 use crate::table::{Table, require};
-use linerate_rdma_provider::{
-    Access, AsyncEvent, Handle, Operation, QpCap, QpState, WcOpcode, WcStatus, WorkCompletion,
-};
+use linerate_rdma_provider::{Access, AsyncEvent, Handle, QpCap, QpState, WcOpcode, WcStatus, WorkCompletion};
 use linerate_service::time::{Duration, Instant};
 use requester::Requester;
 use responder::Responder;
@@ -188,19 +186,6 @@ impl Qp {
             return true;
         }
         false
-    }
-}
-
-/// Returns the completed operation of a request.
-pub(crate) fn wc_opcode(operation: &Operation) -> WcOpcode {
-    match operation {
-        Operation::Send | Operation::Datagram { .. } => WcOpcode::Send,
-        Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
-        Operation::Read { .. } => WcOpcode::Read,
-        Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
-        Operation::CompareSwap { .. } => WcOpcode::CompareSwap,
-        Operation::Bind { .. } => WcOpcode::Bind,
-        Operation::InvalidateLocal(_) => WcOpcode::Invalidate,
     }
 }
 

@@ -70,15 +70,7 @@ impl Request {
     }
 
     pub fn opcode(&self) -> WcOpcode {
-        match self.operation {
-            Operation::Send | Operation::Datagram { .. } => WcOpcode::Send,
-            Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
-            Operation::Read { .. } => WcOpcode::Read,
-            Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
-            Operation::CompareSwap { .. } => WcOpcode::CompareSwap,
-            Operation::Bind { .. } => WcOpcode::Bind,
-            Operation::InvalidateLocal(_) => WcOpcode::Invalidate,
-        }
+        self.operation.wc_opcode()
     }
 
     pub fn len(&self) -> u64 {

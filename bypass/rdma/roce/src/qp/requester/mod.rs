@@ -3,7 +3,7 @@
 mod responses;
 mod sending;
 
-use super::{ack_timeout, wc_opcode};
+use super::ack_timeout;
 use crate::table::{errno, require};
 use crate::wire::psn;
 use linerate_rdma_provider::{Operation, QpCap, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
@@ -43,7 +43,7 @@ pub(crate) struct Request {
 
 impl Request {
     pub fn opcode(&self) -> WcOpcode {
-        wc_opcode(&self.operation)
+        self.operation.wc_opcode()
     }
 
     /// Returns whether the response carries data.

@@ -3,7 +3,7 @@
 use super::{ACK_INTERVAL, MAX_MESSAGE, Request, WINDOW};
 use crate::memory::Need;
 use crate::path::Port;
-use crate::qp::{Objects, Qp, Service, wc_opcode};
+use crate::qp::{Objects, Qp, Service};
 use crate::table::require;
 use crate::wire::{self, AtomicEth, Bth, Reth, opcode, psn};
 use linerate_rdma_provider::{Handle, Operation, PostError, QpState, SendWr, WcStatus, WorkCompletion};
@@ -30,7 +30,7 @@ impl Qp {
             require(is_possible && is_open, libc::EINVAL).map_err(failed)?;
             if self.state == QpState::Error {
                 let flushed =
-                    WorkCompletion::new(request.id, WcStatus::Flushed, wc_opcode(&request.operation), 0, self.number);
+                    WorkCompletion::new(request.id, WcStatus::Flushed, request.operation.wc_opcode(), 0, self.number);
                 objects.completions.add(self.send_cq, flushed);
                 continue;
             }
