@@ -151,8 +151,8 @@ impl FromStr for LinkSpec {
 
     fn from_str(text: &str) -> Result<LinkSpec, String> {
         const FORMS: &str = "write kernel, veth, virtio-user, memif, roce, af_xdp, af_xdp-shared or rdma:DEVICE; \
-                             between two machines kernel, rdma:DEVICE, pci:ADDRESS or af_xdp:INTERFACE, or with a name for \
-                             each end, rdma:SERVER/LOAD";
+                             between two machines kernel, rdma:DEVICE, pci:ADDRESS or \
+                             af_xdp:INTERFACE, or with a name for each end, rdma:SERVER/LOAD";
         if let Some((_, spec)) = NAMED.iter().find(|(name, _)| *name == text) {
             return Ok(spec.clone());
         }
