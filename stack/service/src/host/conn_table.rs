@@ -228,7 +228,7 @@ impl<T: Tracked> ConnTable<T> {
         self.slots.get(id).is_some_and(|conn| conn.life().may_send())
     }
 
-    /// Returns the reason why nothing can be sent on a connection, if that is the case.
+    /// Returns the reason that nothing can be sent on a connection, if there is one.
     pub fn write_error(&self, id: ConnId) -> WriteError {
         if self.may_send(id) { WriteError::Full } else { WriteError::Closed }
     }
