@@ -77,7 +77,7 @@ address_sanitizer() {
     [ -e "${libraries[0]}" ] || skip "this compiler has no AddressSanitizer for $host"
     CARGO_TARGET_DIR=$target/asan RUSTC_BOOTSTRAP=1 ASAN_OPTIONS=detect_leaks=0 \
         RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo test --target "$host" -p linerate-service -p linerate-bypass \
-        -p linerate-rdma -p linerate-rdma-sim -p linerate-roce "$@" --no-fail-fast --lib --test dpdk
+        -p linerate-rdma -p linerate-roce "$@" --no-fail-fast --lib --test dpdk
 }
 
 # Runs each fuzz target for ten minutes, or $FUZZ_SECONDS, as many at a time as there are processors, beginning with the

@@ -2,7 +2,7 @@
 
 use linerate_async::{AsyncService, TcpListener, TcpStream, Woken, sleep, spawn};
 use linerate_rdma::{Adapter, Config, Connect, Mode, Started, Worker, WorkerParts};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Stop, WorkerCtx};
 use std::future::Future;
@@ -72,7 +72,7 @@ async fn converse(server: SocketAddr) {
 }
 
 fn echoes(mode: Mode) {
-    let fabric = Fabric::new(FabricConfig { mode: linerate_rdma_sim::Mode::Auto, ..FabricConfig::default() });
+    let fabric = Fabric::new(FabricConfig { mode: linerate_roce::testing::Mode::Auto, ..FabricConfig::default() });
     let device = |number| fabric.device("model", DeviceConfig::roce([127, 0, 0, number].into()));
     let [client, server] = [1, 2].map(device);
     let stop = Stop::default();

@@ -14,8 +14,8 @@ mod provider;
 mod qp;
 mod queues;
 mod table;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod waker;
@@ -25,6 +25,4 @@ pub use counters::Counters;
 pub use engine::{Config, Engine};
 pub use path::{Path, Port};
 pub use provider::{Device, Driver};
-#[cfg(test)]
-use testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 pub use wire::UDP_PORT;

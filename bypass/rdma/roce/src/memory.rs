@@ -250,6 +250,15 @@ impl Memory {
         }
     }
 
+    /// Returns key, address, length and access of each region.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn registered(&self) -> impl Iterator<Item = (u32, u64, u64, Access)> {
+        self.entries.iter().flatten().filter_map(|entry| match entry.target {
+            Target::Region { start, len, access } => Some((entry.key, start, len, access)),
+            Target::Window { .. } => None,
+        })
+    }
+
     /// Returns whether an object of the protection domain exists.
     pub fn uses(&self, pd: Handle) -> bool {
         self.entries.iter().flatten().any(|entry| entry.pd == pd)

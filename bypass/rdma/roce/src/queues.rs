@@ -94,6 +94,12 @@ impl RecvQueue {
     pub fn clear(&mut self) {
         self.len = 0;
     }
+
+    /// Returns the number of posted buffers, and their limit.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn usage(&self) -> (usize, usize) {
+        (self.len, self.ids.len())
+    }
 }
 
 /// Shared receive queue.

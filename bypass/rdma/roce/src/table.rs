@@ -53,6 +53,14 @@ impl<T> Table<T> {
         self.slots.get_mut(index)?.object.as_mut()
     }
 
+    /// Returns true if the object of a handle was destroyed.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn is_gone(&self, handle: Handle) -> bool {
+        let generation = handle.0 >> INDEX_BITS;
+        let slot = self.slots.get(handle.0 & ((1 << INDEX_BITS) - 1));
+        generation > 0 && slot.is_some_and(|slot| generation < slot.generation)
+    }
+
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.object.as_mut())
     }

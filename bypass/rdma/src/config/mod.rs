@@ -385,7 +385,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma_sim::DeviceConfig;
+    use linerate_roce::testing::DeviceConfig;
 
     fn limits() -> DeviceLimits {
         DeviceConfig::roce([10, 0, 0, 1].into()).limits

@@ -76,7 +76,7 @@ impl<C: Provider> AhCache<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig};
+    use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig};
 
     #[test]
     fn address_handles_are_shared_until_they_are_old_or_renewed() {

@@ -97,7 +97,7 @@ fn post<C: Provider>(qp: &mut Qp<C, Init>, config: &Config, arena: &Arena) -> Re
 mod tests {
     use super::*;
     use linerate_bypass::arena::ArenaConfig;
-    use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live};
+    use linerate_roce::testing::{Call, DeviceConfig, Fabric, FabricConfig, Live};
 
     fn arena() -> Arena {
         Arena::new(ArenaConfig { bytes: 1 << 20, hugepages: false }).unwrap()

@@ -6,7 +6,7 @@ use crate::provider::{Access, TransportKind};
 use crate::verbs::ExposedMr;
 use crate::{Adapter, Config, Connect, Mode, OpenError, Started};
 use linerate_bypass::{Published, RemoteCounters};
-use linerate_rdma_sim::{Call, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_roce::testing::{Call, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use linerate_service::{CloseReason, OneSidedOp, OneSidedResult};
 use std::sync::Arc;
 

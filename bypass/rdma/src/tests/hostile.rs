@@ -4,7 +4,7 @@ use super::rig::{Peer, Rig, Setup, message};
 use crate::provider::Provider;
 use crate::verbs::{Cq, Qp, Rts};
 use crate::wire::{HEADER, Header, MessageKind, OFFERS, Offer};
-use linerate_rdma_sim::SimDevice;
+use linerate_roce::testing::SimDevice;
 use linerate_service::CloseReason;
 
 type Pair = Qp<SimDevice, Rts>;

@@ -5,7 +5,7 @@ use crate::provider::{Access, AtomicCap, Provider};
 use crate::verbs::{Counters, ExposedMr};
 use crate::{Adapter, Config, OpenError, Started, Unsupported};
 use linerate_bypass::{self as bypass, Published};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use linerate_service::{CloseReason, OneSidedError, OneSidedOp, OneSidedResult, RemoteAddr};
 use std::sync::Arc;
 

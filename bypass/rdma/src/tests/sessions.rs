@@ -9,7 +9,7 @@ use crate::wire::{HEADER, Header, MessageKind};
 use crate::{Config, Connect, Mode};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_rdma_sim::{DatagramFaults, Live};
+use linerate_roce::testing::{Faults, Live, SimDevice};
 use linerate_service::{CloseReason, ConnectError, Origin};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -57,14 +57,16 @@ fn are_finished(rig: &mut Rig) {
 fn streams_survive_loss_and_reordering() {
     for seed in 0..60 {
         let mut rig = connecting(&setup(seed));
-        let faults = DatagramFaults { lost_percent: 5 * (seed as u32 % 3), delay_steps: 20 * (seed % 4) };
-        rig.fabric.set_datagram_faults(faults);
+        let faults = Faults { lost: 5 * (seed as u8 % 3), late: 20 * (seed as u8 % 4), twice: 0 };
+        rig.fabric.set_faults(faults);
         are_finished(&mut rig);
-        let counts = rig.fabric.datagram_counts();
-        assert_eq!(counts.lost > 0, faults.lost_percent > 0, "{counts:?}");
+        assert_eq!(rig.fabric.lost() > 0, faults.lost > 0);
         let resent: u64 = rig.ends.iter().filter_map(|end| end.worker.summary().retransmitted).sum();
-        assert!(resent > 0 || faults.lost_percent == 0, "{counts:?}");
-        assert_eq!((counts.too_long, counts.wrong_key, counts.short_buffer), (0, 0, 0), "{counts:?}");
+        assert!(resent > 0 || faults.lost == 0, "{faults:?}");
+        for end in &rig.ends {
+            let counters = end.device.counters();
+            assert_eq!((counters.malformed, counters.unexpected), (0, 0), "{counters:?}");
+        }
         rig.end();
     }
 }
@@ -163,7 +165,7 @@ fn unresponsive_peer_is_given_up() {
     rig.tick = TICK;
     rig.connect(&setup);
     rig.run_until(|ends| ends[1].worker.service().received > 0);
-    rig.fabric.set_datagram_faults(DatagramFaults { lost_percent: 100, delay_steps: 0 });
+    rig.fabric.set_faults(Faults { lost: 100, ..Faults::default() });
     rig.tick = 1_000_000;
     rig.run_until(|ends| ends[0].worker.service().ended == [CloseReason::TimedOut]);
 }
@@ -195,9 +197,9 @@ fn failed_ud_qp_ends_all_sessions_and_is_rebuilt() {
 
 /// Third party that knows the second end's queue pair and Q_Key.
 struct Stranger {
-    datagrams: UdQp<linerate_rdma_sim::SimDevice>,
-    _queue: Cq<linerate_rdma_sim::SimDevice>,
-    to: Ah<linerate_rdma_sim::SimDevice>,
+    datagrams: UdQp<SimDevice>,
+    _queue: Cq<SimDevice>,
+    to: Ah<SimDevice>,
     arena: Arena,
     qp: u32,
     key: u32,

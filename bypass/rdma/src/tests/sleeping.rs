@@ -2,7 +2,7 @@
 
 use super::rig::{Peer, Rig, Setup};
 use crate::{Adapter, Config, Connect, Started, Worker, WorkerParts};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Mode, SimDevice};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, Mode, SimDevice};
 use linerate_service::inspect::{ConnState, StatsQuery};
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{AppSender, CloseReason, ConnId, Origin, Service, Transport};

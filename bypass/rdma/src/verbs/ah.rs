@@ -55,7 +55,7 @@ impl<C: Provider> Drop for Inner<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+    use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 
     /// Returns a protection domain, and the address of the device's own port.
     fn pd(fabric: &Fabric) -> (Pd<SimDevice>, AhAttr) {

@@ -84,7 +84,7 @@ impl<C: Provider> Clone for Counters<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live};
+    use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, Live};
 
     #[test]
     fn region_stays_registered_until_last_clone_is_dropped() {

@@ -457,6 +457,30 @@ impl Cm {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Cm {
+    /// Returns the numbers of event channels and identifiers.
+    pub fn live(&self) -> [usize; 2] {
+        [self.channels.len(), self.ids.len()]
+    }
+
+    /// Returns true if the channel or identifier of a handle was destroyed.
+    pub fn is_gone(&self, handle: Handle, is_channel: bool) -> bool {
+        if is_channel { self.channels.is_gone(handle) } else { self.ids.is_gone(handle) }
+    }
+
+    pub fn ids(&self) -> Vec<Handle> {
+        self.ids.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Notifies all identifiers that the device was removed.
+    pub fn notify_removed(&mut self) {
+        for id in self.ids() {
+            self.notify_id(id, CmEventKind::Removed, 0, PrivateData::default());
+        }
+    }
+}
+
 /// Returns true if a listener on `listening` accepts requests to `address`. The IPv6 wildcard includes IPv4.
 fn matches_address(listening: IpAddr, address: IpAddr) -> bool {
     listening == address || listening.is_unspecified() && (listening.is_ipv6() || address.is_ipv4())

@@ -2,6 +2,8 @@
 
 mod objects;
 mod queue_pairs;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
 
 use crate::cm::Cm;
 use crate::counters::Counters;
@@ -208,6 +210,10 @@ impl Engine {
             self.queued.push_back(handle);
         }
         self.arm(handle);
+        self.fail_overrun();
+    }
+
+    fn fail_overrun(&mut self) {
         while let Some(cq) = self.objects.completions.overrun.pop() {
             for qp in self.qps.values_mut().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq) {
                 qp.fail(None, Some(AsyncEvent::QpFatal(qp.handle)), &mut self.objects);
@@ -303,11 +309,6 @@ impl Engine {
 
     pub(crate) fn limits(&self) -> &DeviceLimits {
         &self.limits
-    }
-
-    #[cfg(test)]
-    pub(crate) fn set_limits(&mut self, limits: DeviceLimits) {
-        self.limits = limits;
     }
 
     pub(crate) fn port(&self, port: u8) -> io::Result<PortAttr> {

@@ -163,6 +163,12 @@ impl Responder {
         self.is_established_reported = false;
     }
 
+    /// Returns whether a message has arrived.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn has_received(&self) -> bool {
+        self.msn > 0
+    }
+
     pub fn has_buffer(&self) -> bool {
         matches!(self.message, Message::Send { .. })
     }

@@ -1,7 +1,8 @@
 //! Two ends over a network that loses, duplicates and reorders packets, compared with a model.
 
 use super::*;
-use crate::{Counters, Driver};
+use crate::Counters;
+use crate::testing::Faults;
 use linerate_rdma_provider::WcOpcode;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -157,7 +158,7 @@ impl Site {
     }
 
     fn counters(&self) -> Counters {
-        self.end.sim.driver().engine().counters()
+        self.end.sim.counters()
     }
 }
 
@@ -239,7 +240,7 @@ fn post(act: &Act, this: &mut Site, peer: &mut Site, places: &mut VecDeque<(usiz
 fn sites(case: &Case) -> (Fabric, [Site; 2]) {
     let (lost, twice, late) = case.faults;
     let setup = Setup {
-        fabric: FabricConfig { seed: case.seed, lost, twice, late },
+        fabric: FabricConfig { seed: case.seed, faults: Faults { lost, twice, late }, ..FabricConfig::default() },
         cap: QpCap { sends: 32, receives: 32, send_sges: 3, recv_sges: 2, inline: 64 },
         srq: case.is_shared.then_some(SrqInitAttr { buffers: 32, sges: 2 }),
         ..Setup::default()

@@ -2,7 +2,7 @@
 
 use super::packets::*;
 use super::*;
-use crate::{Counters, Driver};
+use crate::Counters;
 use linerate_service::time::Duration;
 use std::ops::Deref;
 
@@ -127,7 +127,7 @@ impl Script {
     }
 
     pub fn counters(&self) -> Counters {
-        self.sim.driver().engine().counters()
+        self.sim.counters()
     }
 }
 

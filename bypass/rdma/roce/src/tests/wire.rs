@@ -114,6 +114,7 @@ fn rc_packets_have_specified_layout() {
             }
             psn = if fetches { psn + responses.len() as u32 } else { last + 1 };
             assert_eq!(a.ends(), [(id, WcStatus::Success)]);
+            b.poll();
             // Later operations transfer the same bytes.
             a.memory.put(0, &data);
         }

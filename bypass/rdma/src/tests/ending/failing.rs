@@ -4,7 +4,7 @@ use crate::provider::WcStatus;
 use crate::tests::rig::{End, Peer, Rig, Setup};
 use crate::tests::setup::connecting::{ADDRESS, rig};
 use crate::{Config, Connect};
-use linerate_rdma_sim::{Call, DeviceConfig};
+use linerate_roce::testing::{Call, DeviceConfig};
 use linerate_service::CloseReason;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn idle_connection_of_dead_peer_ends() {
 fn failed_qp_ends_its_connection_only() {
     for seed in 0..40 {
         let ended = with_fault(seed, |rig| {
-            let qps: Vec<u32> = rig.fabric.counters().keys().copied().collect();
+            let qps: Vec<u32> = rig.fabric.numbers();
             if let Some(qp) = rig.random.choice(qps) {
                 rig.fabric.pair_fatal(qp);
             }
@@ -124,7 +124,7 @@ fn buffer_that_the_device_sees_late_ends_no_connection() {
         let setup = Setup {
             network: [127, 0, 0],
             config: Config { connect, ..setup(seed).config },
-            device: |device| device.post_delay = 30,
+            device: |device| device.post_delay = Duration::from_micros(30),
             seed,
             ..defaults
         };
@@ -175,7 +175,7 @@ fn lost_connection_ends_although_the_queue_is_never_empty() {
     rig.connect(&setup);
     rig.run_until(|ends| ends[1].worker.summary().accepted == 1);
     let (device, entries) = (rig.ends[1].device.clone(), setup.config.cq_entries(setup.config.max_connections));
-    let number = u64::from(*rig.fabric.counters().keys().max().unwrap());
+    let number = u64::from(*rig.fabric.numbers().last().unwrap());
     rig.fabric.flood(&device, 100);
     rig.ends[1].loses(number, CloseReason::TimedOut);
     let turns = (0..entries).take_while(|_| {
@@ -210,8 +210,7 @@ fn every_request_error_ends_its_connection() {
             let mut rig = persistent(&setup);
             let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
             rig.run_until(|ends| ends[0].worker.summary().connected == 1);
-            // Destroyed queue pairs are skipped.
-            rig.fabric.counters().keys().for_each(|qp| rig.fabric.fail_request(*qp, after, status));
+            rig.fabric.numbers().into_iter().for_each(|qp| rig.fabric.fail_request(qp, after, status));
             rig.run_until(|ends| is_through(ends[0].worker.service()));
             (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
             let ended = [0, 1].map(|end| rig.ends[end].worker.service().ended.clone());
@@ -293,18 +292,18 @@ fn short_link_loss_is_tolerated_and_long_one_ends_connections() {
     for seed in 0..20 {
         let device = |rig: &Rig| rig.ends[(seed % 2) as usize].device.clone();
         let ended = with_fault(seed, |rig| {
-            rig.fabric.port_down(&device(rig));
+            rig.fabric.take_down(&device(rig), 1);
             rig.step();
-            rig.fabric.port_up(&device(rig));
+            rig.fabric.take_up(&device(rig), 1);
         });
         assert_eq!(ended, [CloseReason::Finished]);
         let mut rig = persistent(&setup(seed));
         rig.run_until(|ends| ends[1].worker.service().received > 1000);
-        rig.fabric.port_down(&device(&rig));
+        rig.fabric.take_down(&device(&rig), 1);
         let first = |end: &End| end.worker.service().ended.first().copied();
         rig.run_until(|ends| ends.iter().all(|end| first(end).is_some()));
         assert!(rig.ends.iter().any(|end| first(end) == Some(CloseReason::TimedOut)));
-        rig.fabric.port_up(&device(&rig));
+        rig.fabric.take_up(&device(&rig), 1);
         rig.run_until(|ends| is_through(ends[0].worker.service()));
     }
 }
@@ -316,7 +315,7 @@ fn removed_address_ends_its_connections() {
         rig.ends[0].worker.service_mut().again = 0;
         rig.run_until(|ends| ends[1].worker.service().received > 1000);
         let device = rig.ends[1].device.clone();
-        rig.fabric.gids_changed(&device, [10, 0, 0, 77].into());
+        rig.fabric.change_address(&device, 1, [10, 0, 0, 77].into());
         rig.run_until(|ends| ends.iter().all(|end| end.worker.service().ended.len() == 1));
         let ended = rig.ends.each_ref().map(|end| end.worker.service().ended[0]);
         assert!(!ended.contains(&CloseReason::Finished), "{ended:?}");

@@ -3,7 +3,7 @@
 use crate::Config;
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::tests::setup::connecting::rig;
-use linerate_rdma_sim::DeviceConfig;
+use linerate_roce::testing::DeviceConfig;
 use linerate_service::CloseReason;
 use linerate_service::time::{Duration, Instant};
 
@@ -37,8 +37,8 @@ fn connects(rig: &mut Rig, killed: usize, through: usize) -> Duration {
         for _ in 0..rig.random.usize(..800) {
             rig.step();
         }
-        // The queue pairs in use have the highest numbers.
-        let qp = rig.fabric.counters().keys().rev().nth(rig.random.usize(..2)).copied();
+        // The queue pairs in use are the newest ones.
+        let qp = rig.fabric.numbers().into_iter().rev().nth(rig.random.usize(..2));
         qp.into_iter().for_each(|qp| rig.fabric.pair_fatal(qp));
         rig.run_until(|ends| ends[0].worker.service().ended.len() > ended);
     }

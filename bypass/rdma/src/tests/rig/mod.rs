@@ -18,7 +18,7 @@ use crate::{
 };
 use linerate_bypass::arena::ArenaConfig;
 use linerate_bypass::{Arena, Waker};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
 use linerate_service::mailbox::{Receiver, Sender, mailbox};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{AppMsg, CloseReason, Origin, Service, Timer};

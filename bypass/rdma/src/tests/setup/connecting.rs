@@ -2,7 +2,7 @@
 
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connector};
-use linerate_rdma_sim::SimDevice;
+use linerate_roce::testing::SimDevice;
 use linerate_service::{CloseReason, ConnectError};
 use std::net::SocketAddr;
 

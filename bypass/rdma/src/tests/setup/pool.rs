@@ -6,7 +6,7 @@ use crate::verbs::{Completion, Cq, Errored, Init, Mr, New, Pd, Qp, QpConfig, Rts
 use crate::{Config, Connect};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 use linerate_service::CloseReason;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
     let port = if connect == Connect::Exchange { 0 } else { 7 };
     let listening = rig.listens((std::net::Ipv4Addr::new(127, 0, 0, 2), port).into());
     let before = [0, 1].map(|end| rig.ends[end].holds(&rig.fabric));
-    let made = rig.fabric.counters().len();
+    let made = rig.fabric.created();
     let peer = rig.ends[0].worker.service_mut();
     (peer.remote, peer.rounds) = (Some(listening), rounds - 1);
     let is_through = |end: &End| end.worker.service().ended.len() == rounds;
@@ -36,7 +36,7 @@ fn connects(seed: u64, rounds: usize, connect: Connect, mode: crate::Mode, pool:
         assert!(end.worker.service().failed.is_empty());
     }
     (0..2).for_each(|end| rig.run_until_holds(end, before[end]));
-    rig.fabric.counters().len() - made
+    rig.fabric.created() - made
 }
 
 #[test]

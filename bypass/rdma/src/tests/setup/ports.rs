@@ -3,7 +3,7 @@
 use crate::provider::PathOptions;
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connect, ExchangeError, Listeners, Mode};
-use linerate_rdma_sim::DeviceConfig;
+use linerate_roce::testing::DeviceConfig;
 use linerate_service::{CloseReason, ConnectError};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

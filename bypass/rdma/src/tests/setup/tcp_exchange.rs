@@ -3,7 +3,7 @@
 use crate::connector::{ExchangeError, Listeners, MAX_PENDING};
 use crate::tests::rig::{Peer, Rig, Setup};
 use crate::{Config, Connect};
-use linerate_rdma_sim::{DeviceConfig, Fabric, FabricConfig};
+use linerate_roce::testing::{DeviceConfig, Fabric, FabricConfig};
 use linerate_service::{CloseReason, ConnectError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -3,7 +3,7 @@ use crate::provider::{AhAttr, GidKind, WcOpcode, WorkCompletion};
 use crate::verbs::{Cq, Pd};
 use linerate_bypass::Arena;
 use linerate_bypass::arena::ArenaConfig;
-use linerate_rdma_sim::{Call, DatagramFaults, DeviceConfig, Fabric, FabricConfig, Live, SimDevice};
+use linerate_roce::testing::{Call, DeviceConfig, Fabric, FabricConfig, Faults, Live, SimDevice};
 use std::sync::Arc;
 
 const CONFIG: QpConfig = QpConfig { sends: 8, receives: 8, inline: 16, signal_every: 4, list: 4 };
@@ -204,7 +204,7 @@ fn short_or_excess_buffers_are_not_posted() {
         assert_eq!(other.texts(), vec![vec![round; 1024]; 8]);
         other.post(8);
     }
-    assert_eq!(fabric.datagram_counts().no_buffer, 0);
+    assert_eq!(other.sim.counters().datagrams_lost, 0);
     fabric.fail_call(&other.sim, Call::PostReceive, 0, libc::EIO);
     (0..8).for_each(|_| one.send(&other, b"x", false));
     one.datagrams.flush().unwrap();
@@ -217,7 +217,7 @@ fn short_or_excess_buffers_are_not_posted() {
 #[test]
 fn lost_and_delayed_datagrams_are_tolerated() {
     let (fabric, mut one, mut other) = ends();
-    fabric.set_datagram_faults(DatagramFaults { lost_percent: 50, delay_steps: 10 });
+    fabric.set_faults(Faults { lost: 50, late: 50, twice: 0 });
     let mut came = Vec::new();
     for number in 0..40 {
         other.post(other.datagrams.recv_room());
@@ -229,7 +229,7 @@ fn lost_and_delayed_datagrams_are_tolerated() {
         assert!(one.poll().1.iter().all(|end| *end == Ok(())));
         came.extend(other.texts().concat());
     }
-    assert_eq!(came.len() as u64, 40 - fabric.datagram_counts().lost);
+    assert_eq!(came.len() as u64, 40 - fabric.lost());
     assert!((10..30).contains(&came.len()) && !came.is_sorted(), "{came:?}");
 }
 

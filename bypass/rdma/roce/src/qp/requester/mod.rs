@@ -304,3 +304,14 @@ impl Requester {
         }
     }
 }
+
+#[cfg(any(test, feature = "testing"))]
+impl super::Qp {
+    /// Makes the newest request fail once the earlier ones have completed.
+    pub fn fail_newest(&mut self, status: WcStatus, objects: &mut super::Objects) {
+        if let Some(request) = self.requester.queue.back_mut() {
+            request.failed = Some(status);
+        }
+        self.retire(objects);
+    }
+}

@@ -1,6 +1,6 @@
-//! Two ends with queue pairs, for tests of rules. Engines with the same calls share these tests.
+//! Two ends with queue pairs, for tests of rules.
 
-pub(crate) use crate::{DeviceConfig, Fabric, FabricConfig, SimDevice};
+pub use crate::testing::{DeviceConfig, Fabric, FabricConfig, SimDevice};
 pub use linerate_rdma_provider::{
     Access, AhAttr, AsyncEvent, GidKind, Handle, Keys, Mtu, Operation, PathOptions, PostError, Provider, QpCap,
     QpInitAttr, QpOptions, QpState, RecvWr, Retry, SendFlags, SendWr, Sge, SrqInitAttr, Transition, WcStatus,
@@ -14,7 +14,7 @@ pub use std::sync::Arc;
 macro_rules! call {
     ($call:expr) => {{
         // SAFETY: memory given to a device lives as long as its end and is accessed through raw pointers only; the
-        // simulator checks handles.
+        // engine checks handles.
         unsafe { $call }
     }};
 }

@@ -1,8 +1,7 @@
 //! Properties of some devices: ports, link layers, queue pair numbers, and failures without completions.
 
-use super::super::{Live, Mode};
-use super::connecting::{both_connected, parties};
 use super::*;
+use crate::tests::connecting::{both_connected, parties};
 use linerate_rdma_provider::{LinkLayer, PortState};
 
 fn with(change: impl Fn(&mut DeviceConfig)) -> Setup {
@@ -88,12 +87,10 @@ fn announced_windows_may_be_unavailable() {
 #[test]
 fn device_sees_buffer_after_its_delay() {
     for (rnr_retries, status) in [(0, WcStatus::RnrRetryExceeded), (7, WcStatus::Success)] {
-        let setup = Setup { rnr_retries, ..with(|device| device.post_delay = 50) };
+        let setup = Setup { rnr_retries, ..with(|device| device.post_delay = Duration::from_micros(50)) };
         let (fabric, a, b) = connected(&setup);
         b.receive(1, 0, 1);
         a.send(1, b"x");
-        fabric.world().settle();
-        fabric.advance(60);
         fabric.run();
         assert_eq!(a.ends(), [(1, status)]);
     }
@@ -101,12 +98,12 @@ fn device_sees_buffer_after_its_delay() {
 
 #[test]
 fn buffer_that_the_device_does_not_see_yet_does_not_block_auto_mode() {
-    let mut setup = Setup { rnr_retries: 7, ..with(|device| device.post_delay = 50) };
+    let mut setup = Setup { rnr_retries: 7, ..with(|device| device.post_delay = Duration::from_micros(50)) };
     setup.fabric.mode = Mode::Auto;
     let (fabric, a, b) = connected(&setup);
     b.receive(1, 0, 1);
     a.send(1, b"x");
     assert_eq!(a.ends(), []);
-    fabric.advance(60);
+    fabric.pass(Duration::from_millis(2));
     assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 }

@@ -1,8 +1,8 @@
 //! Fault injection.
 
-use super::super::{Call, Live, Mode};
-use super::connecting::{both_connected, parties, server};
 use super::*;
+use crate::tests::connecting::{Party, both_connected, parties, server};
+use crate::tests::datagrams::{INIT, SEND, address, ready, send, to};
 use linerate_rdma_provider::{CmEventKind, PortState};
 
 #[test]
@@ -36,27 +36,53 @@ fn injected_call_failure_occurs() {
 fn short_port_outage_delays_and_long_one_fails() {
     let (fabric, a, b) = connected(&Setup::default());
     b.receive(1, 0, 1);
-    fabric.port_down(&b.sim);
+    fabric.take_down(&b.sim, 1);
     assert_eq!(b.events(), [AsyncEvent::PortError(1)]);
     assert_eq!(b.sim.port(1).unwrap().state, PortState::Down);
     a.send(1, b"x");
-    fabric.world().settle();
-    fabric.advance(399);
-    fabric.world().settle();
+    // The time-out is 67 ms.
+    fabric.pass(Duration::from_millis(200));
     assert_eq!(a.ends(), []);
-    fabric.port_up(&b.sim);
+    fabric.take_up(&b.sim, 1);
     assert_eq!(b.events(), [AsyncEvent::PortActive(1)]);
     fabric.run();
     assert_eq!(a.ends(), [(1, WcStatus::Success)]);
 
-    fabric.port_down(&a.sim);
+    fabric.take_down(&a.sim, 1);
     a.send(2, b"x");
     a.send(3, b"x");
-    fabric.world().settle();
-    fabric.advance(400);
-    fabric.world().settle();
+    fabric.run();
     assert_eq!(a.ends(), [(2, WcStatus::RetryExceeded), (3, WcStatus::Flushed)]);
     assert_eq!(b.state(), QpState::Rts);
+}
+
+#[test]
+fn unresponsive_peer_is_unreachable() {
+    for is_gone in [false, true] {
+        let (fabric, a, b) = parties(&Setup::default());
+        b.listen(7471);
+        let id = a.resolved(&fabric, server());
+        match is_gone {
+            true => fabric.vanish(&b.end.sim, false),
+            false => fabric.take_down(&b.end.sim, 1),
+        }
+        call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
+        fabric.pass(Duration::from_secs(30));
+        assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
+    }
+}
+
+#[test]
+fn disconnect_is_reported_when_port_is_up_again() {
+    let (fabric, a, b) = parties(&Setup::default());
+    let (own, _) = both_connected(&fabric, &a, &b);
+    fabric.take_down(&b.end.sim, 1);
+    call!(a.end.sim.cm_disconnect(own)).unwrap();
+    fabric.run();
+    assert_eq!((a.kinds(), b.kinds()), (vec![], vec![]));
+    fabric.take_up(&b.end.sim, 1);
+    fabric.pass(Duration::from_secs(2));
+    assert_eq!(b.kinds(), [CmEventKind::Disconnected]);
 }
 
 #[test]
@@ -117,11 +143,11 @@ fn killed_peer_leaves_no_objects_and_is_detected() {
         both_connected(&fabric, &a, &b);
         b.end.receive(1, 0, 1);
         a.end.send(1, b"x");
-        fabric.step();
+        fabric.run();
         fabric.vanish(&b.end.sim, is_announced);
         fabric.run();
         assert_eq!(fabric.live_of(&b.end.sim), Live::default());
-        let expected: &[_] = if is_announced { &[CmEventKind::Disconnected, CmEventKind::TimeWaitExit] } else { &[] };
+        let expected: &[_] = if is_announced { &[CmEventKind::Disconnected] } else { &[] };
         assert_eq!(a.kinds(), expected);
         a.end.send(2, b"x");
         fabric.run();
@@ -132,72 +158,12 @@ fn killed_peer_leaves_no_objects_and_is_detected() {
 }
 
 #[test]
-fn peer_killed_before_reply_is_detected() {
-    let (fabric, a, b) = parties(&Setup::default());
-    b.listen(7471);
-    let id = a.resolved(&fabric, server());
-    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
-    fabric.step();
-    fabric.vanish(&b.end.sim, false);
-    fabric.run();
-    assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
-}
-
-#[test]
-fn down_port_reaches_nothing() {
-    let (fabric, a, b) = parties(&Setup::default());
-    b.listen(7471);
-    let id = a.resolved(&fabric, server());
-    fabric.port_down(&b.end.sim);
-    call!(a.end.sim.cm_connect(id, &a.parameters(b""))).unwrap();
-    fabric.run();
-    assert_eq!(a.kinds(), [CmEventKind::Unreachable]);
-    fabric.port_down(&a.end.sim);
-    call!(a.end.sim.cm_resolve_addr(a.id(), server(), 1)).unwrap();
-    fabric.run();
-    assert_eq!(a.kinds(), [CmEventKind::AddressFailed]);
-}
-
-#[test]
-fn disconnect_is_reported_when_port_is_up_again() {
-    let (fabric, a, b) = parties(&Setup::default());
-    let (own, _) = both_connected(&fabric, &a, &b);
-    fabric.port_down(&b.end.sim);
-    call!(a.end.sim.cm_disconnect(own)).unwrap();
-    fabric.run();
-    assert_eq!((a.kinds()[0], b.kinds()), (CmEventKind::Disconnected, vec![]));
-    fabric.port_up(&b.end.sim);
-    fabric.run();
-    assert_eq!(b.kinds()[0], CmEventKind::Disconnected);
-}
-
-#[test]
-fn local_events_do_not_wait_for_later_or_remote_ones() {
-    let (fabric, a, b) = parties(&Setup::default());
-    let (own, _) = both_connected(&fabric, &a, &b);
-    call!(a.end.sim.cm_disconnect(own)).unwrap();
-    fabric.world().settle();
-    assert_eq!(a.kinds(), [CmEventKind::Disconnected]);
-    fabric.fatal(&a.end.sim);
-    fabric.world().settle();
-    assert_eq!(a.kinds(), [CmEventKind::Removed], "before the end of time-wait");
-
-    let (fabric, a, b) = parties(&Setup::default());
-    let (own, peer) = both_connected(&fabric, &a, &b);
-    fabric.port_down(&b.end.sim);
-    call!(a.end.sim.cm_disconnect(own)).unwrap();
-    call!(b.end.sim.cm_disconnect(peer)).unwrap();
-    fabric.world().settle();
-    assert_eq!(b.kinds(), [CmEventKind::Disconnected], "although the peer's message cannot arrive");
-}
-
-#[test]
 fn server_can_return_to_its_address() {
     let setup = Setup::default();
     let (fabric, a, b) = parties(&setup);
     b.listen(7471);
     fabric.vanish(&b.end.sim, true);
-    let again = super::connecting::Party::new(End::new(&fabric, "model1", setup.devices[1].clone(), &setup));
+    let again = Party::new(End::new(&fabric, "model1", setup.devices[1].clone(), &setup));
     both_connected(&fabric, &a, &again);
 }
 
@@ -205,7 +171,7 @@ fn server_can_return_to_its_address() {
 fn old_address_is_not_answered() {
     let (fabric, a, b) = parties(&Setup::default());
     both_connected(&fabric, &a, &b);
-    fabric.gids_changed(&b.end.sim, "10.0.0.77".parse().unwrap());
+    fabric.change_address(&b.end.sim, 1, "10.0.0.77".parse().unwrap());
     fabric.run();
     assert_eq!((b.end.events(), b.kinds()), (vec![AsyncEvent::GidChange(1)], vec![CmEventKind::AddressChanged]));
     let ips: Vec<_> = b.end.sim.gids(1).unwrap().iter().map(|gid| gid.ip().to_string()).collect();
@@ -213,14 +179,6 @@ fn old_address_is_not_answered() {
     a.end.send(1, b"x");
     fabric.run();
     assert_eq!(a.end.ends(), [(1, WcStatus::RetryExceeded)]);
-}
-
-#[test]
-fn address_can_resolve_to_another_device() {
-    let (fabric, a, _b) = parties(&Setup::default());
-    fabric.resolve_elsewhere(&a.end.sim, true);
-    let id = a.resolved(&fabric, server());
-    assert!(!call!(a.end.sim.cm_is_on_device(id)));
 }
 
 #[test]
@@ -276,4 +234,77 @@ impl<'a> Shared<'a> {
     fn get(self) -> &'a End {
         self.0
     }
+}
+
+#[test]
+fn injected_failure_of_datagram_occurs() {
+    let (fabric, a, b) = ready(&Setup::default());
+    fabric.fail_request(a.number, 1, WcStatus::LocalQp);
+    let operation = to(address(&a, &b), &b);
+    (0..3).for_each(|id| send(&a, id, operation, b"x"));
+    fabric.run();
+    assert_eq!(a.ends(), [(0, WcStatus::Success), (1, WcStatus::LocalQp), (2, WcStatus::Flushed)]);
+}
+
+/// Returns the first bytes that `b` received of 200 datagrams, with faults.
+fn received(seed: u64, faults: Faults) -> Vec<u8> {
+    let mut setup = Setup::default();
+    (setup.fabric.seed, setup.fabric.faults) = (seed, faults);
+    let (fabric, a, b) = ready(&setup);
+    let operation = to(address(&a, &b), &b);
+    let mut order = Vec::new();
+    for round in 0..50 {
+        (0..4).for_each(|id| b.receive(id, 1000 + 100 * id as usize, 100));
+        for index in 0..4 {
+            a.memory.put(index * 8, &[(round * 4 + index) as u8]);
+            a.request(index as u64, operation, &[a.sge(index * 8, 1)], SIGNALLED);
+        }
+        fabric.run();
+        assert_eq!(a.ends().len(), 4);
+        let found = b.ends().into_iter().map(|(id, _)| b.memory.get(1040 + 100 * id as usize, 1)[0]);
+        order.extend(found);
+        b.modify_qp(Transition::Reset).unwrap();
+        [INIT, Transition::RtrUd, SEND].into_iter().for_each(|to| b.modify_qp(to).unwrap());
+    }
+    assert_eq!(fabric.lost(), 200 - order.len() as u64);
+    order
+}
+
+#[test]
+fn datagrams_are_lost_and_reordered() {
+    let all: Vec<u8> = (0..200).collect();
+    assert_eq!(received(1, Faults::default()), all);
+    let lost = received(1, Faults { lost: 30, ..Faults::default() });
+    assert!((100..180).contains(&lost.len()) && lost.is_sorted(), "{lost:?}");
+    let late = received(1, Faults { late: 50, ..Faults::default() });
+    assert!(!late.is_sorted());
+    let mut sorted = late.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, all);
+    let both = Faults { lost: 30, late: 50, twice: 0 };
+    assert_eq!(received(5, both), received(5, both), "reproducible by seed");
+    assert_ne!(received(5, both), received(6, both));
+}
+
+#[test]
+fn down_port_drops_datagrams() {
+    for end in 0..2 {
+        let (fabric, a, b) = ready(&Setup::default());
+        b.receive(5, 100, 100);
+        fabric.take_down(&[&a, &b][end].sim, 1);
+        let operation = to(address(&a, &b), &b);
+        send(&a, 1, operation, b"x");
+        fabric.run();
+        assert_eq!((a.ends(), b.ends()), (vec![(1, WcStatus::Success)], vec![]));
+    }
+}
+
+#[test]
+fn calls_deliver_datagrams_in_auto_mode() {
+    let mut setup = Setup::default();
+    setup.fabric.mode = Mode::Auto;
+    let (_fabric, a, b) = ready(&setup);
+    b.receive(5, 100, 100);
+    send(&a, 1, to(address(&a, &b), &b), b"x");
+    assert_eq!(b.ends(), [(5, WcStatus::Success)]);
 }

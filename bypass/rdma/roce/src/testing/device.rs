@@ -1,18 +1,23 @@
-//! Simulated devices: configuration and attributes.
+//! Devices of a fabric: configuration, attributes, and the state that the engine does not have.
 
-use super::completion::Waker;
-use super::fabric::{Fabric, Mode};
-use super::faults::CallFault;
-use super::world::{World, errno};
+use super::call::{self, Call, CallFault};
+use super::{Fabric, Live, Node};
+use crate::Device;
+use crate::counters::Counters;
+use crate::table::{errno, require};
+use crate::waker::Waker;
 use linerate_rdma_provider::{
-    AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, QpCap, TransportKind,
+    AhAttr, AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, Handle, LinkLayer, Mtu, Port, PortState, RecvWr, Sge,
+    TransportKind, WcStatus,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use linerate_service::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-/// Configuration of a simulated device.
+/// Configuration of a device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
     /// Address of port 1.
@@ -22,11 +27,11 @@ pub struct DeviceConfig {
     /// Link layer of all ports. Over InfiniBand, ports have LIDs, their GIDs are no IP addresses, and the addresses
     /// above belong to IPoIB interfaces.
     pub link: LinkLayer,
+    /// Attributes.
     pub limits: DeviceLimits,
     /// Maximum inline size in bytes.
     pub inline: u32,
-    /// Maximum message size in bytes.
-    pub message: u32,
+    /// Path MTU.
     pub mtu: Mtu,
     /// Completions of a destroyed or reset queue pair can still be polled. Drivers of hardware remove them; Soft-RoCE
     /// keeps them.
@@ -47,8 +52,8 @@ pub struct DeviceConfig {
     pub keeps_reset_buffers: bool,
     /// Number of completion vectors.
     pub comp_vectors: u32,
-    /// Steps until the device sees a posted buffer. A message that arrives before is answered by receiver-not-ready.
-    pub post_delay: u64,
+    /// Time until the device sees a posted buffer. A message that arrives before is answered by receiver-not-ready.
+    pub post_delay: Duration,
     /// A failed queue pair generates the last-WQE-reached event. Soft-RoCE does since Linux 6.5.
     pub reports_last_wqe: bool,
 }
@@ -86,7 +91,6 @@ impl DeviceConfig {
             link: LinkLayer::Ethernet,
             limits,
             inline: 256,
-            message: 1 << 30,
             mtu: Mtu::Mtu1024,
             keeps_completions: false,
             holds_shared: false,
@@ -96,11 +100,12 @@ impl DeviceConfig {
             flushes_on_fatal: true,
             keeps_reset_buffers: false,
             comp_vectors: 4,
-            post_delay: 0,
+            post_delay: Duration::ZERO,
             reports_last_wqe: true,
         }
     }
 
+    /// Adds a port.
     pub fn with_port(mut self, address: IpAddr) -> Self {
         self.more_addresses.push(address);
         self.limits.ports += 1;
@@ -123,34 +128,39 @@ impl DeviceConfig {
         config.thread_domains = false;
         config
     }
+
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        std::iter::once(self.address).chain(self.more_addresses.iter().copied())
+    }
+
+    /// Returns the addresses with their prefix lengths.
+    pub(super) fn prefixes(&self) -> Vec<(IpAddr, u8)> {
+        self.addresses().map(|address| (address, 24)).collect()
+    }
+
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.limits.transport == TransportKind::Iwarp
+    }
 }
 
-/// Simulated device, opened by one simulated process.
+/// Device of a [`Fabric`], opened by one process.
 pub struct SimDevice {
     pub(super) fabric: Fabric,
     pub(super) index: usize,
-    pub(super) name: String,
+    pub(super) device: Arc<Device<Node>>,
     pub(super) async_fd: RawFd,
 }
 
 impl std::fmt::Debug for SimDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Model({:?})", self.name)
+        write!(f, "SimDevice({})", self.index)
     }
 }
 
 impl SimDevice {
-    /// Performs a call. With [`Mode::Auto`], all pending events occur before and after it.
-    pub(super) fn with<T>(&self, call: impl FnOnce(&mut World) -> T) -> T {
-        let mut world = self.fabric.world();
-        if world.config.mode == Mode::Stepped {
-            return call(&mut world);
-        }
-        world.now += 1;
-        world.settle();
-        let result = call(&mut world);
-        world.settle();
-        result
+    /// Returns the statistics of the engine.
+    pub fn counters(&self) -> Counters {
+        self.device.driver().engine.counters()
     }
 }
 
@@ -163,57 +173,115 @@ pub(super) enum Health {
     Vanished,
 }
 
-pub(super) struct Device {
-    pub config: DeviceConfig,
-    pub health: Health,
-    /// Ethernet address.
-    pub mac: u32,
-    /// Ports that carry no packets.
-    pub down: BTreeSet<u8>,
-    /// Numbers of destroyed queue pairs, to be used again.
-    pub free_numbers: Vec<u32>,
-    pub events: Waker<AsyncEvent>,
-    /// Regions and windows by the upper 24 bits of their keys.
-    pub keys: BTreeMap<u32, Handle>,
-    pub next_index: u32,
-    /// Suffix of its link-local address.
-    pub node: u16,
-    pub call_faults: Vec<CallFault>,
-    /// Addresses resolve to another device of the process.
-    pub is_elsewhere: bool,
+/// Queue pair, as its driver knows it.
+#[derive(Default)]
+pub(super) struct SimQp {
+    pub number: u32,
+    /// Position in the order of creation.
+    pub nth: usize,
+    /// Port and P_Key index, from INIT on.
+    pub port: u8,
+    pub partition: u16,
+    /// Traffic class and service level.
+    pub classes: (u8, u8),
+    /// Slots of the send queue.
+    pub sends: usize,
+    /// Requests that occupy slots, with their signalled flags.
+    pub posted: VecDeque<(u64, bool)>,
+    /// Requests to fail: the number of successful ones before, and the status.
+    pub faults: Vec<(u64, WcStatus)>,
+    /// Event of the peer that has caused a scheduled failure.
+    pub peer_event: Option<fn(Handle) -> AsyncEvent>,
+    /// Identifier of an iWARP connection, and whether it was requested by the peer.
+    pub iwarp: Option<(Handle, bool)>,
 }
 
-impl Device {
-    pub fn new(config: DeviceConfig, next_index: u32) -> Self {
-        Device {
+/// Posted buffer that the device does not see yet.
+pub(super) struct LateBuffer {
+    due: Instant,
+    pub is_shared: bool,
+    pub queue: Handle,
+    id: u64,
+    sges: Vec<Sge>,
+}
+
+/// Device, with the state that its engine does not have.
+pub(super) struct Site {
+    pub config: DeviceConfig,
+    pub device: Arc<Device<Node>>,
+    pub health: Health,
+    /// Ports that carry no packets.
+    pub down: BTreeSet<u8>,
+    pub events: Waker<AsyncEvent>,
+    pub call_faults: Vec<CallFault>,
+    /// Queue pairs, and classes of address handles, by handle.
+    pub qps: BTreeMap<usize, SimQp>,
+    pub classes: BTreeMap<usize, (u8, u8)>,
+    /// Completion vectors of completion queues.
+    pub vectors: Vec<(Handle, u32)>,
+    pub late: VecDeque<LateBuffer>,
+    /// Suffix of its link-local address.
+    node: u16,
+}
+
+impl Site {
+    pub fn new(config: DeviceConfig, device: Arc<Device<Node>>, index: usize) -> Self {
+        Site {
             config,
+            device,
             health: Health::Well,
-            mac: 0,
             down: BTreeSet::new(),
-            free_numbers: Vec::new(),
-            events: Waker::new(),
-            keys: BTreeMap::new(),
-            next_index,
-            node: next_index as u16 | 1,
+            events: Waker::new().expect("an eventfd"),
             call_faults: Vec::new(),
-            is_elsewhere: false,
+            qps: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            vectors: Vec::new(),
+            late: VecDeque::new(),
+            node: index as u16 + 1,
         }
     }
 
-    pub fn is_iwarp(&self) -> bool {
-        self.config.limits.transport == TransportKind::Iwarp
+    /// Checks the state of the device, and scheduled failures, at the start of a call.
+    pub fn enter(&mut self, call: Call) -> io::Result<()> {
+        require(self.health == Health::Well, libc::EIO)?;
+        call::check(&mut self.call_faults, call)
     }
 
-    pub fn carries(&self, port: u8) -> bool {
-        !self.down.contains(&port) && self.health == Health::Well
+    /// Returns whether packets from and to a local address are carried.
+    pub fn carries(&self, address: IpAddr) -> bool {
+        self.health == Health::Well && self.port_of(address).is_some_and(|port| !self.down.contains(&port))
     }
 
-    fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        std::iter::once(self.config.address).chain(self.config.more_addresses.iter().copied())
+    pub fn live(&self) -> Live {
+        match self.health {
+            Health::Vanished => Live::default(),
+            _ => self.device.driver().engine.live(),
+        }
     }
 
-    pub fn address(&self, port: u8) -> IpAddr {
-        self.addresses().nth(usize::from(port) - 1).unwrap_or(self.config.address)
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let late = self.late.front().map(|late| late.due);
+        [late, self.device.driver().engine.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Keeps a buffer until the device sees it.
+    pub fn delay(&mut self, is_shared: bool, queue: Handle, request: &RecvWr<'_>, now: Instant) {
+        let due = now + self.config.post_delay;
+        self.late.push_back(LateBuffer { due, is_shared, queue, id: request.id, sges: request.sges.to_vec() });
+    }
+
+    /// Posts the buffers that the device sees by now. Those of destroyed queues are lost.
+    pub fn post_late(&mut self, now: Instant) {
+        let count = self.late.iter().take_while(|late| late.due <= now).count();
+        for LateBuffer { is_shared, queue, id, sges, .. } in self.late.drain(..count) {
+            let engine = &mut self.device.driver().engine;
+            let requests = [RecvWr { id, sges: &sges }];
+            _ = if is_shared { engine.post_srq_recv(queue, &requests) } else { engine.post_recv(queue, &requests) };
+        }
+    }
+
+    fn address(&self, port: u8) -> IpAddr {
+        self.config.addresses().nth(usize::from(port) - 1).unwrap_or(self.config.address)
     }
 
     pub fn set_address(&mut self, port: u8, address: IpAddr) {
@@ -224,24 +292,15 @@ impl Device {
     }
 
     pub fn port_of(&self, address: IpAddr) -> Option<u8> {
-        Some(self.addresses().position(|own| own == address)? as u8 + 1)
+        Some(self.config.addresses().position(|own| own == address)? as u8 + 1)
     }
 
-    /// Returns the port that reaches an address: the port in the same /24, or port 1.
-    pub fn port_to(&self, remote: IpAddr) -> u8 {
-        let is_near = |own: IpAddr| raw_gid(own)[..15] == raw_gid(remote)[..15];
-        self.addresses().position(is_near).map_or(1, |index| index as u8 + 1)
+    pub fn check_port(&self, port: u8) -> io::Result<()> {
+        require((1..=self.config.limits.ports).contains(&port), libc::EINVAL)
     }
 
-    pub fn has_port(&self, port: u8) -> bool {
-        (1..=self.config.limits.ports).contains(&port)
-    }
-
-    /// Returns a key index that was never used before, so that stale keys are detected.
-    pub fn new_index(&mut self, handle: Handle) -> u32 {
-        self.next_index += 1;
-        self.keys.insert(self.next_index, handle);
-        self.next_index
+    fn is_infiniband(&self) -> bool {
+        self.config.link == LinkLayer::InfiniBand
     }
 
     /// Returns the GID that connections of a port use.
@@ -249,59 +308,54 @@ impl Device {
         if self.is_infiniband() { self.link_local(port) } else { raw_gid(self.address(port)) }
     }
 
-    fn is_infiniband(&self) -> bool {
-        self.config.link == LinkLayer::InfiniBand
-    }
-
     fn link_local(&self, port: u8) -> [u8; 16] {
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, u16::from(port) - 1, self.node).octets()
     }
 
-    pub fn has_gid(&self, port: u8, raw: [u8; 16]) -> bool {
-        raw == self.gid(port) || raw == self.link_local(port)
+    /// Returns the address of the port that has a link-local GID.
+    pub fn address_of(&self, gid: [u8; 16]) -> Option<[u8; 16]> {
+        let port = (1..=self.config.limits.ports).find(|&port| self.link_local(port) == gid)?;
+        Some(raw_gid(self.address(port)))
     }
 
     /// Returns the GID table of a port, as Linux fills it: for RoCE, each address in both versions.
-    pub fn gids(&self, port: u8) -> Vec<Gid> {
+    pub fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
+        self.check_port(port)?;
         let link_local = self.link_local(port);
-        let is_roce = !self.is_iwarp() && !self.is_infiniband();
+        let is_roce = !self.config.is_iwarp() && !self.is_infiniband();
         let kinds: &[_] = if is_roce { &[GidKind::RoceV1, GidKind::RoceV2] } else { &[GidKind::InfiniBand] };
         let raws: &[_] = if is_roce { &[link_local, self.gid(port)] } else { &[link_local] };
         let all = raws.iter().flat_map(|&raw| kinds.iter().map(move |&kind| (raw, kind)));
-        all.enumerate()
-            .map(|(index, (raw, kind))| Gid { port, index: index as u8, raw, kind, interface: port.into() })
-            .collect()
+        let gids = all.enumerate().map(|(index, (raw, kind))| {
+            let index = index as u8;
+            Gid { port, index, raw, kind, interface: port.into() }
+        });
+        Ok(gids.collect())
     }
 
     pub fn port(&self, port: u8) -> io::Result<Port> {
-        if !self.has_port(port) {
-            return Err(errno(libc::EINVAL));
-        }
+        self.check_port(port)?;
         Ok(Port {
             state: if self.down.contains(&port) { PortState::Down } else { PortState::Active },
             max_mtu: self.config.mtu,
             mtu: self.config.mtu,
-            message: self.config.message,
+            message: 1 << 30,
             lid: if self.is_infiniband() { self.node & 0x3fff | u16::from(port) << 14 } else { 0 },
             link: self.config.link,
             speed: Some(100_000_000_000),
         })
     }
 
-    /// Returns the capacities granted for `requested`, or `EINVAL` above the limits. With a shared receive queue, the
-    /// queue pair has no receive queue.
-    pub fn grant(&self, requested: &QpCap, is_shared: bool) -> io::Result<QpCap> {
-        let limits = &self.config.limits;
-        let granted = if is_shared { QpCap { receives: 0, recv_sges: 0, ..*requested } } else { *requested };
-        let fits = granted.sends.max(granted.receives) <= limits.qp_wrs
-            && granted.send_sges.max(granted.recv_sges) <= limits.sges
-            && granted.inline <= self.config.inline;
-        if fits { Ok(granted) } else { Err(errno(libc::EINVAL)) }
+    /// Returns an address vector as the engine has it: all addresses are those of its only port.
+    pub fn to_engine(&self, path: &AhAttr) -> io::Result<AhAttr> {
+        let gids = self.gids(path.port)?;
+        gids.get(usize::from(path.source)).ok_or_else(|| errno(libc::EINVAL))?;
+        Ok(AhAttr { source: path.port - 1, port: 1, ..*path })
     }
 }
 
 /// Returns the RoCE GID of an address: IPv4 is mapped into IPv6.
-pub(super) fn raw_gid(address: IpAddr) -> [u8; 16] {
+fn raw_gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
