@@ -254,6 +254,23 @@ fn negative_acknowledgement_fails_or_repeats_the_request() {
 }
 
 #[test]
+fn local_request_between_repeated_ones_has_no_packet() {
+    let script = Script::new();
+    let (mw, key) = call!(script.sim.alloc_mw(script.pd)).unwrap();
+    script.post(1, 1);
+    let (address, access) = (script.address(0), Access::default());
+    let bind = Operation::Bind { mw, rkey: key ^ 1, mr: script.mr, address, len: 8, access };
+    script.request(2, bind, &[], SIGNALLED);
+    script.request(3, Operation::InvalidateLocal(key ^ 1), &[], SIGNALLED);
+    script.post(4, 1);
+    assert_eq!(script.numbers(), [(0x04, 100), (0x04, 101)]);
+    script.acknowledge(100, 0x60);
+    assert_eq!(script.numbers(), [(0x04, 100), (0x04, 101)]);
+    script.acknowledge(101, ACK);
+    assert_eq!(script.ends(), [1, 2, 3, 4].map(|id| (id, WcStatus::Success)));
+}
+
+#[test]
 fn later_acknowledgement_implies_a_lost_response() {
     let script = Script::new();
     script.post(1, 1);

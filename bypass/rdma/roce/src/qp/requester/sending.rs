@@ -53,6 +53,11 @@ impl Qp {
             return false;
         }
         let request = if request.is_numbered {
+            if request.packets == 0 {
+                // A local request among repeated ones was executed when it was numbered.
+                self.requester.cursor += 1;
+                return true;
+            }
             request
         } else {
             match self.number_request(request, objects) {
