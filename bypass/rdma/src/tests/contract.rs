@@ -29,12 +29,12 @@ impl Hosted for Peer {
 
 impl Hosted for Contract {}
 
-/// Connections of the client: one of each action, with and without an early close.
-const CONNECTIONS: usize = 10;
+/// Connections of the client: two of each action, with and without an early close.
+const CONNECTIONS: usize = 20;
 
 fn order_of_events(seed: u64, mode: Mode) {
     let defaults = Setup::default();
-    let setup = Setup { seed, config: Config { mode, max_connections: 16, ..defaults.config.clone() }, ..defaults };
+    let setup = Setup { seed, config: Config { mode, max_connections: 32, ..defaults.config.clone() }, ..defaults };
     // The rig connects the session.
     let client = Contract::client(([10, 0, 0, 2], 7).into(), 0);
     let mut rig = Rig::new(&setup, [client, Contract::server()]);

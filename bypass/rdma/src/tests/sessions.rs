@@ -57,7 +57,7 @@ fn are_finished(rig: &mut Rig) {
 fn streams_survive_loss_and_reordering() {
     for seed in 0..60 {
         let mut rig = connecting(&setup(seed));
-        let faults = Faults { lost: 5 * (seed as u8 % 3), late: 20 * (seed as u8 % 4), twice: 0 };
+        let faults = Faults { lost: 10 * (seed as u8 % 3), late: 20 * (seed as u8 % 4), twice: 0 };
         rig.fabric.set_faults(faults);
         are_finished(&mut rig);
         assert_eq!(rig.fabric.lost() > 0, faults.lost > 0);

@@ -473,6 +473,10 @@ impl Cm {
         self.ids.iter().map(|(id, _)| id).collect()
     }
 
+    pub fn is_sending(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     /// Notifies all identifiers that the device was removed.
     pub fn notify_removed(&mut self) {
         for id in self.ids() {

@@ -4,6 +4,7 @@ use super::Engine;
 use crate::qp::{Objects, Qp};
 use crate::table::Table;
 use linerate_rdma_provider::{AsyncEvent, DeviceLimits, Handle};
+use linerate_service::time::Instant;
 
 /// Numbers of live objects.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,11 @@ impl Engine {
             Kind::CmChannel => self.cm.is_gone(handle, true),
             Kind::CmId => self.cm.is_gone(handle, false),
         }
+    }
+
+    /// Returns the time from which on [`transmit`](Self::transmit) has an effect.
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
+        if self.is_pending() || self.cm.is_sending() { Some(Instant::ZERO) } else { self.next_deadline() }
     }
 
     /// Returns the queue pairs, and the objects that they use.

@@ -92,25 +92,29 @@ impl World {
     /// Takes the events of an engine as the driver reports them, and performs what follows from the last call or packet.
     pub fn follow_up(&mut self, index: usize) {
         let site = &mut self.sites[index];
-        loop {
-            let event = site.device.driver().engine.completions().events.pop();
+        let events: Vec<_> = {
+            let mut driver = site.device.driver();
+            let completions = driver.engine.completions();
+            std::iter::from_fn(|| completions.events.pop()).collect()
+        };
+        for event in events {
             match event {
-                None => break,
                 // The engine has one port.
-                Some(AsyncEvent::GidChange(_)) => {}
-                Some(event) => {
-                    if let AsyncEvent::LastWqeReached(qp) = event {
-                        site.hold_shared(qp);
-                        if !site.config.reports_last_wqe {
-                            continue;
-                        }
+                AsyncEvent::GidChange(_) => continue,
+                AsyncEvent::LastWqeReached(qp) => {
+                    site.hold_shared(qp);
+                    if !site.config.reports_last_wqe {
+                        continue;
                     }
-                    site.events.push(event);
                 }
+                _ => {}
             }
+            site.events.push(event);
         }
         self.fail_peers(index);
         self.sever(index, None);
+        let site = &mut self.sites[index];
+        site.next_turn = site.device.driver().engine.next_turn();
     }
 
     pub fn create_qp(

@@ -220,6 +220,8 @@ pub(super) struct Site {
     /// Completion vectors of completion queues.
     pub vectors: Vec<(Handle, u32)>,
     pub late: VecDeque<LateBuffer>,
+    /// Time of the next turn of the engine, after the last call or packet.
+    pub next_turn: Option<Instant>,
     /// Suffix of its link-local address.
     node: u16,
 }
@@ -237,6 +239,7 @@ impl Site {
             classes: BTreeMap::new(),
             vectors: Vec::new(),
             late: VecDeque::new(),
+            next_turn: None,
             node: index as u16 + 1,
         }
     }
@@ -259,9 +262,11 @@ impl Site {
         }
     }
 
-    pub fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the time from which on a turn of the device has an effect.
+    pub fn next_turn(&self) -> Option<Instant> {
         let late = self.late.front().map(|late| late.due);
-        [late, self.device.driver().engine.next_deadline()].into_iter().flatten().min()
+        let next = [late, self.next_turn].into_iter().flatten().min();
+        next.filter(|_| self.health == Health::Well)
     }
 
     /// Keeps a buffer until the device sees it.

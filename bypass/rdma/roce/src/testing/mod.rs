@@ -21,7 +21,7 @@ pub use faults::Faults;
 
 use crate::path::{Path, Port};
 use crate::{Config, Device, Driver, Engine};
-use device::{Health, Site};
+use device::Site;
 use linerate_service::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -196,7 +196,7 @@ impl World {
     fn transmit(&mut self, index: usize) -> bool {
         let now = self.clock.now();
         let World { sites, network, random, .. } = self;
-        if sites[index].health != Health::Well {
+        if sites[index].next_turn().is_none_or(|next| next > now) {
             return false;
         }
         sites[index].post_late(now);
@@ -220,7 +220,7 @@ impl World {
             return true;
         }
         let now = self.clock.now();
-        let timers = self.sites.iter().filter(|site| site.health == Health::Well).filter_map(Site::next_deadline);
+        let timers = self.sites.iter().filter_map(Site::next_turn);
         let Some(next) = timers.min().filter(|next| *next <= end) else { return false };
         self.clock.set(next.max(now + Duration::from_nanos(1)).min(now + most));
         true

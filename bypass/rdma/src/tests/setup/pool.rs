@@ -157,8 +157,8 @@ fn previous_peer_cannot_reach_reused_qp() {
         assert_eq!((own.number(), own.outstanding(), own.posted_buffers()), (number, 0, 0));
 
         let own = three.ready(0, own);
-        let mut own = three.join(0, own, new.number(), 78);
-        let mut new = three.join(1, new, number, 78);
+        let mut own = three.join(0, own, new.number(), 1000);
+        let mut new = three.join(1, new, number, 1000);
         drop(three.completions(1));
         three.send(1, &mut old, b"late", true);
         let completions = three.completions(1);
