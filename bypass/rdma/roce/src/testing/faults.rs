@@ -57,6 +57,7 @@ impl Fabric {
                 // SAFETY: the identifier is live, unless it was destroyed with its listener, which the device detects.
                 _ = unsafe { sim.device.cm_destroy_id(id) };
             }
+            world.follow_up(sim.index);
             while world.transmit(sim.index) {}
         }
         let site = &mut world.sites[sim.index];
