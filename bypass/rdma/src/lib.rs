@@ -1,7 +1,7 @@
 //! Services over RDMA verbs, from the same source as over the TCP stack and over kernel sockets.
 //!
 //! ```text
-//! Worker (Service) ── net ── connection ── verbs ── provider::Provider ── rdma_core, or linerate_roce::testing in tests
+//! Worker (Service) ── net ── connection ── verbs ── provider::Provider ── rdma_core or linerate_roce
 //!        └── mailboxes ── Connector: rdma_cm or the TCP exchange, one thread per device
 //! ```
 #![warn(missing_docs)]

@@ -1,8 +1,9 @@
 //! Calls of libibverbs and librdmacm that the RDMA adapter makes, with their parameter and result types.
 //!
 //! [`Provider`] separates the adapter from its implementations: rdma-core (`linerate_rdma::rdma_core`), and RoCEv2 in
-//! software (`linerate-roce`), with which the adapter is also tested without hardware. States and errors are those of the InfiniBand Architecture Specification, volume 1, chapters 10
-//! and 11, and of the manual pages `ibv_*(3)` and `rdma_*(3)`.
+//! software (`linerate-roce`), with which the adapter is also tested without hardware. States and errors are those of
+//! the InfiniBand Architecture Specification, volume 1, chapters 10 and 11, and of the manual pages `ibv_*(3)` and
+//! `rdma_*(3)`.
 #![warn(missing_docs)]
 
 mod cm;

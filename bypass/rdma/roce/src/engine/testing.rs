@@ -47,22 +47,21 @@ impl Engine {
         self.generation = generation.wrapping_sub(1);
     }
 
-    pub(crate) fn live(&self) -> Live {
+    /// Adds the numbers of objects.
+    pub(crate) fn add_live(&self, live: &mut Live) {
         let Objects { memory, completions, srqs, addresses, .. } = &self.objects;
         let [cm_channels, cm_ids] = self.cm.live();
-        Live {
-            pds: self.pds.len(),
-            tds: self.tds.len(),
-            mrs: memory.regions as usize,
-            mws: memory.windows as usize,
-            channels: completions.channels.len(),
-            cqs: completions.cqs.len(),
-            addresses: addresses.len(),
-            srq: srqs.len(),
-            qps: self.qps.len(),
-            cm_channels,
-            cm_ids,
-        }
+        live.pds += self.pds.len();
+        live.tds += self.tds.len();
+        live.mrs += memory.regions as usize;
+        live.mws += memory.windows as usize;
+        live.channels += completions.channels.len();
+        live.cqs += completions.cqs.len();
+        live.addresses += addresses.len();
+        live.srq += srqs.len();
+        live.qps += self.qps.len();
+        live.cm_channels += cm_channels;
+        live.cm_ids += cm_ids;
     }
 
     /// Returns true if the object of a handle was destroyed.

@@ -89,7 +89,7 @@ impl Site {
 }
 
 impl World {
-    /// Takes the events of an engine as the driver reports them, and performs what follows from the last call or packet.
+    /// Takes the events of an engine as its driver reports them, and performs what follows from a call or packet.
     pub fn follow_up(&mut self, index: usize) {
         let site = &mut self.sites[index];
         let events: Vec<_> = {

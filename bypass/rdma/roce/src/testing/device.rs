@@ -255,10 +255,9 @@ impl Site {
         self.health == Health::Well && self.port_of(address).is_some_and(|port| !self.down.contains(&port))
     }
 
-    pub fn live(&self) -> Live {
-        match self.health {
-            Health::Vanished => Live::default(),
-            _ => self.device.driver().engine.live(),
+    pub fn add_live(&self, live: &mut Live) {
+        if self.health != Health::Vanished {
+            self.device.driver().engine.add_live(live);
         }
     }
 

@@ -301,24 +301,16 @@ impl Fabric {
 
     /// Returns the numbers of objects of all devices.
     pub fn live(&self) -> Live {
-        self.world().sites.iter().map(Site::live).fold(Live::default(), |sum, live| Live {
-            pds: sum.pds + live.pds,
-            tds: sum.tds + live.tds,
-            mrs: sum.mrs + live.mrs,
-            mws: sum.mws + live.mws,
-            channels: sum.channels + live.channels,
-            cqs: sum.cqs + live.cqs,
-            addresses: sum.addresses + live.addresses,
-            srq: sum.srq + live.srq,
-            qps: sum.qps + live.qps,
-            cm_channels: sum.cm_channels + live.cm_channels,
-            cm_ids: sum.cm_ids + live.cm_ids,
-        })
+        let mut live = Live::default();
+        self.world().sites.iter().for_each(|site| site.add_live(&mut live));
+        live
     }
 
     /// Returns the numbers of objects of a device.
     pub fn live_of(&self, sim: &SimDevice) -> Live {
-        self.world().sites[sim.index].live()
+        let mut live = Live::default();
+        self.world().sites[sim.index].add_live(&mut live);
+        live
     }
 
     /// Returns the numbers of all queue pairs, in the order of their creation.

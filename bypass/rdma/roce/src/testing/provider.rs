@@ -56,8 +56,8 @@ impl SimDevice {
     }
 }
 
-/// Implements calls by those of the engine's device, after checks: that the objects after `uses` were not destroyed, and
-/// of failures that are scheduled for the call after `fails`.
+/// Implements calls by those of the engine's device, after checks: that the objects after `uses` were not destroyed,
+/// and that no failure of the call after `fails` is due.
 macro_rules! calls {
     ($by:ident: $(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty
         $(, uses [$($object:ident $handle:ident),+])? $(, fails $call:ident)?;)*) => {
