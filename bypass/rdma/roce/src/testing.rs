@@ -70,7 +70,7 @@ impl Port for Network {
         self.packets.len() < 64
     }
 
-    fn send(&mut self, path: &Path, len: usize, write: &mut dyn FnMut(&mut [u8])) {
+    fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
         let mut packet = vec![0; len];
         write(&mut packet);
         let packet = [path.headers(len).bytes(), &packet].concat();

@@ -368,7 +368,7 @@ impl World {
         for (at, request) in requests.iter().enumerate() {
             self.check_send(device, qp, request).map_err(failed(at))?;
             // SAFETY: guaranteed by the caller.
-            let inline = request.flags.inline.then(|| unsafe { read_inline(request.sges) });
+            let inline = request.flags.is_inline().then(|| unsafe { read_inline(request.sges) });
             let object = &mut self.qps[qp];
             object.sends.push_back(Request {
                 id: request.id,
@@ -397,13 +397,13 @@ impl World {
         let is_datagram = matches!(request.operation, Operation::Datagram { .. });
         require(is_datagram == object.datagrams.is_some(), libc::EINVAL)?;
         let len: u64 = request.sges.iter().map(|sge| u64::from(sge.len)).sum();
-        require(!request.flags.inline || len <= u64::from(cap.inline), libc::EINVAL)?;
+        require(!request.flags.is_inline() || len <= u64::from(cap.inline), libc::EINVAL)?;
         let is_possible = match request.operation {
             Operation::Send | Operation::Write { .. } => true,
             Operation::WriteImmediate { .. } => !is_iwarp,
-            Operation::Read { .. } => !request.flags.inline && request.sges.len() <= limits.read_sges as usize,
+            Operation::Read { .. } => !request.flags.is_inline() && request.sges.len() <= limits.read_sges as usize,
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
-                !request.flags.inline && limits.atomics.any() && !is_iwarp
+                !request.flags.is_inline() && limits.atomics.any() && !is_iwarp
             }
             Operation::Bind { mw, mr, .. } => {
                 self.handles.check(&self.mws, device, mw)?;
@@ -468,7 +468,7 @@ impl World {
         let Some(request) = object.sends.pop_front() else { return };
         object.launched = object.launched.saturating_sub(1);
         object.deadline = None;
-        if request.flags.signalled || status != WcStatus::Success {
+        if request.flags.is_signalled() || status != WcStatus::Success {
             let (cq, number) = (object.config.send_cq, object.number);
             let len = request.len() as u32;
             let completion = WorkCompletion::new(request.id, status, request.opcode(), len, number);
