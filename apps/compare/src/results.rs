@@ -75,6 +75,9 @@ pub struct Settings {
     pub get_ratio: f64,
     /// Zipf exponent of the keys' popularity.
     pub zipf: f64,
+    /// Simulated processing time of each request, if any: `exp:10us`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_time: Option<String>,
     /// Core of each server, and of its service if that has its own.
     pub server_cores: Vec<usize>,
     pub load_cores: Vec<usize>,

@@ -56,6 +56,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo serve --via rdma:rxe0 --ip 10.0.0.2/24 --listen 10.0.0.2:7", not_with_rdma),
         ("echo load --via kernel --connect 127.0.0.1:7 --rdma-buffers 2", "--rdma-buffers"),
         ("echo serve --via kernel --listen 127.0.0.1:0 --service-time 20", "--service-time"),
+        ("echo serve --via kernel --listen 127.0.0.1:0 --service-time bimodal:1us,2us,3", "from 0 to 1"),
         ("echo load --udp --via kernel --connect 127.0.0.1:7 --size 27", "--udp --size 27"),
         ("echo load --udp --via kernel --connect 127.0.0.1:7 --connections 257", "257"),
         ("echo load --udp --via tap:lr0 --dhcp --connect 10.0.0.2:7", "--ip"),

@@ -245,6 +245,8 @@ fn invalid_comparisons_are_refused() {
         ("compare --server-cores 1023", "core 1023 cannot be used"),
         ("compare --quick render x.json", "render cannot be combined with --quick"),
         ("compare --points 64", "64x16"),
+        ("compare --service-time exp:10", "write a number"),
+        ("compare --service-time exp:10us --apps http", "select other --apps"),
         ("compare --server-ip 10.0.0.1/24", "--server-ip has an effect only with --server-on"),
         ("compare --via pci:0000:03:00.0", "name them with --server-on"),
         ("compare --server-on false --via kernel", "false"),

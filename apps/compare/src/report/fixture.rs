@@ -158,6 +158,7 @@ pub fn results() -> Results {
             keys: 1_000_000,
             get_ratio: 0.9,
             zipf: 0.99,
+            service_time: None,
             server_cores: vec![0],
             load_cores: vec![1],
             kernel_tuning: vec![

@@ -72,6 +72,7 @@ pub fn full(results: &Results) -> Vec<Block> {
 pub fn brief(results: &Results) -> Vec<Block> {
     let view = View::new(results);
     let mut blocks: Vec<_> = verdict::disturbed(&view).map(Block::Text).into_iter().collect();
+    blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
     }
@@ -145,6 +146,12 @@ fn method(view: &View) -> Vec<String> {
     sentences
 }
 
+/// Describes the simulated work of servers, if any.
+fn service_time(results: &Results) -> Option<String> {
+    let time = results.settings.service_time.as_ref()?;
+    Some(format!("{time} for each request, except raw frames and one-sided GETs; clients have no ceilings then"))
+}
+
 fn settings(results: &Results) -> Vec<(String, String)> {
     let settings = &results.settings;
     let cores = |cores: &[usize]| names::list(&cores.iter().map(usize::to_string).collect::<Vec<_>>());
@@ -162,6 +169,9 @@ fn settings(results: &Results) -> Vec<(String, String)> {
             ),
         ),
     ];
+    if let Some(time) = service_time(results) {
+        facts.push(("Service time".to_owned(), time));
+    }
     for (label, on) in [("Server's cores", &settings.server_cores), ("Load's cores", &settings.load_cores)] {
         if !on.is_empty() {
             facts.push((label.to_owned(), cores(on)));

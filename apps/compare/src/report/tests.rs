@@ -35,6 +35,16 @@ fn page_is_self_contained_and_states_the_method() {
 }
 
 #[test]
+fn service_time_is_stated_in_every_output() {
+    let mut results = results();
+    assert!(!terminal(&results).contains("Service time:"));
+    results.settings.service_time = Some("exp:10us".to_owned());
+    for output in [html(&results), markdown(&results), terminal(&results)] {
+        assert!(output.contains("exp:10us for each request"), "{output}");
+    }
+}
+
+#[test]
 fn results_are_escaped() {
     let bad = "<script>alert(\"x\")</script>&'|`*\u{1b}[31m";
     let mut results = results();
@@ -43,6 +53,7 @@ fn results_are_escaped() {
     results.version = bad.to_owned();
     results.settings.kernel_tuning = vec![bad.to_owned()];
     results.machine.cpu = bad.to_owned();
+    results.settings.service_time = Some(bad.to_owned());
     results.machine.versions = vec![bad.to_owned()];
     results.rows[0].id = bad.to_owned();
     results.rows[0].link.emulated_by = Some(bad.to_owned());

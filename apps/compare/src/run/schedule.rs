@@ -107,6 +107,8 @@ pub struct ScheduleRequest<'a> {
     pub points: &'a [Point],
     /// Set to include sweeps, as far as the limit permits.
     pub sweeps: bool,
+    /// Set if all servers simulate work. Clients then have no ceiling, and the service time is not swept.
+    pub service_time: bool,
     /// Time limit; without it, the limit in [`LIMITS`].
     pub within: Option<Duration>,
     /// Factor of the time to start and stop programs, relative to this machine.
@@ -149,6 +151,7 @@ impl Schedule {
             ScheduleRequest { quick: true, .. } => sweep::SHORT.to_vec(),
             ScheduleRequest { quick: false, .. } => sweep::ALL.to_vec(),
         };
+        sweeps.retain(|of| *of != Swept::ServiceTime || !request.service_time);
         let mut left_out = Vec::new();
         // Omit sweeps while measurements would be too short to be useful.
         let (least, worth, most) = if request.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
@@ -227,7 +230,7 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
         }
     }
     for (number, row) in runs() {
-        if row.fastest_server(rows).is_some_and(|least| !row.has_same_load(least)) {
+        if !request.service_time && row.fastest_server(rows).is_some_and(|least| !row.has_same_load(least)) {
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
@@ -254,6 +257,7 @@ mod tests {
         keys: 100_000,
         points: &POINTS,
         sweeps: true,
+        service_time: false,
         within: None,
         slower: 1,
     };
@@ -332,6 +336,17 @@ mod tests {
         assert!(takes(ScheduleRequest { points: &POINTS[..1], ..request }) < takes(request));
         assert!(takes(ScheduleRequest { slower: 8, ..request }) > takes(request));
         assert_eq!(Schedule::plan(&rows, ScheduleRequest { points: &POINTS[1..], ..request }).points, POINTS[1..]);
+    }
+
+    #[test]
+    fn servers_with_simulated_work_have_no_ceilings() {
+        let rows = all(&["virtio-user", "kernel"], false);
+        let tasks = |service_time| {
+            let steps = Schedule::plan(&rows, ScheduleRequest { service_time, ..FULL }).steps;
+            [Task::Ceiling, Task::Sweep(Swept::ServiceTime), Task::Sweep(Swept::OfferedRate)]
+                .map(|task| steps.iter().any(|step| step.task == task))
+        };
+        assert_eq!((tasks(false), tasks(true)), ([true; 3], [false, false, true]));
     }
 
     #[test]

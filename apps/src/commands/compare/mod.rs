@@ -13,6 +13,7 @@ use linerate_compare::run::plan::{Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
+use linerate_load::services::ServiceTime;
 use linerate_process::interrupt;
 use linerate_process::output::{eprint_line, print_line};
 use linerate_process::remover::Remover;
@@ -126,6 +127,11 @@ struct RunArgs {
     )]
     points: Vec<Point>,
 
+    /// Simulated work of the servers for each request: 20us, exp:MEAN, bimodal:SHORT,LONG,SHARE-OF-LONG,
+    /// lognormal:MEDIAN,SIGMA
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    service_time: ServiceTime,
+
     /// Measure only the fixed settings
     #[arg(long)]
     no_sweeps: bool,
@@ -188,6 +194,9 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |step| move |error| CompareError::Begin { step, error };
     interrupt::on_signals().map_err(begin("signals"))?;
+    if args.service_time != ServiceTime::NONE && args.apps.contains(&App::Http) {
+        return Err(CompareError::Usage("--service-time: http serve has none: select other --apps".to_owned()));
+    }
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
@@ -211,6 +220,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         keys,
         points: &args.points,
         sweeps: !args.no_sweeps,
+        service_time: args.service_time != ServiceTime::NONE,
         within: args.time_limit,
         slower: machines.slower(),
     };
@@ -228,10 +238,20 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
     // Removes the directory and the network namespaces if this process is killed.
     let _remover = Remover::start(scratch.path())?;
-    let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = raise_priority();
     let (machine, other) = machines.apart();
-    let of = ComparisonConfig { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
+    let of = ComparisonConfig {
+        linerate,
+        rows,
+        cores,
+        schedule,
+        quick: args.quick,
+        keys,
+        service_time: args.service_time,
+        kernel_tuning: !args.no_kernel_tuning,
+        machine,
+        other,
+    };
     let mut results = {
         let comparison = Comparison::new(of, scratch.path())?;
         let mut progress = Progress::new();

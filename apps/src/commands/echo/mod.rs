@@ -9,6 +9,7 @@ use linerate::units::{format_size, parse_size};
 use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport};
 use linerate_load::services::{Busy, Echo};
 use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan};
+use linerate_service::WorkerCtx;
 
 /// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;
@@ -69,14 +70,13 @@ pub struct EchoLoadArgs {
 /// Runs `linerate echo`. A server prints `other_networks`, if its network was not chosen.
 pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
-        Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
-            if service_time.is_zero() {
-                shared::serve::serve("echo", &serve, true, other_networks, |_| Echo).map(|_| ())
-            } else {
-                let busy = move |_| Busy::new(Echo, service_time);
+        Command::Serve(EchoServeArgs { serve, work }) => match work.time() {
+            None => shared::serve::serve("echo", &serve, true, other_networks, |_| Echo).map(|_| ()),
+            Some(time) => {
+                let busy = move |ctx: WorkerCtx<_>| Busy::new(Echo, time, ctx.worker as u64);
                 shared::serve::serve("echo", &serve, true, other_networks, busy).map(|_| ())
             }
-        }
+        },
         Command::Load(args) if args.udp => udp::run(&args.load, &args.times, args.size, &args.open),
         Command::Load(args) => {
             args.times.check(&args.load)?;
