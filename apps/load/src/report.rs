@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 /// Closed-loop load: requests and round trips. JSON is one object,
-/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
-/// `"histogram":[[…,…],…]` if requested.
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"samples":…,"p50":…,"p90":…,"p99":…,"p999":…,
+/// "p9999":…,"max":…}}`, with `"histogram":[[…,…],…]` if requested.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Answered requests.
@@ -42,30 +42,98 @@ impl Buckets {
     }
 }
 
-/// Percentiles in microseconds; all zero without values.
+/// Percentile of times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Percentile {
+    P50,
+    P90,
+    P99,
+    P999,
+    P9999,
+}
+
+impl Percentile {
+    /// All percentiles in ascending order.
+    pub const ALL: [Percentile; 5] =
+        [Percentile::P50, Percentile::P90, Percentile::P99, Percentile::P999, Percentile::P9999];
+    /// Samples beyond a percentile below which it is not reported: chance would determine it.
+    const MIN_BEYOND: u64 = 10;
+
+    /// Returns the name, and the samples beyond the percentile among 10 000.
+    const fn properties(self) -> (&'static str, u64) {
+        match self {
+            Percentile::P50 => ("p50", 5000),
+            Percentile::P90 => ("p90", 1000),
+            Percentile::P99 => ("p99", 100),
+            Percentile::P999 => ("p99.9", 10),
+            Percentile::P9999 => ("p99.99", 1),
+        }
+    }
+
+    /// Returns the name, such as `p99.9`.
+    pub const fn name(self) -> &'static str {
+        self.properties().0
+    }
+
+    /// Returns the number of samples from which the percentile is reported.
+    pub const fn min_samples(self) -> u64 {
+        Self::MIN_BEYOND * 10_000 / self.properties().1
+    }
+
+    fn quantile(self) -> f64 {
+        1.0 - self.properties().1 as f64 / 10_000.0
+    }
+}
+
+/// Percentiles in microseconds. Those with too few samples are absent: fewer than ten beyond the percentile.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Percentiles {
+    /// Number of times.
+    pub samples: u64,
     /// Median.
-    pub p50: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50: Option<f64>,
     /// 90th percentile.
-    pub p90: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
     /// 99th percentile.
-    pub p99: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99: Option<f64>,
     /// 99.9th percentile.
-    pub p999: f64,
-    /// Maximum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p999: Option<f64>,
+    /// 99.99th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<f64>,
+    /// Maximum; zero without samples.
     pub max: f64,
 }
 
 impl Percentiles {
     /// Column headings.
-    pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
+    pub const HEAD: &str = "         p50        p90        p99      p99.9     p99.99        max      samples";
 
     /// Computes the percentiles of a histogram of nanoseconds.
     pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
         let micros = |nanos| nanos as f64 / 1000.0;
-        let at = |quantile| micros(histogram.value_at_quantile(quantile));
-        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: micros(histogram.max()) }
+        let samples = histogram.len();
+        let at = |percentile: Percentile| {
+            (samples >= percentile.min_samples()).then(|| micros(histogram.value_at_quantile(percentile.quantile())))
+        };
+        let [p50, p90, p99, p999, p9999] = Percentile::ALL.map(at);
+        Percentiles { samples, p50, p90, p99, p999, p9999, max: micros(histogram.max()) }
+    }
+
+    /// Returns a percentile, if there are enough samples.
+    pub fn get(&self, percentile: Percentile) -> Option<f64> {
+        match percentile {
+            Percentile::P50 => self.p50,
+            Percentile::P90 => self.p90,
+            Percentile::P99 => self.p99,
+            Percentile::P999 => self.p999,
+            Percentile::P9999 => self.p9999,
+        }
     }
 }
 
@@ -97,8 +165,13 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Percentiles { p50, p90, p99, p999, max } = self;
-        write!(f, "{p50:>12.1} {p90:>10.1} {p99:>10.1} {p999:>10.1} {max:>10.1}")
+        let values = Percentile::ALL.map(|percentile| self.get(percentile)).into_iter();
+        let max = (self.samples > 0).then_some(self.max);
+        for (at, value) in values.chain([max]).enumerate() {
+            let width = if at == 0 { 12 } else { 11 };
+            write!(f, "{:>width$}", value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}")))?;
+        }
+        write!(f, " {:>12}", self.samples)
     }
 }
 
@@ -448,15 +521,35 @@ mod tests {
         let report = Report::new(10, Duration::from_secs(2), 640, 1, &Times::default(), false);
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
-            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"p50":0.0,"p90":0.0,"p99":0.0,"p999":0.0,"max":0.0}}"#
+            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"samples":0,"max":0.0}}"#
         );
     }
 
     #[test]
     fn percentiles_are_in_microseconds_to_three_digits() {
-        let p = Percentiles::of_nanos(&histogram(1..=1000));
-        for (value, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.p999, 999.0), (p.max, 1000.0)] {
+        let all = Percentiles::of_nanos(&histogram(1..=100_000));
+        let expected = [50_000.0, 90_000.0, 99_000.0, 99_900.0, 99_990.0, 100_000.0];
+        let values = Percentile::ALL.map(|percentile| all.get(percentile).unwrap()).into_iter();
+        for (value, expected) in values.chain([all.max]).zip(expected) {
             assert!((value - expected).abs() / expected < 0.001, "{value} is not {expected}");
+        }
+        assert_eq!(all.samples, 100_000);
+    }
+
+    #[test]
+    fn percentile_needs_ten_samples_beyond() {
+        for (samples, percentiles) in
+            [(0, 0), (19, 0), (20, 1), (99, 1), (100, 2), (999, 2), (1000, 3), (10_000, 4), (99_999, 4), (100_000, 5)]
+        {
+            let some = Percentiles::of_nanos(&histogram(1..=samples));
+            let present = Percentile::ALL.map(|percentile| some.get(percentile).is_some());
+            assert!(present.iter().enumerate().all(|(at, present)| *present == (at < percentiles)), "{some:?}");
+            let json = serde_json::to_value(some).unwrap();
+            assert_eq!(json.as_object().unwrap().len(), percentiles + 2, "{json}");
+            assert_eq!(serde_json::from_value::<Percentiles>(json).unwrap(), some);
+            let text = some.to_string();
+            let dashes = 5 - percentiles + usize::from(samples == 0);
+            assert_eq!((text.matches('-').count(), text.chars().count()), (dashes, Percentiles::HEAD.len()), "{text}");
         }
     }
 

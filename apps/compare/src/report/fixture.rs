@@ -46,7 +46,8 @@ fn fixed(point: Point, ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Fixe
 }
 
 fn rtt(p50: f64) -> Percentiles {
-    Percentiles { p50, p90: p50 * 1.4, p99: p50 * 2.6, p999: p50 * 6.0, max: p50 * 40.0 + 80.0 }
+    let [p90, p99, p999, p9999] = [1.4, 2.6, 6.0, 9.0].map(|times| Some(p50 * times));
+    Percentiles { samples: 100_000, p50: Some(p50), p90, p99, p999, p9999, max: p50 * 40.0 + 80.0 }
 }
 
 /// Returns one measurement of three seconds.

@@ -135,6 +135,9 @@ fn method(view: &View) -> Vec<String> {
         "Fixed settings use a closed loop: the next request follows each answer. Offered rates use an open loop with \
          Poisson arrivals, and round trips are measured from the due time of the request."
             .to_owned(),
+        "A percentile is given for at least ten round trips beyond it, so p99.9 for 10 000 in a round and p99.99 for \
+         100 000."
+            .to_owned(),
         "A row is marked as limited by its client from 90 % of the rate of the same load against a minimal server."
             .to_owned(),
         "CPU, cycles, instructions, copies and frames are counted at the server, per answered request. A polling \

@@ -51,27 +51,37 @@ fn thousands(rate: Spread) -> Spread {
 }
 
 /// Columns of rates and round trips.
-const SPEEDS: [(&str, Value); 6] = [
+const SPEEDS: [(&str, Value); 8] = [
     ("k requests/s", |stats| stats.rate.map(thousands)),
     ("p50 µs", |stats| stats.rtt[0]),
     ("p90 µs", |stats| stats.rtt[1]),
     ("p99 µs", |stats| stats.rtt[2]),
     ("p99.9 µs", |stats| stats.rtt[3]),
-    ("max µs", |stats| stats.rtt[4]),
+    ("p99.99 µs", |stats| stats.rtt[4]),
+    ("max µs", |stats| stats.rtt[5]),
+    ("round trips", |stats| stats.samples),
 ];
 
 /// Creates the table of rates and round trips.
 pub fn speeds(view: &View, app: App, point: Point) -> Table {
-    measurements(view, app, point, "Rates and round trips: medians, with minimum and maximum below", &SPEEDS)
+    let title = "Rates and round trips: medians, with minimum and maximum below";
+    dashed(measurements(view, app, point, title, &SPEEDS))
 }
 
 /// Creates a table of rates and round trips with fewer columns.
 pub fn brief(view: &View, app: App, point: Point) -> Table {
     let title = format!("{}, {}", app.title(), names::point(point));
-    let mut table = measurements(view, app, point, &title, &[0, 1, 3, 4].map(|column| SPEEDS[column]));
+    let mut table = measurements(view, app, point, &title, &[0, 1, 3, 4, 5].map(|column| SPEEDS[column]));
     for row in &mut table.rows {
         row.iter_mut().skip(2).for_each(|cell| cell.small = None);
     }
+    dashed(table)
+}
+
+/// Marks absent values. Percentiles with too few samples are absent.
+fn dashed(mut table: Table) -> Table {
+    let absent = |cell: &&mut Cell| cell.text.is_empty();
+    table.rows.iter_mut().flatten().filter(absent).for_each(|cell| "-".clone_into(&mut cell.text));
     table
 }
 
@@ -122,7 +132,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     let x = if kind == Swept::OfferedRate { "offered, requests/s" } else { kind.axis() };
     let mut heads = vec!["row".to_owned(), format!("#{x}"), format!("#{unit}")];
     heads.extend(QUANTILES.map(|(name, _)| format!("#{name} µs")));
-    heads.push("remarks".to_owned());
+    heads.extend(["#round trips".to_owned(), "remarks".to_owned()]);
     let mut table = Table::new(kind.title(), &heads);
     for (seen, sweep) in view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(kind)?))) {
         for point in &sweep.points {
@@ -132,9 +142,9 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
                 grouped(point.x, usize::from(point.x.fract() != 0.0)).into(),
                 grouped(rate, decimals([rate])).into(),
             ];
-            row.extend(
-                QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| grouped(at(&rtt), 1).into())),
-            );
+            let shown = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| grouped(us, 1));
+            row.extend(QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| shown(at(&rtt)).into())));
+            row.push(point.rtt_us.map_or(Cell::default(), |rtt| grouped(rtt.samples as f64, 0).into()));
             let mut remarks = Vec::from_iter(point.saturated.then(|| "did not keep up".to_owned()));
             remarks.extend((point.errors > 0).then(|| format!("{} errors", point.errors)));
             row.push(remarks.join(", ").into());

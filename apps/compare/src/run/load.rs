@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn load_reports_are_parsed() {
-        let rtt = r#""rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
+        let rtt = r#""rtt_us":{"samples":10,"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
         let echo = format!(
             r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"histogram":[[1.5,7],[5.0,3]]}}"#
         );

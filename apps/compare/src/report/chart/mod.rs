@@ -112,8 +112,8 @@ type Value = fn(&SweepPoint) -> Option<f64>;
 
 fn sweep(view: &View, app: App, of: Swept) -> Option<Plot> {
     let rows: Vec<(&Seen, &Sweep)> = view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
-    let p50: Value = |point| Some(point.rtt_us?.p50);
-    let p99: Value = |point| Some(point.rtt_us?.p99);
+    let p50: Value = |point| point.rtt_us?.p50;
+    let p99: Value = |point| point.rtt_us?.p99;
     let is_rate = of == Swept::OfferedRate;
     let (unit, scale) = of.rate();
     let first = match is_rate {
