@@ -80,6 +80,24 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
 }
 
 #[test]
+fn further_measurements_are_made_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--via kernel --points 64x16 --rounds 1 --round-time 100ms --no-sweeps --slo p90=100ms";
+    let output = compare(dir.path(), &format!("{more} --service-time exp:5us")).wait_within(TIME_LIMIT);
+    assert!(output.status.success(), "{}", output.stderr);
+    let results = results(dir.path());
+    assert_eq!(results.settings.service_time.as_deref(), Some("exp:5us"));
+    for row in &results.rows {
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{row:?}") };
+        assert!(measured.server.ends_with(&["--service-time".to_owned(), "exp:5us".to_owned()]), "{measured:?}");
+        let sweep = |of: Swept| measured.sweeps.iter().find(|sweep| sweep.of == of).unwrap();
+        let search = sweep(Swept::Objective);
+        assert!(search.resolution.unwrap() > 0.0 && search.points[0].is_within_objective(), "{search:?}");
+    }
+    assert!(output.stdout.contains("highest load with a p90 of at most"), "{}", output.stdout);
+}
+
+#[test]
 fn interrupted_comparison_leaves_a_report_and_no_child() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = compare(dir.path(), "--via kernel --rounds 100 --round-time 50ms --no-kernel-tuning");
@@ -247,6 +265,7 @@ fn invalid_comparisons_are_refused() {
         ("compare --quick render x.json", "render cannot be combined with --quick"),
         ("compare --points 64", "64x16"),
         ("compare --service-time exp:10", "write a number"),
+        ("compare --slo p98=50us", "p99=50us"),
         ("compare --service-time exp:10us --apps http", "select other --apps"),
         ("compare --server-ip 10.0.0.1/24", "--server-ip has an effect only with --server-on"),
         ("compare --via pci:0000:03:00.0", "name them with --server-on"),

@@ -2,7 +2,7 @@
 
 pub use crate::plot::{si, three};
 
-use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
+use crate::results::{App, Design, LinkInfo, LinkKind, Objective, Point, Row, Swept, Threading};
 
 impl App {
     fn names(self) -> [&'static str; 3] {
@@ -118,8 +118,9 @@ pub fn short_point(point: Point) -> String {
 
 impl Swept {
     /// All sweeps in display order.
-    pub const ALL: [Swept; 7] = [
+    pub const ALL: [Swept; 8] = [
         Swept::OfferedRate,
+        Swept::Objective,
         Swept::Size,
         Swept::Connections,
         Swept::Depth,
@@ -131,6 +132,7 @@ impl Swept {
     fn texts(self) -> [&'static str; 2] {
         match self {
             Swept::OfferedRate => ["Throughput against latency", "rate achieved, requests/s"],
+            Swept::Objective => ["Highest load within the objective", "offered, requests/s"],
             Swept::Size => ["Request size", "request and answer, bytes"],
             Swept::Connections => ["Connections", "connections"],
             Swept::Depth => ["Requests in flight on each connection", "requests in flight on each connection"],
@@ -158,6 +160,11 @@ impl Swept {
             _ => ("requests/s", 1.0),
         }
     }
+}
+
+/// Returns the name of an objective.
+pub fn objective(objective: Objective) -> String {
+    format!("{} of at most {} µs", objective.percentile.name(), three(objective.limit_us))
 }
 
 /// Formats a number with `decimals` decimals and separated thousands.

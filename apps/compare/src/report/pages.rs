@@ -42,6 +42,10 @@ pub fn full(results: &Results) -> Vec<Block> {
             inner.push(Block::Table(tables::costs(&view, app, point)));
             fold(names::point(point), inner);
         }
+        fold(
+            "highest load within the objective".to_owned(),
+            tables::objective(&view, app).map(Block::Table).into_iter().collect(),
+        );
         fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Plot).collect());
         let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
         fold("every value of the sweeps".to_owned(), values.map(Block::Table).collect());
@@ -75,6 +79,7 @@ pub fn brief(results: &Results) -> Vec<Block> {
     blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
+        blocks.extend(tables::objective(&view, app).map(Block::Table));
     }
     // The pages list the rows that need RDMA.
     if let Some(mut table) = tables::not_run(view.not_run().filter(|(seen, ..)| !seen.lacks_rdma())) {
@@ -145,6 +150,14 @@ fn method(view: &View) -> Vec<String> {
          counted. Frames are the sum of both directions: reads and writes for kernel sockets, messages for verbs."
             .to_owned(),
     ];
+    if view.results.settings.objective.is_some() {
+        sentences.push(
+            "The highest load within the objective was found by bisection between zero and the rate at the heaviest \
+             setting. An offered load is within it if the server keeps up and the percentile stays within the limit \
+             in most of up to three rounds. The round shown is the middle one."
+                .to_owned(),
+        );
+    }
     sentences.extend(view.results.notes.iter().cloned());
     sentences
 }
@@ -172,6 +185,9 @@ fn settings(results: &Results) -> Vec<(String, String)> {
             ),
         ),
     ];
+    if let Some(objective) = settings.objective {
+        facts.push(("Objective".to_owned(), names::objective(objective)));
+    }
     if let Some(time) = service_time(results) {
         facts.push(("Service time".to_owned(), time));
     }

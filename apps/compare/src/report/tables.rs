@@ -146,12 +146,44 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
             row.extend(QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| shown(at(&rtt)).into())));
             row.push(point.rtt_us.map_or(Cell::default(), |rtt| grouped(rtt.samples as f64, 0).into()));
             let mut remarks = Vec::from_iter(point.saturated.then(|| "did not keep up".to_owned()));
+            remarks
+                .extend(point.within.map(|[within, all]| format!("within the objective in {within} of {all} rounds")));
             remarks.extend((point.errors > 0).then(|| format!("{} errors", point.errors)));
             row.push(remarks.join(", ").into());
             table.rows.push(row);
         }
     }
     (!table.rows.is_empty()).then(|| table.without_empty())
+}
+
+/// Creates the table of the highest loads within the objective.
+pub fn objective(view: &View, app: App) -> Option<Table> {
+    let objective = view.results.settings.objective?;
+    let title = format!("{}: highest load with a {}", app.title(), names::objective(objective));
+    let percentile = format!("#{} µs", objective.percentile.name());
+    let mut table = Table::new(title, ["row", "#requests/s", "#% of the highest rate", &percentile, "remarks"]);
+    for (seen, sweep) in view.ran(app).filter_map(|seen| Some((seen, seen.search()?))) {
+        let highest = sweep.points.iter().rev().find(|point| point.is_within_objective());
+        let resolution = sweep.resolution.unwrap_or(0.0);
+        let number = |value: f64| grouped(value, 0);
+        let rate = highest.map_or_else(|| "-".to_owned(), |point| number(point.x));
+        let next = highest.map_or(0.0, |point| point.x) + resolution;
+        let most = view.points(app).last().and_then(|point| seen.rate(*point));
+        let part = highest.zip(most).map(|(point, most)| number(100.0 * point.x / most.median));
+        let us = highest.and_then(|point| point.rtt_us?.get(objective.percentile)).map(|us| grouped(us, 1));
+        let mut remarks = Vec::from_iter(sweep.ended.clone());
+        if highest.is_none() && sweep.ended.is_none() {
+            remarks.push(format!("no load from {} requests/s up", number(next)));
+        }
+        table.rows.push(vec![
+            seen.name.as_str().into(),
+            Cell { text: rate, small: highest.map(|_| format!("less than {}", number(next))) },
+            part.unwrap_or_default().into(),
+            us.unwrap_or_default().into(),
+            remarks.join(", ").into(),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 /// Creates the table of `rows` that did not run, with reason and remedy.

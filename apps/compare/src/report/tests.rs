@@ -45,6 +45,20 @@ fn service_time_is_stated_in_every_output() {
 }
 
 #[test]
+fn highest_load_within_the_objective_is_in_every_output() {
+    let results = results();
+    for output in [html(&results), markdown(&results).replace('\\', ""), terminal(&results)] {
+        assert!(output.contains("Echo: highest load with a p99 of at most 50.0 µs"), "{output}");
+    }
+    let table = tables::objective(&View::new(&results), App::Echo).unwrap();
+    // The native row answers 5.1 million requests, and half of them within the objective.
+    let row = table.rows.iter().find(|row| row[0].text == "native inline · virtio-user").unwrap();
+    assert_eq!(row[1].text, names::grouped(0.5e9 / 196.0, 0));
+    assert!(row[2].text == "50" && row[4].text.is_empty(), "{row:?}");
+    assert!(html(&results).contains(">objective</text>"));
+}
+
+#[test]
 fn results_are_escaped() {
     let bad = "<script>alert(\"x\")</script>&'|`*\u{1b}[31m";
     let mut results = results();

@@ -61,6 +61,11 @@ impl<'a> Seen<'a> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
     }
 
+    /// Returns the search for the highest load within the objective.
+    pub fn search(&self) -> Option<&'a Sweep> {
+        self.measured()?.sweeps.iter().find(|sweep| sweep.of == Swept::Objective)
+    }
+
     /// Returns whether requests and answers arrive in order and exactly once despite loss on the link.
     pub fn is_reliable(&self) -> bool {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)

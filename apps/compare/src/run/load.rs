@@ -284,7 +284,7 @@ impl LoadResult {
         let saturated =
             measure.rate.is_some_and(|offered| super::sweep::is_saturated(offered, *seconds, *requests, unanswered));
         let rtt_us = matches!(measure.served, ServiceKind::App { .. }).then_some(*rtt_us);
-        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses }
+        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses, within: None }
     }
 }
 

@@ -5,6 +5,7 @@ mod link;
 pub mod link_spec;
 mod load;
 pub mod network;
+mod objective;
 pub mod obstacles;
 pub mod plan;
 mod rounds;
@@ -13,7 +14,7 @@ mod server;
 mod sweep;
 mod sweeps;
 
-use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
+use super::results::{FORMAT, LinkKind, Machine, Measured, Objective, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
 use linerate_load::services::ServiceTime;
@@ -93,6 +94,8 @@ pub struct ComparisonConfig {
     pub keys: u64,
     /// Simulated processing time of each request, except in the sweep over it.
     pub service_time: ServiceTime,
+    /// Objective of the search for the highest load, if any.
+    pub objective: Option<Objective>,
     /// Set to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
     /// Machine of the server, and of the load unless separate.
@@ -108,7 +111,7 @@ impl Comparison {
     /// [`Error::Interrupted`].
     pub fn new(config: ComparisonConfig, scratch: &Path) -> Result<Comparison, Error> {
         let ComparisonConfig { linerate, mut rows, cores, schedule, .. } = config;
-        let ComparisonConfig { quick, keys, service_time, kernel_tuning, machine, other, .. } = config;
+        let ComparisonConfig { quick, keys, service_time, objective, kernel_tuning, machine, other, .. } = config;
         let (load_machine, network) = other.unzip();
         let (mut links, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
@@ -145,6 +148,7 @@ impl Comparison {
             keys,
             get_ratio: GETS,
             zipf: ZIPF,
+            objective,
             service_time: (service_time != ServiceTime::NONE).then(|| service_time.to_string()),
             server_cores: cores.servers(),
             load_cores: vec![cores.load],
@@ -318,10 +322,12 @@ pub(super) mod tests {
         let request = schedule::ScheduleRequest {
             quick: true,
             rounds: 3,
+            min_rounds: 3,
             round: Some(Duration::from_millis(1)),
             keys: 1,
             points: &schedule::POINTS,
             sweeps: false,
+            requested: &[],
             service_time: false,
             within: None,
             slower: 1000,
@@ -339,6 +345,7 @@ pub(super) mod tests {
             quick: true,
             keys: 1,
             service_time: ServiceTime::NONE,
+            objective: None,
             kernel_tuning: false,
             machine: Machine::default(),
             other: None,

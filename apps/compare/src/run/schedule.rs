@@ -45,6 +45,7 @@ impl Task {
 pub fn name(of: Swept) -> &'static str {
     match of {
         Swept::OfferedRate => "offered rate",
+        Swept::Objective => "highest load within the objective",
         Swept::Size => "size",
         Swept::Connections => "connections",
         Swept::Depth => "depth",
@@ -99,6 +100,8 @@ pub struct ScheduleRequest<'a> {
     /// Set if this is the short comparison.
     pub quick: bool,
     pub rounds: u32,
+    /// Least number of rounds, to which `requested` sweeps may reduce them.
+    pub min_rounds: u32,
     /// Duration of a measurement; without it, as long as the limit permits.
     pub round: Option<Duration>,
     /// Keys of a key-value server.
@@ -107,6 +110,8 @@ pub struct ScheduleRequest<'a> {
     pub points: &'a [Point],
     /// Set to include sweeps, as far as the limit permits.
     pub sweeps: bool,
+    /// Sweeps that are never omitted.
+    pub requested: &'a [Swept],
     /// Set if all servers simulate work. Clients then have no ceiling, and the service time is not swept.
     pub service_time: bool,
     /// Time limit; without it, the limit in [`LIMITS`].
@@ -144,7 +149,7 @@ impl Cost {
 
 impl Schedule {
     /// Creates a schedule of the `rows` that can be measured.
-    pub fn plan(rows: &[Planned], request: ScheduleRequest<'_>) -> Schedule {
+    pub fn plan(rows: &[Planned], mut request: ScheduleRequest<'_>) -> Schedule {
         let limit = request.within.unwrap_or(LIMITS[usize::from(!request.quick)]);
         let mut sweeps: Vec<Swept> = match request {
             ScheduleRequest { sweeps: false, .. } => Vec::new(),
@@ -170,6 +175,7 @@ impl Schedule {
                     sweeps.push(sweep);
                     break times;
                 }
+                None if !enough && request.rounds > request.min_rounds => request.rounds -= 1,
                 None => break times,
             }
         };
@@ -234,7 +240,7 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
-    for of in sweeps {
+    for of in request.requested.iter().chain(sweeps) {
         for (number, row) in runs() {
             let (loads, servers) = sweep::takes(*of, row, request.quick);
             if loads > 0 {
@@ -253,10 +259,12 @@ mod tests {
     const QUICK: ScheduleRequest<'_> = ScheduleRequest {
         quick: true,
         rounds: 5,
+        min_rounds: 5,
         round: None,
         keys: 100_000,
         points: &POINTS,
         sweeps: true,
+        requested: &[],
         service_time: false,
         within: None,
         slower: 1,
@@ -336,6 +344,19 @@ mod tests {
         assert!(takes(ScheduleRequest { points: &POINTS[..1], ..request }) < takes(request));
         assert!(takes(ScheduleRequest { slower: 8, ..request }) > takes(request));
         assert_eq!(Schedule::plan(&rows, ScheduleRequest { points: &POINTS[1..], ..request }).points, POINTS[1..]);
+    }
+
+    #[test]
+    fn short_comparison_has_requested_sweeps_in_place_of_rounds() {
+        let rows = all(&["virtio-user", "kernel"], true);
+        for requested in [Swept::Objective] {
+            let request = ScheduleRequest { min_rounds: 3, requested: &[requested], ..QUICK };
+            let schedule = Schedule::plan(&rows, request);
+            let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();
+            let expected = rows.iter().filter(|row| sweep::takes(requested, row, true).0 > 0).count();
+            assert_eq!((measured, schedule.left_out.len()), (expected, sweep::SHORT.len()));
+            assert!(schedule.times.rounds >= 3 && schedule.takes() < schedule.limit, "{:?}", schedule.takes());
+        }
     }
 
     #[test]

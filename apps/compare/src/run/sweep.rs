@@ -1,5 +1,6 @@
 //! Values of each sweep, and the search for the rate at which a server saturates.
 
+use super::objective;
 use super::plan::Planned;
 use crate::results::{App, Design, SweepPoint, Swept};
 
@@ -41,7 +42,8 @@ const INCREASES: u32 = 2;
 /// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
-/// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] fractions of the closed-loop rate. Empty if the
+/// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] and [`Swept::Objective`] the first
+/// fractions of the closed-loop rate. Empty if the
 /// sweep does not apply.
 pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
     let streams = row.has_connections();
@@ -50,6 +52,8 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::OfferedRate if row.design == Design::Raw => Vec::new(),
         Swept::OfferedRate if quick => PARTS_SHORT.to_vec(),
         Swept::OfferedRate => PARTS.to_vec(),
+        Swept::Objective if row.design == Design::Raw => Vec::new(),
+        Swept::Objective => vec![0.5],
         // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
         // The HTTP server has one page of fixed size and no service time.
@@ -86,6 +90,7 @@ pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     match of {
         _ if loads == 0 => (0, 0),
         Swept::OfferedRate => (loads + if quick { HALVINGS_SHORT } else { HALVINGS }, 1),
+        Swept::Objective => (objective::ROUNDS * objective::halvings(quick), 1),
         Swept::ServiceTime => (loads, loads),
         Swept::Size if row.app == App::Kv => (loads, loads),
         // Both directions.
@@ -155,7 +160,7 @@ mod tests {
             let rate = offered.min(most);
             let (answered, left) = (rate as u64, (offered - rate) as u64);
             let saturated = is_saturated(offered, 1.0, answered, left);
-            Ok(SweepPoint { x: offered, rate, rtt_us: None, saturated, errors: 0 })
+            Ok(SweepPoint { x: offered, rate, rtt_us: None, saturated, errors: 0, within: None })
         }
     }
 

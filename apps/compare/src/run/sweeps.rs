@@ -3,14 +3,19 @@
 use super::load::{self, Measure};
 use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
-use super::{Comparison, SIZE, one_line};
+use super::{Comparison, SIZE, objective, one_line};
 use crate::results::{App, Outcome, Point, Sweep, SweepPoint, Swept};
 use linerate_process::Error;
+use std::time::Duration;
 
 /// Total bytes of values of a key-value server in the sweep over sizes.
 const VALUES: u64 = 64 << 20;
 /// Smallest number of keys.
 const FEWEST: u64 = 16;
+/// Limits of the duration of a round of a search, relative to the round trips that the percentile needs, and to other
+/// measurements.
+const ENOUGH: f64 = 1.2;
+const LONGEST: u32 = 10;
 
 /// A sweep in progress.
 struct SweepRun<'a> {
@@ -44,17 +49,23 @@ impl Comparison {
         let values = sweep::values(of, planned, quick);
         let ports = sweep::ports(of, &values);
         let (setting, peak) = (self.setting_of(row, of, served), self.peak(row));
+        let sought = self.results.settings.objective;
         let mut sweeping = SweepRun { comparison: self, row, of, served, server: None, own, ports, failure: None };
-        let (points, ended) = match (of, peak) {
-            (Swept::OfferedRate, Some(peak)) => sweep::offered_rate(peak, quick, |rate| sweeping.measure(rate)),
-            (Swept::OfferedRate, None) => return Ok(()),
+        let mut resolution = None;
+        let (points, ended) = match (of, peak, sought) {
+            (Swept::OfferedRate, Some(peak), _) => sweep::offered_rate(peak, quick, |rate| sweeping.measure(rate)),
+            (Swept::Objective, Some(peak), Some(sought)) => {
+                resolution = Some(objective::resolution(peak, quick));
+                objective::search(sought, peak, quick, |rate| sweeping.measure(rate))
+            }
+            (Swept::OfferedRate | Swept::Objective, ..) => return Ok(()),
             _ => sweeping.all(&values),
         };
         let SweepRun { server, failure, .. } = sweeping;
         if let Some(Error::Interrupted) = failure {
             return Err(Error::Interrupted);
         }
-        self.measured(row).sweeps.push(Sweep { of, setting, points, ended });
+        self.measured(row).sweeps.push(Sweep { of, setting, points, ended, resolution });
         // A server of a failed sweep is stopped by dropping it.
         match server.filter(|_| failure.is_none()) {
             Some(server) => server.stop().map(drop),
@@ -73,7 +84,9 @@ impl Comparison {
         let connections = self.rows[row].has_connections();
         let many = if connections { format!("{CONNECTIONS} connections") } else { format!("{CONNECTIONS} at a time") };
         match of {
-            Swept::OfferedRate => format!("{many}, up to {OPEN_DEPTH} requests on each, {SIZE} bytes"),
+            Swept::OfferedRate | Swept::Objective => {
+                format!("{many}, up to {OPEN_DEPTH} requests on each, {SIZE} bytes")
+            }
             Swept::Size if connections => format!("{SIZE_CONNECTIONS} connections, depth 1"),
             Swept::Size => format!("{SIZE_CONNECTIONS} at a time"),
             Swept::Connections => format!("depth 1, {SIZE} bytes"),
@@ -106,6 +119,13 @@ impl Comparison {
             Swept::OfferedRate => {
                 measure.rate = Some(x);
                 measure.point.depth = OPEN_DEPTH;
+            }
+            Swept::Objective => {
+                measure.rate = Some(x);
+                measure.point.depth = OPEN_DEPTH;
+                let needed = self.results.settings.objective.map_or(0, |sought| sought.percentile.min_samples());
+                let enough = Duration::try_from_secs_f64(ENOUGH * needed as f64 / x).unwrap_or(Duration::MAX);
+                measure.time = enough.clamp(times.sweep, LONGEST * times.sweep);
             }
             Swept::Size => {
                 (measure.size, measure.point) = (whole, point(SIZE_CONNECTIONS, 1));

@@ -7,7 +7,7 @@ use linerate::units::parse_duration;
 use linerate::{CoreList, TcpEngine};
 use linerate_compare::priority::raise_priority;
 use linerate_compare::report::{self, ReportError};
-use linerate_compare::results::{App, Point, Results, Threading};
+use linerate_compare::results::{App, Objective, Point, Results, Swept, Threading};
 use linerate_compare::run::link_spec::LinkSpec;
 use linerate_compare::run::plan::{Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
@@ -25,6 +25,9 @@ use std::time::Duration;
 
 /// Number of keys of a full comparison and of a quick one.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
+/// Default number of rounds, and their number in a quick comparison if further measurements leave no time for more.
+const ROUNDS: u32 = 5;
+const MIN_ROUNDS: u32 = 3;
 
 /// Compare one application over kernel sockets, the TCP stack, raw frames and RDMA. Without options: over everything
 /// that this host supports. Can run between two machines
@@ -109,9 +112,9 @@ struct RunArgs {
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// Measurements per fixed setting
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
 
     /// Duration of a measurement, such as 500ms [default: derived from the time limit]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -132,7 +135,12 @@ struct RunArgs {
     #[arg(long, value_name = "TIME", default_value = "0")]
     service_time: ServiceTime,
 
-    /// Measure only the fixed settings
+    /// Find the highest offered load at which a percentile of the round trips (p50, p90, p99, p99.9, p99.99) stays within
+    /// a time: p99=50us
+    #[arg(long, value_name = "PERCENTILE=TIME")]
+    slo: Option<Objective>,
+
+    /// Measure only the fixed settings, and what further options request
     #[arg(long)]
     no_sweeps: bool,
 
@@ -146,6 +154,13 @@ struct RunArgs {
 
     #[command(flatten)]
     machines: MachinesArgs,
+}
+
+impl RunArgs {
+    /// Returns the sweeps that options request.
+    fn requested(&self) -> Vec<Swept> {
+        self.slo.map(|_| Swept::Objective).into_iter().collect()
+    }
 }
 
 /// Error of `linerate compare`.
@@ -213,9 +228,14 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     };
     let rows = rows(&selection, &cores, &machines.obstacles(&selection.specs));
     let keys = args.keys.unwrap_or(KEYS[usize::from(!args.quick)]);
+    let requested = args.requested();
+    let rounds = args.rounds.unwrap_or(ROUNDS);
+    let may_be_fewer = args.quick && args.rounds.is_none() && !requested.is_empty();
     let request = ScheduleRequest {
         quick: args.quick,
-        rounds: args.rounds,
+        rounds,
+        min_rounds: if may_be_fewer { MIN_ROUNDS } else { rounds },
+        requested: &requested,
         round: args.round_time,
         keys,
         points: &args.points,
@@ -248,6 +268,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         quick: args.quick,
         keys,
         service_time: args.service_time,
+        objective: args.slo,
         kernel_tuning: !args.no_kernel_tuning,
         machine,
         other,
