@@ -311,6 +311,8 @@ pub enum Swept {
     ServiceTime,
     /// Concurrent connections, each opened, used for one request and closed; rates are connections per second.
     NewConnections,
+    /// Connections with one request each at the same time; times are those until the last answer.
+    Incast,
     /// Connections with bulk data in one direction; rates are bytes per second.
     Bulk,
 }

@@ -253,6 +253,22 @@ impl fmt::Display for ConnectsReport {
     }
 }
 
+/// Load of requests on all connections at once. JSON is the object of [`Report`], whose times are those of rounds until
+/// the last answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IncastReport {
+    /// All requests, with the times of the rounds.
+    #[serde(flatten)]
+    pub all: Report,
+}
+
+impl fmt::Display for IncastReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "rounds     {:>12}   (RTT: until the last answer)", self.all.rtt_us.samples)?;
+        self.all.fmt(f)
+    }
+}
+
 /// Load of a key-value server. JSON is the object of [`Report`] for all requests, with
 /// `"get":{"requests":…,"rate":…,"bytes":…,"rtt_us":{…}},"set":{…},"misses":…,"filled":…`, and for an open loop
 /// `"open":{"rate":…,"arrivals":"poisson","due":…,"unanswered":…,"late_us":{…}}`.

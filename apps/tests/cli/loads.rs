@@ -100,6 +100,21 @@ fn reconnect_opens_a_connection_per_request() {
     assert!(output.status.success() && output.stdout.starts_with("connections/s"), "{output:?}");
 }
 
+#[test]
+fn incast_measures_the_time_until_the_last_answer() {
+    // A round takes at least the work of all its requests.
+    let server = serve("echo", "--service-time 1ms");
+    let args = format!("echo load --via kernel --connect {} --incast --connections 20 --json", server.address());
+    let report = summary(&run(&format!("{args} --histogram --duration 500ms")));
+    let number = |name: &str| report[name].as_f64().unwrap();
+    let rounds = report["rtt_us"]["samples"].as_f64().unwrap();
+    // The last round is incomplete, and counts if it took longer than the others.
+    assert!(rounds >= 1.0 && (number("requests") - 20.0 * rounds).abs() <= 20.0, "{report}");
+    assert!(number("errors") == 0.0 && report["histogram"][0][0].as_f64() >= Some(20_000.0), "{report}");
+    let output = run(&format!("echo load --via kernel --connect {} --incast --duration 200ms", server.address()));
+    assert!(output.status.success() && output.stdout.starts_with("rounds "), "{output:?}");
+}
+
 /// Starts a server that stalls once for 400 ms.
 fn stalling() -> SocketAddr {
     peer(1, |mut stream| {

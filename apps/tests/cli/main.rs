@@ -78,6 +78,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         ("echo load --via kernel --connect 127.0.0.1:7 --rate 0", "--rate"),
         ("echo load --via kernel --connect 127.0.0.1:7 --arrivals even", "--rate"),
         ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --depth 2", "--depth"),
+        ("echo load --via kernel --connect 127.0.0.1:7 --incast --depth 2", "--depth"),
         ("echo load --via kernel --connect 127.0.0.1:7 --reconnect --rate 2", "--rate"),
         ("echo load --via kernel --connect 127.0.0.1:7 --rate 5 --arrivals never", "--arrivals"),
         ("echo load --via kernel --connect 127.0.0.1:7 --size 0", "--size"),

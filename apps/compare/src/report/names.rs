@@ -118,7 +118,7 @@ pub fn short_point(point: Point) -> String {
 
 impl Swept {
     /// All sweeps in display order.
-    pub const ALL: [Swept; 8] = [
+    pub const ALL: [Swept; 9] = [
         Swept::OfferedRate,
         Swept::Objective,
         Swept::Size,
@@ -126,6 +126,7 @@ impl Swept {
         Swept::Depth,
         Swept::ServiceTime,
         Swept::NewConnections,
+        Swept::Incast,
         Swept::Bulk,
     ];
 
@@ -138,6 +139,7 @@ impl Swept {
             Swept::Depth => ["Requests in flight on each connection", "requests in flight on each connection"],
             Swept::ServiceTime => ["Service time per request", "service time, µs"],
             Swept::NewConnections => ["New connections", "connections at a time"],
+            Swept::Incast => ["Incast: one request on each connection at once", "connections"],
             Swept::Bulk => ["Bulk transfer", "connections"],
         }
     }

@@ -42,10 +42,13 @@ pub fn full(results: &Results) -> Vec<Block> {
             inner.push(Block::Table(tables::costs(&view, app, point)));
             fold(names::point(point), inner);
         }
-        fold(
-            "highest load within the objective".to_owned(),
-            tables::objective(&view, app).map(Block::Table).into_iter().collect(),
-        );
+        let summaries = [
+            ("highest load within the objective", tables::objective(&view, app)),
+            ("incast", tables::incast(&view, app)),
+        ];
+        for (title, table) in summaries {
+            fold(title.to_owned(), table.map(Block::Table).into_iter().collect());
+        }
         fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Plot).collect());
         let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
         fold("every value of the sweeps".to_owned(), values.map(Block::Table).collect());
@@ -79,7 +82,8 @@ pub fn brief(results: &Results) -> Vec<Block> {
     blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
-        blocks.extend(tables::objective(&view, app).map(Block::Table));
+        let summaries = [tables::objective(&view, app), tables::incast(&view, app)];
+        blocks.extend(summaries.into_iter().flatten().map(Block::Table));
     }
     // The pages list the rows that need RDMA.
     if let Some(mut table) = tables::not_run(view.not_run().filter(|(seen, ..)| !seen.lacks_rdma())) {

@@ -3,7 +3,7 @@
 use super::doc::{Cell, Table};
 use super::names::{self, decimals, grouped};
 use super::stats::{PointStats, QUANTILES, Spread};
-use super::view::{Seen, View};
+use super::view::{Seen, View, distinct};
 use crate::results::{App, Point, Swept};
 
 /// Accessor of a column's value.
@@ -184,6 +184,31 @@ pub fn objective(view: &View, app: App) -> Option<Table> {
         ]);
     }
     (!table.rows.is_empty()).then_some(table)
+}
+
+/// Creates the table of the times until the last answer to requests on many connections.
+pub fn incast(view: &View, app: App) -> Option<Table> {
+    let rows: Vec<_> = view.ran(app).filter_map(|seen| Some((seen, seen.sweep(Swept::Incast)?))).collect();
+    let mut counts: Vec<f64> = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    counts.sort_by(f64::total_cmp);
+    let mut heads = vec!["row".to_owned()];
+    for count in &counts {
+        heads.extend([format!("#{count:.0} connections: median µs"), "#worst µs".to_owned(), "#rounds".to_owned()]);
+    }
+    let title = format!("{}: time until the last answer to one request on each connection at once", app.title());
+    let mut table = Table::new(title, &heads);
+    for (seen, sweep) in rows {
+        let mut row: Vec<Cell> = vec![seen.name.as_str().into()];
+        for count in &counts {
+            let rtt = sweep.points.iter().find(|point| point.x == *count).and_then(|point| point.rtt_us);
+            let worst = rtt.map(|rtt| rtt.max).filter(|worst| *worst > 0.0);
+            let micros = |us: Option<f64>| us.map_or_else(String::new, |us| grouped(us, 1));
+            let rounds = rtt.map_or_else(String::new, |rtt| rtt.samples.to_string());
+            row.extend([micros(rtt.and_then(|rtt| rtt.p50)), micros(worst), rounds].map(Cell::from));
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then(|| dashed(table))
 }
 
 /// Creates the table of `rows` that did not run, with reason and remedy.

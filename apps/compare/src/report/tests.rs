@@ -1,7 +1,7 @@
 //! Tests of complete reports.
 
 use super::*;
-use crate::results::{App, Design, FORMAT, LinkKind};
+use crate::results::{App, Design, FORMAT, LinkKind, Swept};
 use fixture::{measured, not_run, results};
 
 /// Each row has its name, and if it did not run its remedy, in every output.
@@ -56,6 +56,22 @@ fn highest_load_within_the_objective_is_in_every_output() {
     assert_eq!(row[1].text, names::grouped(0.5e9 / 196.0, 0));
     assert!(row[2].text == "50" && row[4].text.is_empty(), "{row:?}");
     assert!(html(&results).contains(">objective</text>"));
+}
+
+#[test]
+fn incast_has_median_and_worst_time_by_connections() {
+    let mut results = results();
+    let table = tables::incast(&View::new(&results), App::Echo).unwrap();
+    let heads: Vec<_> = table.columns.iter().map(|column| &*column.head).collect();
+    assert_eq!(heads[1..4], ["1 connections: median µs", "worst µs", "rounds"]);
+    assert!(terminal(&results).contains("Echo: time until the last answer"));
+    let sweeps = &mut measured(&mut results.rows[2]).sweeps;
+    let incast = sweeps.iter_mut().find(|sweep| sweep.of == Swept::Incast).unwrap();
+    incast.points[0].rtt_us.as_mut().unwrap().p50 = None;
+    incast.points.truncate(3);
+    let table = tables::incast(&View::new(&results), App::Echo).unwrap();
+    let row = table.rows.iter().find(|row| row[0].text == "native inline · virtio-user").unwrap();
+    assert!(row[1].text == "-" && row[2].text != "-" && row[10].text == "-", "{row:?}");
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Measure {
     pub rate: Option<f64>,
     /// Set if each request has its own connection.
     pub reconnect: bool,
+    /// Set if requests are sent on all connections at once.
+    pub incast: bool,
     /// Contents of a key-value server.
     pub values: Values,
     /// Set if the load sets all keys first.
@@ -143,7 +145,7 @@ pub fn command(
     (address, ports): (&str, u16),
     measure: Measure,
 ) -> Command {
-    let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
+    let Measure { point, size, served, time, warm_up, rate, reconnect, incast, values, fill } = measure;
     let mut command = link.command(End::Load, &setting.linerate);
     // The log shows the beginning of the measurement.
     command.arg("-v");
@@ -177,8 +179,8 @@ pub fn command(
         return command;
     }
     command.arg("--histogram");
-    // With a connection per request the depth is one.
-    if !reconnect {
+    // With a connection per request or requests in rounds the depth is one.
+    if !reconnect && !incast {
         command.args(["--depth", &point.depth.to_string()]);
     }
     if let Some(rate) = rate {
@@ -186,7 +188,8 @@ pub fn command(
     }
     match row.app {
         App::Echo => {
-            command.args(["--size", &size.to_string()]).args(reconnect.then_some("--reconnect"));
+            command.args(["--size", &size.to_string()]);
+            command.args(reconnect.then_some("--reconnect")).args(incast.then_some("--incast"));
         }
         App::Kv => {
             command.args(["--keys", &values.keys.to_string(), "--value-size", &size.to_string()]);
@@ -265,12 +268,12 @@ impl LoadResult {
         }
     }
 
-    /// Checks that all connections existed, if `of` is [`Swept::Connections`].
+    /// Checks that all connections existed, if their number is the variable of the sweep.
     ///
     /// # Errors
     /// [`Error::Failed`], if connections were not opened or were lost.
     pub fn check(&self, of: Swept) -> Result<(), Error> {
-        if of != Swept::Connections || self.loaded.errors == 0 {
+        if !matches!(of, Swept::Connections | Swept::Incast) || self.loaded.errors == 0 {
             return Ok(());
         }
         let failure = format!("{} connections were not opened or were lost", self.loaded.errors);
@@ -325,6 +328,7 @@ mod tests {
             warm_up: Duration::from_millis(60),
             rate: None,
             reconnect: false,
+            incast: false,
             values: Values { keys: 1000, size: 64 },
             fill: false,
         };
@@ -361,6 +365,11 @@ mod tests {
                 "echo/kernel/spinning",
                 Measure { reconnect: true, ..measure },
                 format!("linerate -v echo load {common} --via kernel --spin {to} --histogram --size 64 --reconnect"),
+            ),
+            (
+                "echo/kernel/sleeping",
+                Measure { incast: true, ..measure },
+                format!("linerate -v echo load {common} --via kernel {to} --histogram --size 64 --incast"),
             ),
             (
                 "kv/virtio-user/smoltcp",

@@ -71,6 +71,7 @@ impl Comparison {
             warm_up: times.warm_up,
             rate: None,
             reconnect: false,
+            incast: false,
             values: self.values,
             fill,
         }

@@ -51,6 +51,7 @@ pub fn name(of: Swept) -> &'static str {
         Swept::Depth => "depth",
         Swept::ServiceTime => "service time",
         Swept::NewConnections => "new connections",
+        Swept::Incast => "incast",
         Swept::Bulk => "bulk data",
     }
 }
@@ -244,7 +245,7 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
         for (number, row) in runs() {
             let (loads, servers) = sweep::takes(*of, row, request.quick);
             if loads > 0 {
-                add(number, Task::Sweep(*of), loads, servers, times.sweep);
+                add(number, Task::Sweep(*of), loads, servers, sweep::duration(*of, times.sweep));
             }
         }
     }
@@ -349,7 +350,7 @@ mod tests {
     #[test]
     fn short_comparison_has_requested_sweeps_in_place_of_rounds() {
         let rows = all(&["virtio-user", "kernel"], true);
-        for requested in [Swept::Objective] {
+        for requested in [Swept::Objective, Swept::Incast] {
             let request = ScheduleRequest { min_rounds: 3, requested: &[requested], ..QUICK };
             let schedule = Schedule::plan(&rows, request);
             let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();

@@ -3,6 +3,7 @@
 use super::objective;
 use super::plan::Planned;
 use crate::results::{App, Design, SweepPoint, Swept};
+use std::time::Duration;
 
 /// Sweeps in order of execution, the most important first in case time is short.
 pub const ALL: [Swept; 7] = [
@@ -39,6 +40,8 @@ const HALVINGS_SHORT: u32 = 1;
 /// Factor and number of further increases while the server keeps up.
 const INCREASE: f64 = 1.4;
 const INCREASES: u32 = 2;
+/// Least duration of a measurement of incast: enough rounds for a median.
+const INCAST: Duration = Duration::from_millis(500);
 /// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
@@ -73,8 +76,9 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         }
         Swept::Depth => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
         Swept::NewConnections if streams && row.app == App::Echo => vec![1.0, 8.0, 64.0],
+        Swept::Incast if streams && row.app == App::Echo => vec![10.0, 100.0, 1_000.0],
         Swept::Bulk if streams && row.app == App::Echo => vec![1.0, 16.0],
-        Swept::Connections | Swept::NewConnections | Swept::Bulk => Vec::new(),
+        Swept::Connections | Swept::NewConnections | Swept::Incast | Swept::Bulk => Vec::new(),
     }
 }
 
@@ -82,6 +86,11 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
 pub fn ports(of: Swept, values: &[f64]) -> u16 {
     let most = values.iter().copied().fold(1.0, f64::max);
     if of == Swept::Connections { (most / PER_PORT).ceil() as u16 } else { 1 }
+}
+
+/// Returns the duration of a measurement of a sweep, given that of most.
+pub fn duration(of: Swept, usual: Duration) -> Duration {
+    if of == Swept::Incast { usual.max(INCAST) } else { usual }
 }
 
 /// Returns the maximum numbers of loads and of servers of a sweep of `row`.
@@ -221,7 +230,7 @@ mod tests {
     fn sweeps_suit_the_row() {
         let count = |of, id| values(of, &row(id), false).len();
         for id in ["echo/virtio-user/raw", "echo/virtio-user/datagrams", "kv/virtio-user/datagrams"] {
-            for of in [Swept::Connections, Swept::NewConnections, Swept::Bulk] {
+            for of in [Swept::Connections, Swept::NewConnections, Swept::Incast, Swept::Bulk] {
                 assert_eq!(count(of, id), 0, "{id}");
             }
             assert!(values(Swept::Size, &row(id), false).iter().all(|size| *size <= ONE_FRAME), "{id}");
@@ -230,6 +239,9 @@ mod tests {
         for of in ALL {
             assert!(count(of, "echo/virtio-user/native/split") > 0, "{of:?}");
         }
-        assert_eq!(count(Swept::Bulk, "kv/kernel/spinning"), 0);
+        for of in [Swept::Bulk, Swept::Incast] {
+            assert_eq!(count(of, "kv/kernel/spinning"), 0);
+        }
+        assert_eq!(count(Swept::Incast, "echo/kernel/spinning"), 3);
     }
 }

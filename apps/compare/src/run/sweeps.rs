@@ -93,7 +93,7 @@ impl Comparison {
             Swept::Depth if connections => format!("1 connection, {SIZE} bytes"),
             Swept::Depth => format!("{SIZE} bytes"),
             Swept::ServiceTime => format!("{many}, depth 1, {SIZE} bytes"),
-            Swept::NewConnections => format!("one request of {SIZE} bytes on each"),
+            Swept::NewConnections | Swept::Incast => format!("one request of {SIZE} bytes on each"),
             Swept::Bulk if served == ServiceKind::Discard => "data to the server (discard)".to_owned(),
             Swept::Bulk => "data from the server (chargen)".to_owned(),
         }
@@ -108,10 +108,11 @@ impl Comparison {
             point: point(CONNECTIONS, 1),
             size: SIZE,
             served,
-            time: times.sweep,
+            time: sweep::duration(of, times.sweep),
             warm_up: times.warm_up,
             rate: None,
             reconnect: false,
+            incast: false,
             values: self.values,
             fill: false,
         };
@@ -136,6 +137,7 @@ impl Comparison {
             Swept::Depth => measure.point = point(1, whole),
             Swept::ServiceTime => measure.served = ServiceKind::App { service_us: x },
             Swept::NewConnections => (measure.point, measure.reconnect) = (point(whole, 1), true),
+            Swept::Incast => (measure.point, measure.incast) = (point(whole, 1), true),
         }
         measure
     }

@@ -140,6 +140,10 @@ struct RunArgs {
     #[arg(long, value_name = "PERCENTILE=TIME")]
     slo: Option<Objective>,
 
+    /// Measure the time until the last answer to one request on each of 10, 100 and 1000 connections at once (echo)
+    #[arg(long)]
+    incast: bool,
+
     /// Measure only the fixed settings, and what further options request
     #[arg(long)]
     no_sweeps: bool,
@@ -159,7 +163,8 @@ struct RunArgs {
 impl RunArgs {
     /// Returns the sweeps that options request.
     fn requested(&self) -> Vec<Swept> {
-        self.slo.map(|_| Swept::Objective).into_iter().collect()
+        let all = [(self.slo.is_some(), Swept::Objective), (self.incast, Swept::Incast)];
+        all.into_iter().filter(|(is_requested, _)| *is_requested).map(|(_, of)| of).collect()
     }
 }
 

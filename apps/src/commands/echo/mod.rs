@@ -6,9 +6,9 @@ use super::shared::load::Work;
 use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use linerate::units::{format_size, parse_size};
-use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport};
+use linerate_load::report::{ConnectsReport, EchoReport, IncastReport, OpenReport, PortWaitsReport};
 use linerate_load::services::{Busy, Echo};
-use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan};
+use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan, Incast};
 use linerate_service::WorkerCtx;
 
 /// Minimum number of additional connections that may be closing while others are opened.
@@ -62,6 +62,11 @@ pub struct EchoLoadArgs {
     #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"], help_heading = "Load")]
     reconnect: bool,
 
+    /// Send one request on all connections of a worker at once, and the next when all are answered. The RTT is the time
+    /// until the last answer
+    #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth", "reconnect", "udp"], help_heading = "Load")]
+    incast: bool,
+
     /// Use UDP. Each connection is a local port; a request without a reply within 100 ms is lost (one worker only)
     #[arg(long, conflicts_with_all = ["reconnect"], help_heading = "Load")]
     udp: bool,
@@ -83,6 +88,9 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
             if args.reconnect {
                 return reconnect(&args);
             }
+            if args.incast {
+                return incast(&args);
+            }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
             let make = move || EchoLoad::new(size, depth, open);
             let mut load = shared::load::run(&args.load, Work::in_unit("requests"), make)?;
@@ -94,6 +102,16 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
             shared::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
         }
     }
+}
+
+/// Runs the load with requests on all connections at once.
+fn incast(args: &EchoLoadArgs) -> Result<(), Error> {
+    let size = args.size;
+    let mut load = shared::load::run(&args.load, Work::in_unit("requests"), move || Incast::new(size))?;
+    let requests = load.traffic.iter().map(Incast::requests).sum::<u64>();
+    let times = load.traffic.iter().map(Incast::times).sum();
+    let all = load.report(requests, requests * size as u64, &times, args.times.histogram);
+    shared::load::print(&args.load, IncastReport { all }, load, None)
 }
 
 /// Runs the load with one connection per request.

@@ -132,6 +132,10 @@ fn sweep(view: &View, app: App, of: Swept) -> Option<Plot> {
             let panel = draw(&title, "round trip, µs", &|point| point.rtt_us?.get(percentile), 1.0);
             vec![Lines { level: Some((limit_us, "objective".to_owned())), ..panel }]
         }
+        Swept::Incast => {
+            let worst = draw("Longest time until the last answer", "µs", &|point| Some(point.rtt_us?.max), 1.0);
+            vec![draw("Median time until the last answer", "µs", &|point| point.rtt_us?.p50, 1.0), worst]
+        }
         _ => vec![draw("Throughput", unit, &|point| Some(point.rate), scale), median()],
     };
     let panels: Vec<Panel> = panels.iter().filter_map(Lines::draw).collect();
