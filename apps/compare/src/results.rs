@@ -75,7 +75,7 @@ pub struct Settings {
     pub get_ratio: f64,
     /// Zipf exponent of the keys' popularity.
     pub zipf: f64,
-    /// Simulated processing time of each request, if any: `exp:10us`.
+    /// Simulated processing time whenever a connection has data to read, if any: `exp:10us`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_time: Option<String>,
     /// Objective of [`Swept::Objective`].
@@ -313,6 +313,9 @@ pub enum Swept {
     NewConnections,
     /// Connections with one request each at the same time; times are those until the last answer.
     Incast,
+    /// Offered load in per cent of the highest with which the server keeps up, while a batch program runs on its core.
+    /// A sweep for each idle behaviour of the server.
+    Batch,
     /// Connections with bulk data in one direction; rates are bytes per second.
     Bulk,
 }
@@ -332,6 +335,9 @@ pub struct SweepPoint {
     /// Rounds within the objective, and all rounds, of [`Swept::Objective`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<[u32; 2]>,
+    /// Work of the batch program of [`Swept::Batch`], relative to its work on an idle core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<f64>,
 }
 
 impl SweepPoint {

@@ -82,7 +82,7 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
 #[test]
 fn further_measurements_are_made_on_request() {
     let dir = tempfile::tempdir().unwrap();
-    let more = "--via kernel --points 64x16 --rounds 1 --round-time 100ms --no-sweeps --slo p90=100ms --incast";
+    let more = "--via kernel --points 64x16 --rounds 1 --round-time 100ms --no-sweeps --slo p90=100ms --incast --batch";
     let output = compare(dir.path(), &format!("{more} --service-time exp:5us")).wait_within(TIME_LIMIT);
     assert!(output.status.success(), "{}", output.stderr);
     let results = results(dir.path());
@@ -93,11 +93,14 @@ fn further_measurements_are_made_on_request() {
         let sweep = |of: Swept| measured.sweeps.iter().find(|sweep| sweep.of == of).unwrap();
         let search = sweep(Swept::Objective);
         assert!(search.resolution.unwrap() > 0.0 && search.points[0].is_within_objective(), "{search:?}");
+        let batch = sweep(Swept::Batch);
+        assert_eq!(batch.points.iter().map(|point| point.x).collect::<Vec<_>>(), [10.0, 50.0, 90.0]);
+        assert!(batch.points.iter().all(|point| point.batch.unwrap() > 0.0), "{batch:?}");
         let incast = sweep(Swept::Incast);
         assert_eq!(incast.points.iter().map(|point| point.x).collect::<Vec<_>>(), [10.0, 100.0, 1000.0]);
         assert!(incast.points.iter().all(|point| point.errors == 0 && point.rtt_us.unwrap().max > 0.0), "{incast:?}");
     }
-    for table in ["highest load with a p90 of at most", "time until the last answer"] {
+    for table in ["highest load with a p90 of at most", "time until the last answer", "work of a batch program"] {
         assert!(output.stdout.contains(table), "{}", output.stdout);
     }
 }

@@ -95,7 +95,7 @@ fn sweeps(ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Vec<Sweep> {
             let busy = if is_offered { (x / top).min(1.0) } else { x / (x + 4.0) };
             let rtt_us = (of != Swept::Bulk).then(|| rtt(rtt_us * (0.98 + 0.04 * random.f64() + busy)));
             let saturated = is_offered && x > top;
-            let within = (of == Swept::Objective).then(|| [if x < 0.8 * top { 2 } else { 1 }, 3]);
+            let within = (of == Swept::Objective).then_some([if x < 0.8 * top { 2 } else { 1 }, 3]);
             SweepPoint {
                 x,
                 rate: top * busy.max(0.01) * (0.98 + 0.04 * random.f64()),
@@ -103,6 +103,7 @@ fn sweeps(ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Vec<Sweep> {
                 saturated,
                 errors: 0,
                 within,
+                batch: None,
             }
         });
         let points = points.collect();

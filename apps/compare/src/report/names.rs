@@ -117,7 +117,7 @@ pub fn short_point(point: Point) -> String {
 }
 
 impl Swept {
-    /// All sweeps in display order.
+    /// All sweeps that are plotted as lines, in display order.
     pub const ALL: [Swept; 9] = [
         Swept::OfferedRate,
         Swept::Objective,
@@ -140,6 +140,7 @@ impl Swept {
             Swept::ServiceTime => ["Service time per request", "service time, µs"],
             Swept::NewConnections => ["New connections", "connections at a time"],
             Swept::Incast => ["Incast: one request on each connection at once", "connections"],
+            Swept::Batch => ["Batch program on the server's core", "% of the highest offered rate"],
             Swept::Bulk => ["Bulk transfer", "connections"],
         }
     }

@@ -43,11 +43,12 @@ pub fn full(results: &Results) -> Vec<Block> {
             fold(names::point(point), inner);
         }
         let summaries = [
-            ("highest load within the objective", tables::objective(&view, app)),
-            ("incast", tables::incast(&view, app)),
+            ("highest load within the objective", None, tables::objective(&view, app)),
+            ("incast", None, tables::incast(&view, app)),
+            ("batch program on the server's core", chart::batch(&view, app), tables::batch(&view, app)),
         ];
-        for (title, table) in summaries {
-            fold(title.to_owned(), table.map(Block::Table).into_iter().collect());
+        for (title, plot, table) in summaries {
+            fold(title.to_owned(), plot.map(Block::Plot).into_iter().chain(table.map(Block::Table)).collect());
         }
         fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Plot).collect());
         let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
@@ -82,7 +83,7 @@ pub fn brief(results: &Results) -> Vec<Block> {
     blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
-        let summaries = [tables::objective(&view, app), tables::incast(&view, app)];
+        let summaries = [tables::objective(&view, app), tables::incast(&view, app), tables::batch(&view, app)];
         blocks.extend(summaries.into_iter().flatten().map(Block::Table));
     }
     // The pages list the rows that need RDMA.
@@ -169,7 +170,9 @@ fn method(view: &View) -> Vec<String> {
 /// Describes the simulated work of servers, if any.
 fn service_time(results: &Results) -> Option<String> {
     let time = results.settings.service_time.as_ref()?;
-    Some(format!("{time} for each request, except raw frames and one-sided GETs; clients have no ceilings then"))
+    Some(format!(
+        "{time} whenever a connection has data to read, except raw frames and one-sided GETs; no ceilings of clients"
+    ))
 }
 
 fn settings(results: &Results) -> Vec<(String, String)> {

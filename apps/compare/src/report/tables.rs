@@ -173,7 +173,7 @@ pub fn objective(view: &View, app: App) -> Option<Table> {
         let us = highest.and_then(|point| point.rtt_us?.get(objective.percentile)).map(|us| grouped(us, 1));
         let mut remarks = Vec::from_iter(sweep.ended.clone());
         if highest.is_none() && sweep.ended.is_none() {
-            remarks.push(format!("no load from {} requests/s up", number(next)));
+            remarks.push(format!("not met at {} requests/s or more", number(next)));
         }
         table.rows.push(vec![
             seen.name.as_str().into(),
@@ -205,6 +205,30 @@ pub fn incast(view: &View, app: App) -> Option<Table> {
             let micros = |us: Option<f64>| us.map_or_else(String::new, |us| grouped(us, 1));
             let rounds = rtt.map_or_else(String::new, |rtt| rtt.samples.to_string());
             row.extend([micros(rtt.and_then(|rtt| rtt.p50)), micros(worst), rounds].map(Cell::from));
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then(|| dashed(table))
+}
+
+/// Creates the table of the work of a batch program on the server's core.
+pub fn batch(view: &View, app: App) -> Option<Table> {
+    let rows: Vec<_> = view.ran(app).flat_map(|seen| seen.batches().map(move |sweep| (seen, sweep))).collect();
+    let loads = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    let mut heads = vec!["row".to_owned(), "idle server".to_owned()];
+    for load in &loads {
+        heads.extend([format!("#work at {load:.0} % load, %"), "#p99 µs".to_owned()]);
+    }
+    let title = format!("{}: work of a batch program on the server's core, relative to an idle core", app.title());
+    let mut table = Table::new(title, &heads);
+    for (seen, sweep) in rows {
+        let mut row: Vec<Cell> = vec![seen.name.as_str().into(), sweep.setting.as_str().into()];
+        for load in &loads {
+            let point = sweep.points.iter().find(|point| point.x == *load);
+            let work = point.and_then(|point| point.batch).map(|part| grouped(100.0 * part, 1)).unwrap_or_default();
+            let late = point.is_some_and(|point| point.saturated).then(|| "did not keep up".to_owned());
+            let p99 = point.and_then(|point| point.rtt_us?.p99).map(|us| grouped(us, 1)).unwrap_or_default();
+            row.extend([work.into(), Cell { text: p99, small: late }]);
         }
         table.rows.push(row);
     }

@@ -5,13 +5,14 @@ use super::link::Link;
 use super::network::End;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
+use crate::batch::Batch;
 use crate::counters::CpuUsage;
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_load::report::Percentiles;
 use linerate_process::Error;
 use linerate_process::child::words;
 use linerate_process::cpu_time::CoreWatch;
-use linerate_process::process::Ended;
+use linerate_process::process::{Ended, Process};
 use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use std::time::Duration;
 /// Timeouts beyond the measured time: to open and close the port and connections; and to set a million keys.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
+/// Duration of a batch program relative to a measurement: it starts and ends during it.
+const BATCH_PART: f64 = 0.8;
 /// Maximum ratio of a merged bucket's upper end to the upper end of the first bucket in it.
 const WIDTH: f64 = 1.03;
 
@@ -102,6 +105,8 @@ pub struct LoadResult {
     pub used: Option<CpuUsage>,
     /// Part of the time of both ends' cores that other programs had, if known.
     pub others: Option<f64>,
+    /// Work of the batch program, if there is one.
+    pub batch: Option<Batch>,
     /// Its command line.
     pub command: Vec<String>,
 }
@@ -118,15 +123,33 @@ pub fn run(
     server: &mut Server,
     measure: Measure,
 ) -> Result<LoadResult, Error> {
+    run_beside(setting, link, row, server, measure, false)
+}
+
+/// Runs the load as [`run`] does, with a batch program on the server's core if `has_batch`.
+///
+/// # Errors
+/// As of [`run`]; the batch program fails.
+pub fn run_beside(
+    setting: &Setting,
+    link: &Link,
+    row: &Planned,
+    server: &mut Server,
+    measure: Measure,
+    has_batch: bool,
+) -> Result<LoadResult, Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
     let (limit, around) = (link.timeout(AROUND + filling), link.timeout(AROUND));
     let mut load = link.start(command)?;
-    let mut usage = (None, None);
+    let (mut usage, mut batch) = ((None, None), None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
         let before = server.used();
+        if has_batch {
+            batch = Some(start_batch(setting, link, measure.time)?);
+        }
         // The processes of another machine are not visible here.
         let cores = if setting.cores.two_machines { Vec::new() } else { setting.cores.all() };
         let mut watch = CoreWatch::begin(cores, &[server.process.id(), load.id()]);
@@ -134,7 +157,30 @@ pub fn run(
         usage = (server.used().zip(before).map(|(after, before)| after.since(before)), watch.others());
     }
     let (used, others) = usage;
-    Ok(LoadResult { used, others, ..LoadResult::new(load.end(around)?, line, measure)? })
+    let batch = batch.map(|batch| end_batch(batch, around)).transpose()?;
+    Ok(LoadResult { used, others, batch, ..LoadResult::new(load.end(around)?, line, measure)? })
+}
+
+/// Starts a batch program on the server's core, which ends before a measurement of duration `time`.
+fn start_batch(setting: &Setting, link: &Link, time: Duration) -> Result<Process, Error> {
+    let mut command = link.command(End::Server, &setting.linerate);
+    command.args(["compare", "batch", "--core", &setting.cores.worker.to_string()]);
+    command.args(["--time", &format!("{}ms", time.mul_f64(BATCH_PART).as_millis())]);
+    link.start(command)
+}
+
+fn end_batch(batch: Process, limit: Duration) -> Result<Batch, Error> {
+    let command = batch.command().to_owned();
+    let printed = batch.output(limit)?;
+    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command, printed })
+}
+
+/// Runs a batch program for `time` on the server's core without a server.
+///
+/// # Errors
+/// The batch program fails; [`Error::Interrupted`].
+pub fn batch_alone(setting: &Setting, link: &Link, time: Duration) -> Result<Batch, Error> {
+    end_batch(start_batch(setting, link, time)?, link.timeout(AROUND))
 }
 
 /// Returns the load of `row` against the server at `address` and the ports after it.
@@ -236,7 +282,7 @@ impl LoadResult {
         };
         // A load with errors still prints its measurements.
         match loaded {
-            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, command }),
+            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, batch: None, command }),
             None => {
                 let failure = format!("failed ({})", ended.status);
                 Err(Error::Failed { command: command.join(" "), failure, output: ended.stderr })
@@ -287,7 +333,7 @@ impl LoadResult {
         let saturated =
             measure.rate.is_some_and(|offered| super::sweep::is_saturated(offered, *seconds, *requests, unanswered));
         let rtt_us = matches!(measure.served, ServiceKind::App { .. }).then_some(*rtt_us);
-        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses, within: None }
+        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses, within: None, batch: None }
     }
 }
 
@@ -414,7 +460,7 @@ mod tests {
         )
         .unwrap();
         let used = CpuUsage { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
-        let round = LoadResult { loaded, used: Some(used), others: None, command: Vec::new() }
+        let round = LoadResult { loaded, used: Some(used), others: None, batch: None, command: Vec::new() }
             .round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
         assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));

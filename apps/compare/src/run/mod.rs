@@ -50,7 +50,7 @@ pub struct Setting {
     pub get_ratio: f64,
     /// See [`Settings::zipf`].
     pub zipf: f64,
-    /// Simulated processing time of each request, except in the sweep over it.
+    /// Simulated processing time of servers, except in the sweep over it.
     pub service_time: ServiceTime,
     /// Set if there will be more concurrent clients than a server's default: reserving room for them takes time.
     pub many_clients: bool,
@@ -92,7 +92,7 @@ pub struct ComparisonConfig {
     pub quick: bool,
     /// Keys of a key-value server.
     pub keys: u64,
-    /// Simulated processing time of each request, except in the sweep over it.
+    /// Simulated processing time of servers, except in the sweep over it.
     pub service_time: ServiceTime,
     /// Objective of the search for the highest load, if any.
     pub objective: Option<Objective>,

@@ -102,7 +102,7 @@ mod tests {
 
     fn point(x: f64, p99: Option<f64>, saturated: bool) -> SweepPoint {
         let rtt_us = Some(Percentiles { samples: 500, p99, ..Percentiles::default() });
-        SweepPoint { x, rate: x, rtt_us, saturated, errors: 0, within: None }
+        SweepPoint { x, rate: x, rtt_us, saturated, errors: 0, within: None, batch: None }
     }
 
     /// Searches for the rate at which the service time of a queue reaches the objective: 10 µs without load, and

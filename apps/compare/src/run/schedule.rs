@@ -52,6 +52,7 @@ pub fn name(of: Swept) -> &'static str {
         Swept::ServiceTime => "service time",
         Swept::NewConnections => "new connections",
         Swept::Incast => "incast",
+        Swept::Batch => "batch program",
         Swept::Bulk => "bulk data",
     }
 }
@@ -350,7 +351,7 @@ mod tests {
     #[test]
     fn short_comparison_has_requested_sweeps_in_place_of_rounds() {
         let rows = all(&["virtio-user", "kernel"], true);
-        for requested in [Swept::Objective, Swept::Incast] {
+        for requested in [Swept::Objective, Swept::Incast, Swept::Batch] {
             let request = ScheduleRequest { min_rounds: 3, requested: &[requested], ..QUICK };
             let schedule = Schedule::plan(&rows, request);
             let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();

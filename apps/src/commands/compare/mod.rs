@@ -5,6 +5,7 @@ mod machines;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate::units::parse_duration;
 use linerate::{CoreList, TcpEngine};
+use linerate_compare::batch;
 use linerate_compare::priority::raise_priority;
 use linerate_compare::report::{self, ReportError};
 use linerate_compare::results::{App, Objective, Point, Results, Swept, Threading};
@@ -51,6 +52,17 @@ enum Command {
         /// Directory for the reports [default: the directory of the results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+    },
+    /// Run the program of --batch
+    #[command(hide = true)]
+    Batch {
+        /// Its core
+        #[arg(long, value_name = "N")]
+        core: usize,
+
+        /// Its duration
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        time: Duration,
     },
     /// Show two comparisons side by side
     Diff {
@@ -130,19 +142,24 @@ struct RunArgs {
     )]
     points: Vec<Point>,
 
-    /// Simulated work of the servers for each request: 20us, exp:MEAN, bimodal:SHORT,LONG,SHARE-OF-LONG,
-    /// lognormal:MEDIAN,SIGMA
+    /// Simulated work of the servers whenever a connection has data to read: 20us, exp:MEAN,
+    /// bimodal:SHORT,LONG,SHARE-OF-LONG, lognormal:MEDIAN,SIGMA
     #[arg(long, value_name = "TIME", default_value = "0")]
     service_time: ServiceTime,
 
-    /// Find the highest offered load at which a percentile of the round trips (p50, p90, p99, p99.9, p99.99) stays within
-    /// a time: p99=50us
+    /// Find the highest offered load at which a percentile of the round trips (p50, p90, p99, p99.9, p99.99) stays
+    /// within a time: p99=50us
     #[arg(long, value_name = "PERCENTILE=TIME")]
     slo: Option<Objective>,
 
     /// Measure the time until the last answer to one request on each of 10, 100 and 1000 connections at once (echo)
     #[arg(long)]
     incast: bool,
+
+    /// Measure the work of a batch program on the core of the server at 10, 50 and 90 % of the highest offered load
+    /// (echo)
+    #[arg(long)]
+    batch: bool,
 
     /// Measure only the fixed settings, and what further options request
     #[arg(long)]
@@ -163,7 +180,7 @@ struct RunArgs {
 impl RunArgs {
     /// Returns the sweeps that options request.
     fn requested(&self) -> Vec<Swept> {
-        let all = [(self.slo.is_some(), Swept::Objective), (self.incast, Swept::Incast)];
+        let all = [(self.slo.is_some(), Swept::Objective), (self.incast, Swept::Incast), (self.batch, Swept::Batch)];
         all.into_iter().filter(|(is_requested, _)| *is_requested).map(|(_, of)| of).collect()
     }
 }
@@ -203,6 +220,10 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
             let directory = results.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let paths = report::write(&found, out.as_deref().unwrap_or(directory))?;
             print(&lines(&paths))
+        }
+        Some(Command::Batch { core, time }) => {
+            let batch = batch::run(core, time).map_err(|error| CompareError::Begin { step: "--core", error })?;
+            print(&serde_json::to_string(&batch).expect("two numbers serialize without error"))
         }
         Some(Command::Diff { a, b, markdown }) => {
             let (a, b) = (report::read(&a)?, report::read(&b)?);

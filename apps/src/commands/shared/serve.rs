@@ -48,8 +48,8 @@ pub struct EndArgs {
 /// Arguments of services with simulated work.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
-    /// Simulate work: compute for this time whenever a connection has data to read, such as 20us or 1ms, or for a random
-    /// time: exp:MEAN, bimodal:SHORT,LONG,SHARE-OF-LONG, lognormal:MEDIAN,SIGMA
+    /// Simulate work: compute for this time whenever a connection has data to read, such as 20us or 1ms, or for a
+    /// random time: exp:MEAN, bimodal:SHORT,LONG,SHARE-OF-LONG, lognormal:MEDIAN,SIGMA
     #[arg(long, value_name = "TIME", default_value = "0")]
     service_time: ServiceTime,
 }

@@ -107,6 +107,25 @@ pub fn sweeps(view: &View, app: App) -> Vec<Plot> {
     Swept::ALL.into_iter().filter_map(|of| sweep(view, app, of)).collect()
 }
 
+/// Returns the plot of the work of a batch program on the server's core, by the load of the server.
+pub fn batch(view: &View, app: App) -> Option<Plot> {
+    let rows: Vec<_> = view.ran(app).flat_map(|seen| seen.batches().map(move |sweep| (seen, sweep))).collect();
+    let loads = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    let group = |load: &f64| {
+        let bars = rows.iter().filter_map(|(seen, sweep)| {
+            let value = 100.0 * sweep.points.iter().find(|point| point.x == *load)?.batch?;
+            let (name, is_baseline) = (format!("{}, {}", seen.name, sweep.setting), seen.is_kernel());
+            Some(Bar { name, text: format!("{value:.1} %"), value, is_baseline, ..Bar::default() })
+        });
+        (format!("Server at {load:.0} % of its highest offered rate"), bars.collect())
+    };
+    let title = "Work of a batch program, % of an idle core: more is better".to_owned();
+    let bars =
+        Bars { title, subtitle: "on the core of the server".to_owned(), groups: loads.iter().map(group).collect() };
+    let caption = format!("{}. Each value was measured once.", app.title());
+    Some(Plot { title: String::new(), panels: vec![bars.draw()?], caption: with_machine(view, &caption) })
+}
+
 /// Accessor of a value of a sweep.
 type Value<'f> = &'f dyn Fn(&SweepPoint) -> Option<f64>;
 
