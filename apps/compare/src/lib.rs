@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not published")]
 
+pub mod batch;
 pub mod counters;
 pub mod host_checks;
 pub mod location;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here is derived from other fields: reports compute medians, spreads, ratios and texts.
 
-use linerate_load::report::Percentiles;
+use linerate_load::report::{Percentile, Percentiles};
 use serde::{Deserialize, Serialize};
 
 /// Format number in [`Results::format`]. Results of other formats are not read.
@@ -75,6 +75,12 @@ pub struct Settings {
     pub get_ratio: f64,
     /// Zipf exponent of the keys' popularity.
     pub zipf: f64,
+    /// Simulated processing time whenever a connection has data to read, if any: `exp:10us`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_time: Option<String>,
+    /// Objective of [`Swept::Objective`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// Core of each server, and of its service if that has its own.
     pub server_cores: Vec<usize>,
     pub load_cores: Vec<usize>,
@@ -89,6 +95,14 @@ pub struct Point {
     pub connections: u32,
     /// Outstanding requests on each connection.
     pub depth: u32,
+}
+
+/// Objective for the round trips.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Objective {
+    pub percentile: Percentile,
+    /// Largest value of the percentile in microseconds.
+    pub limit_us: f64,
 }
 
 /// Application.
@@ -275,6 +289,9 @@ pub struct Sweep {
     pub points: Vec<SweepPoint>,
     /// Reason for ending before the last value, if it did.
     pub ended: Option<String>,
+    /// Resolution of `x`, if the sweep is a search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution: Option<f64>,
 }
 
 /// Variable of a sweep, the meaning of [`SweepPoint::x`].
@@ -283,6 +300,8 @@ pub struct Sweep {
 pub enum Swept {
     /// Offered requests per second with Poisson arrivals; times count from the due time.
     OfferedRate,
+    /// Offered requests per second as for `OfferedRate`, in a search for the highest rate within an [`Objective`].
+    Objective,
     /// Bytes of a request and of its answer.
     Size,
     Connections,
@@ -292,6 +311,11 @@ pub enum Swept {
     ServiceTime,
     /// Concurrent connections, each opened, used for one request and closed; rates are connections per second.
     NewConnections,
+    /// Connections with one request each at the same time; times are those until the last answer.
+    Incast,
+    /// Offered load in per cent of the highest with which the server keeps up, while a batch program runs on its core.
+    /// A sweep for each idle behaviour of the server.
+    Batch,
     /// Connections with bulk data in one direction; rates are bytes per second.
     Bulk,
 }
@@ -308,4 +332,17 @@ pub struct SweepPoint {
     pub saturated: bool,
     /// Requests without an answer or with a wrong one, and lost connections.
     pub errors: u64,
+    /// Rounds within the objective, and all rounds, of [`Swept::Objective`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<[u32; 2]>,
+    /// Work of the batch program of [`Swept::Batch`], relative to its work on an idle core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<f64>,
+}
+
+impl SweepPoint {
+    /// Returns whether most rounds were within the objective.
+    pub fn is_within_objective(&self) -> bool {
+        self.within.is_some_and(|[within, all]| 2 * within > all)
+    }
 }

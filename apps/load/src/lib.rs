@@ -36,6 +36,6 @@ pub use kv::{
 pub use outcome::{Errors, Outcome};
 pub use pace::{Arrivals, OpenLoop, Pace};
 pub use payload::allocate_payload;
-pub use stream::{Bulk, Direction, EchoLoad};
+pub use stream::{Bulk, Direction, EchoLoad, Incast};
 pub use times::Times;
 pub(crate) use times::histogram_of_nanos;

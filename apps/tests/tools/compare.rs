@@ -54,11 +54,12 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
         assert_eq!(measured.fixed.len(), 3, "{}", output.stderr);
         for fixed in &measured.fixed {
             let [round] = &fixed.rounds[..] else { panic!("{:?}", fixed.rounds) };
-            assert!(round.requests > 0 && round.errors == 0 && round.rtt_us.p50 > 0.0, "{round:?}");
+            assert!(round.requests > 0 && round.errors == 0 && round.rtt_us.max > 0.0, "{round:?}");
             // Outstanding requests at the end count if they waited longer than the others.
             let outstanding = u64::from(fixed.point.connections * fixed.point.depth);
             let times = round.histogram.iter().map(|(_, count)| count).sum::<u64>();
             assert!((round.requests..=round.requests + outstanding).contains(&times), "{round:?}");
+            assert_eq!(round.rtt_us.samples, times);
             assert!(round.others.is_some_and(|part| (0.0..=1.0).contains(&part)), "{round:?}");
             assert!(round.server.requests >= round.requests && round.server.cpu_seconds.unwrap() > 0.0, "{round:?}");
         }
@@ -76,6 +77,32 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
     assert!(run(&format!("compare render {} --out {}", json.display(), other.display())).status.success());
     assert_eq!(self::results(&other), results);
     assert!(run(&format!("compare diff {0} {0}", json.display())).status.success());
+}
+
+#[test]
+fn further_measurements_are_made_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--via kernel --points 64x16 --rounds 1 --round-time 100ms --no-sweeps --slo p90=100ms --incast --batch";
+    let output = compare(dir.path(), &format!("{more} --service-time exp:5us")).wait_within(TIME_LIMIT);
+    assert!(output.status.success(), "{}", output.stderr);
+    let results = results(dir.path());
+    assert_eq!(results.settings.service_time.as_deref(), Some("exp:5us"));
+    for row in &results.rows {
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{row:?}") };
+        assert!(measured.server.ends_with(&["--service-time".to_owned(), "exp:5us".to_owned()]), "{measured:?}");
+        let sweep = |of: Swept| measured.sweeps.iter().find(|sweep| sweep.of == of).unwrap();
+        let search = sweep(Swept::Objective);
+        assert!(search.resolution.unwrap() > 0.0 && search.points[0].is_within_objective(), "{search:?}");
+        let batch = sweep(Swept::Batch);
+        assert_eq!(batch.points.iter().map(|point| point.x).collect::<Vec<_>>(), [10.0, 50.0, 90.0]);
+        assert!(batch.points.iter().all(|point| point.batch.unwrap() > 0.0), "{batch:?}");
+        let incast = sweep(Swept::Incast);
+        assert_eq!(incast.points.iter().map(|point| point.x).collect::<Vec<_>>(), [10.0, 100.0, 1000.0]);
+        assert!(incast.points.iter().all(|point| point.errors == 0 && point.rtt_us.unwrap().max > 0.0), "{incast:?}");
+    }
+    for table in ["highest load with a p90 of at most", "time until the last answer", "work of a batch program"] {
+        assert!(output.stdout.contains(table), "{}", output.stdout);
+    }
 }
 
 #[test]
@@ -245,6 +272,9 @@ fn invalid_comparisons_are_refused() {
         ("compare --server-cores 1023", "core 1023 cannot be used"),
         ("compare --quick render x.json", "render cannot be combined with --quick"),
         ("compare --points 64", "64x16"),
+        ("compare --service-time exp:10", "write a number"),
+        ("compare --slo p98=50us", "p99=50us"),
+        ("compare --service-time exp:10us --apps http", "select other --apps"),
         ("compare --server-ip 10.0.0.1/24", "--server-ip has an effect only with --server-on"),
         ("compare --via pci:0000:03:00.0", "name them with --server-on"),
         ("compare --server-on false --via kernel", "false"),

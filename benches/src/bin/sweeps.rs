@@ -111,8 +111,8 @@ fn cells(transport: &str, point: &SweepPoint) -> Vec<String> {
         transport.to_owned(),
         format!("{:.0}", point.x),
         format!("{:.0}", point.rate),
-        time(|point| Some(point.rtt_us?.p50)),
-        time(|point| Some(point.rtt_us?.p99)),
+        time(|point| point.rtt_us?.p50),
+        time(|point| point.rtt_us?.p99),
         if point.saturated { "yes" } else { "" }.to_owned(),
     ]
 }

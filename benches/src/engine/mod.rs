@@ -1,7 +1,7 @@
 //! Cost of the stack alone: a server on the memory NIC whose turns are timed.
 //!
 //! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`],
-//! [`Datagram`], [`Load`], [`idle`].
+//! [`Datagram`], [`Load`], [`idle`]. [`Roce`] has queue pairs in place of TCP.
 
 mod connect;
 mod cost;
@@ -12,6 +12,7 @@ pub mod idle;
 mod load;
 pub mod memory;
 mod pair;
+mod roce;
 mod stream;
 
 pub use connect::Connect;
@@ -21,4 +22,5 @@ pub use echo::Echo;
 pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
 pub use load::Load;
 pub use pair::{Pair, PairConfig, PairOptions, worker};
+pub use roce::Roce;
 pub use stream::Stream;

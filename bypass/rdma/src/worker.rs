@@ -266,6 +266,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
         let conns = self.host.net.table.slots.conn_ids();
         self.host.abort_all(conns);
         self.send_requests();
-        (self.host.service, self.host.net.summary)
+        let summary = self.host.net.total();
+        (self.host.service, summary)
     }
 }

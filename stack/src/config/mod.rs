@@ -89,7 +89,8 @@ pub struct Config {
     /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
     /// Port of [`listen_udp`](Self::listen_udp) for a protocol with its own integrity check, such as RoCEv2: datagrams
-    /// to it are delivered from the IP header on, and need no checksum over IPv6 (RFC 6935).
+    /// to it are delivered from the IP header on, and need no checksum over IPv6 (RFC 6935). Datagrams from it that are
+    /// written in place have none.
     pub listen_udp_raw: Option<u16>,
     /// Maximum connections of one worker, excluding TIME-WAIT. A SYN beyond it is dropped and counted.
     pub max_connections: usize,

@@ -70,6 +70,12 @@ impl UdpFastPath {
         }
     }
 
+    /// Returns the port whose datagrams are delivered from the IP header on.
+    #[inline]
+    pub fn raw(&self) -> Option<u16> {
+        self.raw
+    }
+
     /// Returns whether a service is bound to the local address `local`.
     #[inline]
     pub fn listens(&self, local: &SocketAddr) -> bool {
@@ -113,8 +119,12 @@ impl UdpFastPath {
                 Ok(prepared) => prepared,
                 Err(result) => return result,
             };
-            let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(payload) };
-            if route.write_headers(&mut packet, payload.len(), sum, egress).is_none() || packet.chain(tail).is_err() {
+            let checksum = match egress.capabilities().tx_checksum.udp {
+                true => Checksum::Offload,
+                false => Checksum::OfPayload(checksum::data(payload)),
+            };
+            let written = route.write_headers(&mut packet, payload.len(), checksum, egress);
+            if written.is_none() || packet.chain(tail).is_err() {
                 return SendResult::NotHandled;
             }
             egress.send_frame(packet);
@@ -147,8 +157,12 @@ impl UdpFastPath {
         let Some(out) = packet.append(len) else { return Err(write) };
         write(out);
         // Without offload, the sum of the payload is computed before the headers precede it.
-        let sum = if egress.capabilities().tx_checksum.udp { 0 } else { checksum::data(packet.data()) };
-        if route.write_headers(&mut packet, len, sum, egress).is_none() {
+        let checksum = match () {
+            () if self.raw == Some(local.port()) => Checksum::None,
+            () if egress.capabilities().tx_checksum.udp => Checksum::Offload,
+            () => Checksum::OfPayload(checksum::data(packet.data())),
+        };
+        if route.write_headers(&mut packet, len, checksum, egress).is_none() {
             return Ok(SendResult::Full);
         }
         egress.send_frame(packet);
@@ -189,6 +203,17 @@ impl UdpFastPath {
     }
 }
 
+/// Content of the checksum field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Checksum {
+    /// Zero: the payload has its own integrity check (RFC 768, RFC 6935).
+    None,
+    /// Computed by the port.
+    Offload,
+    /// Computed here, from the sum of the payload.
+    OfPayload(u16),
+}
+
 /// Addresses of a datagram, and its Ethernet header.
 struct Route<'a> {
     local: &'a SocketAddr,
@@ -198,21 +223,29 @@ struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Prepends the headers of a datagram of `len` bytes to `packet` and requests offloads. `sum` is the sum of the
-    /// payload, if the port does not compute the checksum. Returns `None` if `packet` lacks headroom.
+    /// Prepends the headers of a datagram of `len` bytes to `packet` and requests offloads. Returns `None` if `packet`
+    /// lacks headroom.
     #[inline(always)]
-    fn write_headers<N: Nic>(&self, packet: &mut N::Packet, len: usize, sum: u16, egress: &Egress<N>) -> Option<()> {
+    fn write_headers<N: Nic>(
+        &self,
+        packet: &mut N::Packet,
+        len: usize,
+        checksum: Checksum,
+        egress: &Egress<N>,
+    ) -> Option<()> {
         let Route { local, remote, ip_header, link } = self;
         let (offload, udp_len) = (egress.capabilities().tx_checksum, UDP_HEADER + len);
-        let pseudo = checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
+        let pseudo = || checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        let check = if offload.udp {
-            pseudo
-        } else {
+        let check = match checksum {
+            Checksum::None => 0,
+            Checksum::Offload => pseudo(),
             // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
-            match !checksum::fold(ports + udp_len as u64 + u64::from(pseudo) + u64::from(sum)) {
-                0 => 0xffff,
-                check => check,
+            Checksum::OfPayload(sum) => {
+                match !checksum::fold(ports + udp_len as u64 + u64::from(pseudo()) + u64::from(sum)) {
+                    0 => 0xffff,
+                    check => check,
+                }
             }
         };
         let udp = (ports << 32 | (udp_len as u64) << 16 | u64::from(check)).to_be_bytes();
@@ -227,14 +260,15 @@ impl Route<'_> {
             _ => return None,
         }
         let ipv4 = remote.is_ipv4();
-        if offload.udp || ipv4 && offload.ipv4 {
+        let by_port = checksum == Checksum::Offload;
+        if by_port || ipv4 && offload.ipv4 {
             packet.set_tx_offload(TxOffload {
                 l2_len: ETHERNET_HEADER,
                 l3_len: *ip_header,
                 l4_len: UDP_HEADER,
                 ipv4,
                 ipv4_checksum: ipv4 && offload.ipv4,
-                l4_checksum: offload.udp.then_some(L4::Udp),
+                l4_checksum: by_port.then_some(L4::Udp),
                 tso: None,
             });
         }

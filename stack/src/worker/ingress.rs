@@ -141,7 +141,7 @@ impl<P: Packet> Ingress<P> {
             return received.drain(..).for_each(|frame| self.rx_frame(frame, false, egress, engine, slow, now));
         }
         let alone = self.others.len() == 1;
-        let fast_demux = FastDemux::new(egress.mac(), egress.addresses());
+        let fast_demux = FastDemux::new(egress.mac(), egress.addresses(), slow.udp.raw());
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match fast_demux.v4(&frame, egress.addresses()) {

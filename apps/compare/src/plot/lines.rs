@@ -26,6 +26,8 @@ pub struct Lines {
     pub ticks: Vec<f64>,
     /// Values that the vertical axis includes in addition to those of the lines, so that panels share an axis.
     pub shared: Vec<f64>,
+    /// Vertical value that a horizontal line marks, and its name.
+    pub level: Option<(f64, String)>,
     /// The lines.
     pub series: Vec<Series>,
 }
@@ -72,7 +74,8 @@ impl Lines {
         let drawn = || self.series.iter().flat_map(|series| drawn(&series.points));
         let xs = Scale::new(drawn().map(|dot| dot.x), x0, x1)?;
         let shared = self.shared.iter().copied().filter(|&y| y > 0.0);
-        let ys = Scale::new(drawn().map(|dot| dot.y).chain(shared), y0, y1)?;
+        let ys =
+            Scale::new(drawn().map(|dot| dot.y).chain(shared).chain(self.level.as_ref().map(|(y, _)| *y)), y0, y1)?;
         let mut svg = Svg::default();
         for tick in ys.ticks(18.0) {
             svg.line(if tick.label.is_some() { "grid" } else { "minor" }, (x0, tick.at), (x1, tick.at));
@@ -92,6 +95,10 @@ impl Lines {
         svg.text("title", Anchor::Start, (0.0, 13.0), &self.title);
         svg.text("soft", Anchor::Start, (0.0, 30.0), &self.y);
         svg.text("soft", Anchor::Start, (x0, y0 + 36.0), &self.x);
+        if let Some((y, name)) = &self.level {
+            svg.line("spread", (x0, ys.at(*y)), (x1, ys.at(*y)));
+            svg.text("soft", Anchor::Start, (x0 + 4.0, ys.at(*y) - 4.0), name);
+        }
         let mut ends = Vec::new();
         for series in &self.series {
             let (colour, marker, dashes) = style(series.style);

@@ -103,6 +103,7 @@ fn rows(a: &PointStats, b: &PointStats) -> Vec<Vec<Cell>> {
             ("p50 µs", stats.rtt[0]),
             ("p99 µs", stats.rtt[2]),
             ("p99.9 µs", stats.rtt[3]),
+            ("p99.99 µs", stats.rtt[4]),
             ("CPU µs", stats.cpu_us),
             ("instructions", stats.instructions),
         ]

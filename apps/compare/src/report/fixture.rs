@@ -1,10 +1,10 @@
 //! Synthetic results for tests. Values follow a formula and resemble those of a real machine.
 
 use crate::results::{
-    App, Design, FORMAT, Fixed, LinkInfo, LinkKind, Machine, Measured, Outcome, Point, Results, Round, Row, ServerSide,
-    Settings, Sweep, SweepPoint, Swept, Threading,
+    App, Design, FORMAT, Fixed, LinkInfo, LinkKind, Machine, Measured, Objective, Outcome, Point, Results, Round, Row,
+    ServerSide, Settings, Sweep, SweepPoint, Swept, Threading,
 };
-use linerate_load::report::Percentiles;
+use linerate_load::report::{Percentile, Percentiles};
 
 /// One connection, one request.
 pub const ONE: Point = Point { connections: 1, depth: 1 };
@@ -46,7 +46,8 @@ fn fixed(point: Point, ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Fixe
 }
 
 fn rtt(p50: f64) -> Percentiles {
-    Percentiles { p50, p90: p50 * 1.4, p99: p50 * 2.6, p999: p50 * 6.0, max: p50 * 40.0 + 80.0 }
+    let [p90, p99, p999, p9999] = [1.4, 2.6, 6.0, 9.0].map(|times| Some(p50 * times));
+    Percentiles { samples: 100_000, p50: Some(p50), p90, p99, p999, p9999, max: p50 * 40.0 + 80.0 }
 }
 
 /// Returns one measurement of three seconds.
@@ -85,18 +86,34 @@ fn sweeps(ns: f64, rtt_us: f64, random: &mut fastrand::Rng) -> Vec<Sweep> {
     let top = 1e9 / ns;
     let mut sweep = |of: Swept| {
         let xs = match of {
-            Swept::OfferedRate => [0.1, 0.5, 0.9, 1.1].map(|part| part * top),
+            Swept::OfferedRate | Swept::Objective => [0.1, 0.5, 0.9, 1.1].map(|part| part * top),
             Swept::ServiceTime => [0.0, 0.5, 1.0, 50.0],
             _ => [1.0, 16.0, 64.0, 1024.0],
         };
         let points = xs.into_iter().map(|x| {
-            let busy = if of == Swept::OfferedRate { (x / top).min(1.0) } else { x / (x + 4.0) };
+            let is_offered = matches!(of, Swept::OfferedRate | Swept::Objective);
+            let busy = if is_offered { (x / top).min(1.0) } else { x / (x + 4.0) };
             let rtt_us = (of != Swept::Bulk).then(|| rtt(rtt_us * (0.98 + 0.04 * random.f64() + busy)));
-            let saturated = of == Swept::OfferedRate && x > top;
-            SweepPoint { x, rate: top * busy.max(0.01) * (0.98 + 0.04 * random.f64()), rtt_us, saturated, errors: 0 }
+            let saturated = is_offered && x > top;
+            let within = (of == Swept::Objective).then_some([if x < 0.8 * top { 2 } else { 1 }, 3]);
+            SweepPoint {
+                x,
+                rate: top * busy.max(0.01) * (0.98 + 0.04 * random.f64()),
+                rtt_us,
+                saturated,
+                errors: 0,
+                within,
+                batch: None,
+            }
         });
         let points = points.collect();
-        Sweep { of, setting: "64 connections, depth 1, 64 bytes".to_owned(), points, ended: None }
+        Sweep {
+            of,
+            setting: "64 connections, depth 1, 64 bytes".to_owned(),
+            points,
+            ended: None,
+            resolution: (of == Swept::Objective).then_some(top / 16.0),
+        }
     };
     Swept::ALL.map(&mut sweep).to_vec()
 }
@@ -158,6 +175,8 @@ pub fn results() -> Results {
             keys: 1_000_000,
             get_ratio: 0.9,
             zipf: 0.99,
+            service_time: None,
+            objective: Some(Objective { percentile: Percentile::P99, limit_us: 50.0 }),
             server_cores: vec![0],
             load_cores: vec![1],
             kernel_tuning: vec![

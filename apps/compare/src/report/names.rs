@@ -2,7 +2,7 @@
 
 pub use crate::plot::{si, three};
 
-use crate::results::{App, Design, LinkInfo, LinkKind, Point, Row, Swept, Threading};
+use crate::results::{App, Design, LinkInfo, LinkKind, Objective, Point, Row, Swept, Threading};
 
 impl App {
     fn names(self) -> [&'static str; 3] {
@@ -117,25 +117,30 @@ pub fn short_point(point: Point) -> String {
 }
 
 impl Swept {
-    /// All sweeps in display order.
-    pub const ALL: [Swept; 7] = [
+    /// All sweeps that are plotted as lines, in display order.
+    pub const ALL: [Swept; 9] = [
         Swept::OfferedRate,
+        Swept::Objective,
         Swept::Size,
         Swept::Connections,
         Swept::Depth,
         Swept::ServiceTime,
         Swept::NewConnections,
+        Swept::Incast,
         Swept::Bulk,
     ];
 
     fn texts(self) -> [&'static str; 2] {
         match self {
             Swept::OfferedRate => ["Throughput against latency", "rate achieved, requests/s"],
+            Swept::Objective => ["Highest load within the objective", "offered, requests/s"],
             Swept::Size => ["Request size", "request and answer, bytes"],
             Swept::Connections => ["Connections", "connections"],
             Swept::Depth => ["Requests in flight on each connection", "requests in flight on each connection"],
             Swept::ServiceTime => ["Service time per request", "service time, µs"],
             Swept::NewConnections => ["New connections", "connections at a time"],
+            Swept::Incast => ["Incast: one request on each connection at once", "connections"],
+            Swept::Batch => ["Batch program on the server's core", "% of the highest offered rate"],
             Swept::Bulk => ["Bulk transfer", "connections"],
         }
     }
@@ -158,6 +163,11 @@ impl Swept {
             _ => ("requests/s", 1.0),
         }
     }
+}
+
+/// Returns the name of an objective.
+pub fn objective(objective: Objective) -> String {
+    format!("{} of at most {} µs", objective.percentile.name(), three(objective.limit_us))
 }
 
 /// Formats a number with `decimals` decimals and separated thousands.

@@ -42,6 +42,14 @@ pub fn full(results: &Results) -> Vec<Block> {
             inner.push(Block::Table(tables::costs(&view, app, point)));
             fold(names::point(point), inner);
         }
+        let summaries = [
+            ("highest load within the objective", None, tables::objective(&view, app)),
+            ("incast", None, tables::incast(&view, app)),
+            ("batch program on the server's core", chart::batch(&view, app), tables::batch(&view, app)),
+        ];
+        for (title, plot, table) in summaries {
+            fold(title.to_owned(), plot.map(Block::Plot).into_iter().chain(table.map(Block::Table)).collect());
+        }
         fold("sweeps".to_owned(), chart::sweeps(&view, app).into_iter().map(Block::Plot).collect());
         let values = Swept::ALL.into_iter().filter_map(|of| tables::sweep(&view, app, of));
         fold("every value of the sweeps".to_owned(), values.map(Block::Table).collect());
@@ -72,8 +80,11 @@ pub fn full(results: &Results) -> Vec<Block> {
 pub fn brief(results: &Results) -> Vec<Block> {
     let view = View::new(results);
     let mut blocks: Vec<_> = verdict::disturbed(&view).map(Block::Text).into_iter().collect();
+    blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
+        let summaries = [tables::objective(&view, app), tables::incast(&view, app), tables::batch(&view, app)];
+        blocks.extend(summaries.into_iter().flatten().map(Block::Table));
     }
     // The pages list the rows that need RDMA.
     if let Some(mut table) = tables::not_run(view.not_run().filter(|(seen, ..)| !seen.lacks_rdma())) {
@@ -134,6 +145,9 @@ fn method(view: &View) -> Vec<String> {
         "Fixed settings use a closed loop: the next request follows each answer. Offered rates use an open loop with \
          Poisson arrivals, and round trips are measured from the due time of the request."
             .to_owned(),
+        "A percentile is given for at least ten round trips beyond it, so p99.9 for 10 000 in a round and p99.99 for \
+         100 000."
+            .to_owned(),
         "A row is marked as limited by its client from 90 % of the rate of the same load against a minimal server."
             .to_owned(),
         "CPU, cycles, instructions, copies and frames are counted at the server, per answered request. A polling \
@@ -141,8 +155,24 @@ fn method(view: &View) -> Vec<String> {
          counted. Frames are the sum of both directions: reads and writes for kernel sockets, messages for verbs."
             .to_owned(),
     ];
+    if view.results.settings.objective.is_some() {
+        sentences.push(
+            "The highest load within the objective was found by bisection between zero and the rate at the heaviest \
+             setting. An offered load is within it if the server keeps up and the percentile stays within the limit \
+             in most of up to three rounds. The round shown is the middle one."
+                .to_owned(),
+        );
+    }
     sentences.extend(view.results.notes.iter().cloned());
     sentences
+}
+
+/// Describes the simulated work of servers, if any.
+fn service_time(results: &Results) -> Option<String> {
+    let time = results.settings.service_time.as_ref()?;
+    Some(format!(
+        "{time} whenever a connection has data to read, except raw frames and one-sided GETs; no ceilings of clients"
+    ))
 }
 
 fn settings(results: &Results) -> Vec<(String, String)> {
@@ -162,6 +192,12 @@ fn settings(results: &Results) -> Vec<(String, String)> {
             ),
         ),
     ];
+    if let Some(objective) = settings.objective {
+        facts.push(("Objective".to_owned(), names::objective(objective)));
+    }
+    if let Some(time) = service_time(results) {
+        facts.push(("Service time".to_owned(), time));
+    }
     for (label, on) in [("Server's cores", &settings.server_cores), ("Load's cores", &settings.load_cores)] {
         if !on.is_empty() {
             facts.push((label.to_owned(), cores(on)));

@@ -1,7 +1,7 @@
 //! Medians and spreads over the rounds of a row, and the comparison of two spreads.
 
 use crate::results::{Fixed, Round};
-use linerate_load::report::Percentiles;
+use linerate_load::report::{Percentile, Percentiles};
 use linerate_process::cpu_time::DISTURBED;
 use std::cmp::Ordering;
 
@@ -87,8 +87,10 @@ impl Spread {
 pub struct PointStats {
     /// Requests per second.
     pub rate: Option<Spread>,
-    /// Round trips in µs: p50, p90, p99, p99.9 and maximum, of rounds with answers.
-    pub rtt: [Option<Spread>; 5],
+    /// Round trips in µs: p50, p90, p99, p99.9, p99.99 and maximum, of the rounds with enough answers.
+    pub rtt: [Option<Spread>; 6],
+    /// Round trips of a round.
+    pub samples: Option<Spread>,
     /// Microseconds of processor time per request.
     pub cpu_us: Option<Spread>,
     /// Cycles per request.
@@ -114,15 +116,16 @@ pub struct PointStats {
 }
 
 /// Accessor of a percentile.
-type Of = fn(&Percentiles) -> f64;
+type Of = fn(&Percentiles) -> Option<f64>;
 
 /// Percentiles of [`PointStats::rtt`].
-pub const QUANTILES: [(&str, Of); 5] = [
-    ("p50", |rtt| rtt.p50),
-    ("p90", |rtt| rtt.p90),
-    ("p99", |rtt| rtt.p99),
-    ("p99.9", |rtt| rtt.p999),
-    ("max", |rtt| rtt.max),
+pub const QUANTILES: [(&str, Of); 6] = [
+    (Percentile::P50.name(), |rtt| rtt.p50),
+    (Percentile::P90.name(), |rtt| rtt.p90),
+    (Percentile::P99.name(), |rtt| rtt.p99),
+    (Percentile::P999.name(), |rtt| rtt.p999),
+    (Percentile::P9999.name(), |rtt| rtt.p9999),
+    ("max", |rtt| Some(rtt.max)),
 ];
 
 impl PointStats {
@@ -136,7 +139,8 @@ impl PointStats {
         let rate = over(&|round| (round.seconds > 0.0).then(|| round.requests as f64 / round.seconds));
         PointStats {
             rate,
-            rtt: QUANTILES.map(|(_, at)| over(&|round| (round.requests > 0).then(|| at(&round.rtt_us)))),
+            rtt: QUANTILES.map(|(_, at)| over(&|round| at(&round.rtt_us).filter(|_| round.requests > 0))),
+            samples: over(&|round| Some(round.rtt_us.samples as f64).filter(|samples| *samples > 0.0)),
             cpu_us: each(&|round| Some(round.server.cpu_seconds? * 1e6)),
             cycles: each(&|round| whole(round.server.cycles)),
             instructions: each(&|round| whole(round.server.instructions)),
@@ -168,6 +172,7 @@ impl PointStats {
         let mut all = vec![("requests/s".to_owned(), self.rate)];
         all.extend(QUANTILES.iter().zip(self.rtt).map(|((name, _), rtt)| (format!("round trip {name}, µs"), rtt)));
         for (name, spread) in [
+            ("round trips of a round", self.samples),
             ("server CPU, µs per request", self.cpu_us),
             ("cycles per request", self.cycles),
             ("instructions per request", self.instructions),
@@ -194,7 +199,8 @@ mod tests {
     use crate::results::{Point, ServerSide};
 
     fn round(requests: u64, seconds: f64, server: ServerSide) -> Round {
-        let rtt_us = Percentiles { p50: 10.0, p90: 20.0, p99: 30.0, p999: 40.0, max: 50.0 };
+        let (p50, p90, p99, p999) = (Some(10.0), Some(20.0), Some(30.0), Some(40.0));
+        let rtt_us = Percentiles { samples: requests, p50, p90, p99, p999, p9999: None, max: 50.0 };
         Round { transfer_ns: None, others: None, requests, seconds, errors: 1, rtt_us, histogram: Vec::new(), server }
     }
 
@@ -251,7 +257,9 @@ mod tests {
         let median = |spread: Option<Spread>| spread.unwrap().median;
         assert_eq!((median(stats.rate), median(stats.cpu_us), median(stats.cycles)), (100.0, 5.0, 10.0));
         assert_eq!((median(stats.frames), median(stats.batch), stats.instructions), (1.5, 4.0, None));
-        assert_eq!(stats.rtt.map(median), [10.0, 20.0, 30.0, 40.0, 50.0]);
+        let rtt = stats.rtt.map(|rtt| rtt.map(|rtt| rtt.median));
+        assert_eq!(rtt, [Some(10.0), Some(20.0), Some(30.0), Some(40.0), None, Some(50.0)]);
+        assert_eq!(median(stats.samples), 200.0);
         assert!(stats.is_limited_by_client(), "100 of 110 is more than nine tenths");
     }
 

@@ -3,7 +3,7 @@
 use super::doc::{Cell, Table};
 use super::names::{self, decimals, grouped};
 use super::stats::{PointStats, QUANTILES, Spread};
-use super::view::{Seen, View};
+use super::view::{Seen, View, distinct};
 use crate::results::{App, Point, Swept};
 
 /// Accessor of a column's value.
@@ -51,27 +51,37 @@ fn thousands(rate: Spread) -> Spread {
 }
 
 /// Columns of rates and round trips.
-const SPEEDS: [(&str, Value); 6] = [
+const SPEEDS: [(&str, Value); 8] = [
     ("k requests/s", |stats| stats.rate.map(thousands)),
     ("p50 µs", |stats| stats.rtt[0]),
     ("p90 µs", |stats| stats.rtt[1]),
     ("p99 µs", |stats| stats.rtt[2]),
     ("p99.9 µs", |stats| stats.rtt[3]),
-    ("max µs", |stats| stats.rtt[4]),
+    ("p99.99 µs", |stats| stats.rtt[4]),
+    ("max µs", |stats| stats.rtt[5]),
+    ("round trips", |stats| stats.samples),
 ];
 
 /// Creates the table of rates and round trips.
 pub fn speeds(view: &View, app: App, point: Point) -> Table {
-    measurements(view, app, point, "Rates and round trips: medians, with minimum and maximum below", &SPEEDS)
+    let title = "Rates and round trips: medians, with minimum and maximum below";
+    dashed(measurements(view, app, point, title, &SPEEDS))
 }
 
 /// Creates a table of rates and round trips with fewer columns.
 pub fn brief(view: &View, app: App, point: Point) -> Table {
     let title = format!("{}, {}", app.title(), names::point(point));
-    let mut table = measurements(view, app, point, &title, &[0, 1, 3, 4].map(|column| SPEEDS[column]));
+    let mut table = measurements(view, app, point, &title, &[0, 1, 3, 4, 5].map(|column| SPEEDS[column]));
     for row in &mut table.rows {
         row.iter_mut().skip(2).for_each(|cell| cell.small = None);
     }
+    dashed(table)
+}
+
+/// Marks absent values. Percentiles with too few samples are absent.
+fn dashed(mut table: Table) -> Table {
+    let absent = |cell: &&mut Cell| cell.text.is_empty();
+    table.rows.iter_mut().flatten().filter(absent).for_each(|cell| "-".clone_into(&mut cell.text));
     table
 }
 
@@ -122,7 +132,7 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
     let x = if kind == Swept::OfferedRate { "offered, requests/s" } else { kind.axis() };
     let mut heads = vec!["row".to_owned(), format!("#{x}"), format!("#{unit}")];
     heads.extend(QUANTILES.map(|(name, _)| format!("#{name} µs")));
-    heads.push("remarks".to_owned());
+    heads.extend(["#round trips".to_owned(), "remarks".to_owned()]);
     let mut table = Table::new(kind.title(), &heads);
     for (seen, sweep) in view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(kind)?))) {
         for point in &sweep.points {
@@ -132,16 +142,97 @@ pub fn sweep(view: &View, app: App, kind: Swept) -> Option<Table> {
                 grouped(point.x, usize::from(point.x.fract() != 0.0)).into(),
                 grouped(rate, decimals([rate])).into(),
             ];
-            row.extend(
-                QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| grouped(at(&rtt), 1).into())),
-            );
+            let shown = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| grouped(us, 1));
+            row.extend(QUANTILES.map(|(_, at)| point.rtt_us.map_or(Cell::default(), |rtt| shown(at(&rtt)).into())));
+            row.push(point.rtt_us.map_or(Cell::default(), |rtt| grouped(rtt.samples as f64, 0).into()));
             let mut remarks = Vec::from_iter(point.saturated.then(|| "did not keep up".to_owned()));
+            remarks
+                .extend(point.within.map(|[within, all]| format!("within the objective in {within} of {all} rounds")));
             remarks.extend((point.errors > 0).then(|| format!("{} errors", point.errors)));
             row.push(remarks.join(", ").into());
             table.rows.push(row);
         }
     }
     (!table.rows.is_empty()).then(|| table.without_empty())
+}
+
+/// Creates the table of the highest loads within the objective.
+pub fn objective(view: &View, app: App) -> Option<Table> {
+    let objective = view.results.settings.objective?;
+    let title = format!("{}: highest load with a {}", app.title(), names::objective(objective));
+    let percentile = format!("#{} µs", objective.percentile.name());
+    let mut table = Table::new(title, ["row", "#requests/s", "#% of the highest rate", &percentile, "remarks"]);
+    for (seen, sweep) in view.ran(app).filter_map(|seen| Some((seen, seen.search()?))) {
+        let highest = sweep.points.iter().rev().find(|point| point.is_within_objective());
+        let resolution = sweep.resolution.unwrap_or(0.0);
+        let number = |value: f64| grouped(value, 0);
+        let rate = highest.map_or_else(|| "-".to_owned(), |point| number(point.x));
+        let next = highest.map_or(0.0, |point| point.x) + resolution;
+        let most = view.points(app).last().and_then(|point| seen.rate(*point));
+        let part = highest.zip(most).map(|(point, most)| number(100.0 * point.x / most.median));
+        let us = highest.and_then(|point| point.rtt_us?.get(objective.percentile)).map(|us| grouped(us, 1));
+        let mut remarks = Vec::from_iter(sweep.ended.clone());
+        if highest.is_none() && sweep.ended.is_none() {
+            remarks.push(format!("not met at {} requests/s or more", number(next)));
+        }
+        table.rows.push(vec![
+            seen.name.as_str().into(),
+            Cell { text: rate, small: highest.map(|_| format!("less than {}", number(next))) },
+            part.unwrap_or_default().into(),
+            us.unwrap_or_default().into(),
+            remarks.join(", ").into(),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// Creates the table of the times until the last answer to requests on many connections.
+pub fn incast(view: &View, app: App) -> Option<Table> {
+    let rows: Vec<_> = view.ran(app).filter_map(|seen| Some((seen, seen.sweep(Swept::Incast)?))).collect();
+    let mut counts: Vec<f64> = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    counts.sort_by(f64::total_cmp);
+    let mut heads = vec!["row".to_owned()];
+    for count in &counts {
+        heads.extend([format!("#{count:.0} connections: median µs"), "#worst µs".to_owned(), "#rounds".to_owned()]);
+    }
+    let title = format!("{}: time until the last answer to one request on each connection at once", app.title());
+    let mut table = Table::new(title, &heads);
+    for (seen, sweep) in rows {
+        let mut row: Vec<Cell> = vec![seen.name.as_str().into()];
+        for count in &counts {
+            let rtt = sweep.points.iter().find(|point| point.x == *count).and_then(|point| point.rtt_us);
+            let worst = rtt.map(|rtt| rtt.max).filter(|worst| *worst > 0.0);
+            let micros = |us: Option<f64>| us.map_or_else(String::new, |us| grouped(us, 1));
+            let rounds = rtt.map_or_else(String::new, |rtt| rtt.samples.to_string());
+            row.extend([micros(rtt.and_then(|rtt| rtt.p50)), micros(worst), rounds].map(Cell::from));
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then(|| dashed(table))
+}
+
+/// Creates the table of the work of a batch program on the server's core.
+pub fn batch(view: &View, app: App) -> Option<Table> {
+    let rows: Vec<_> = view.ran(app).flat_map(|seen| seen.batches().map(move |sweep| (seen, sweep))).collect();
+    let loads = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    let mut heads = vec!["row".to_owned(), "idle server".to_owned()];
+    for load in &loads {
+        heads.extend([format!("#work at {load:.0} % load, %"), "#p99 µs".to_owned()]);
+    }
+    let title = format!("{}: work of a batch program on the server's core, relative to an idle core", app.title());
+    let mut table = Table::new(title, &heads);
+    for (seen, sweep) in rows {
+        let mut row: Vec<Cell> = vec![seen.name.as_str().into(), sweep.setting.as_str().into()];
+        for load in &loads {
+            let point = sweep.points.iter().find(|point| point.x == *load);
+            let work = point.and_then(|point| point.batch).map(|part| grouped(100.0 * part, 1)).unwrap_or_default();
+            let late = point.is_some_and(|point| point.saturated).then(|| "did not keep up".to_owned());
+            let p99 = point.and_then(|point| point.rtt_us?.p99).map(|us| grouped(us, 1)).unwrap_or_default();
+            row.extend([work.into(), Cell { text: p99, small: late }]);
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then(|| dashed(table))
 }
 
 /// Creates the table of `rows` that did not run, with reason and remedy.

@@ -1,7 +1,7 @@
 //! Tests of complete reports.
 
 use super::*;
-use crate::results::{App, Design, FORMAT, LinkKind};
+use crate::results::{App, Design, FORMAT, LinkKind, Swept};
 use fixture::{measured, not_run, results};
 
 /// Each row has its name, and if it did not run its remedy, in every output.
@@ -35,6 +35,71 @@ fn page_is_self_contained_and_states_the_method() {
 }
 
 #[test]
+fn service_time_is_stated_in_every_output() {
+    let mut results = results();
+    assert!(!terminal(&results).contains("Service time:"));
+    results.settings.service_time = Some("exp:10us".to_owned());
+    for output in [html(&results), markdown(&results), terminal(&results)] {
+        assert!(output.contains("exp:10us whenever"), "{output}");
+    }
+}
+
+#[test]
+fn highest_load_within_the_objective_is_in_every_output() {
+    let results = results();
+    for output in [html(&results), markdown(&results).replace('\\', ""), terminal(&results)] {
+        assert!(output.contains("Echo: highest load with a p99 of at most 50.0 µs"), "{output}");
+    }
+    let table = tables::objective(&View::new(&results), App::Echo).unwrap();
+    // The native row answers 5.1 million requests, and half of them within the objective.
+    let row = table.rows.iter().find(|row| row[0].text == "native inline · virtio-user").unwrap();
+    assert_eq!(row[1].text, names::grouped(0.5e9 / 196.0, 0));
+    // The rates of the rounds vary by 3 %.
+    assert!(row[2].text == "49" && row[4].text.is_empty(), "{row:?}");
+    assert!(html(&results).contains(">objective</text>"));
+}
+
+#[test]
+fn incast_has_median_and_worst_time_by_connections() {
+    let mut results = results();
+    let table = tables::incast(&View::new(&results), App::Echo).unwrap();
+    let heads: Vec<_> = table.columns.iter().map(|column| &*column.head).collect();
+    assert_eq!(heads[1..4], ["1 connections: median µs", "worst µs", "rounds"]);
+    assert!(terminal(&results).contains("Echo: time until the last answer"));
+    let sweeps = &mut measured(&mut results.rows[2]).sweeps;
+    let incast = sweeps.iter_mut().find(|sweep| sweep.of == Swept::Incast).unwrap();
+    incast.points[0].rtt_us.as_mut().unwrap().p50 = None;
+    incast.points.truncate(3);
+    let table = tables::incast(&View::new(&results), App::Echo).unwrap();
+    let row = table.rows.iter().find(|row| row[0].text == "native inline · virtio-user").unwrap();
+    assert!(row[1].text == "-" && row[2].text != "-" && row[10].text == "-", "{row:?}");
+}
+
+#[test]
+fn work_of_a_batch_program_is_a_plot_and_a_table() {
+    let mut results = results();
+    assert!(tables::batch(&View::new(&results), App::Echo).is_none());
+    for (setting, part) in [("polling", 0.011), ("backoff", 0.62)] {
+        let sweeps = &mut measured(&mut results.rows[2]).sweeps;
+        let mut sweep = sweeps[0].clone();
+        (sweep.of, sweep.setting) = (Swept::Batch, setting.to_owned());
+        sweep.points.truncate(3);
+        for (point, x) in sweep.points.iter_mut().zip([10.0, 50.0, 90.0]) {
+            (point.x, point.batch, point.saturated) = (x, Some(part), x == 90.0);
+        }
+        sweeps.push(sweep);
+    }
+    let table = tables::batch(&View::new(&results), App::Echo).unwrap();
+    let texts = |row: usize| table.rows[row].iter().map(|cell| &*cell.text).collect::<Vec<_>>();
+    assert_eq!((table.rows.len(), texts(0)[1], texts(0)[2]), (2, "polling", "1.1"));
+    assert_eq!((texts(1)[1], texts(1)[6]), ("backoff", "62.0"));
+    assert!(table.rows[1][7].small.is_some() && table.rows[1][3].small.is_none());
+    let page = html(&results);
+    assert!(page.contains("Server at 50 % of its highest offered rate") && page.contains("62.0 %"));
+    assert!(terminal(&results).contains("work of a batch program on the server"));
+}
+
+#[test]
 fn results_are_escaped() {
     let bad = "<script>alert(\"x\")</script>&'|`*\u{1b}[31m";
     let mut results = results();
@@ -43,6 +108,7 @@ fn results_are_escaped() {
     results.version = bad.to_owned();
     results.settings.kernel_tuning = vec![bad.to_owned()];
     results.machine.cpu = bad.to_owned();
+    results.settings.service_time = Some(bad.to_owned());
     results.machine.versions = vec![bad.to_owned()];
     results.rows[0].id = bad.to_owned();
     results.rows[0].link.emulated_by = Some(bad.to_owned());

@@ -61,6 +61,16 @@ impl<'a> Seen<'a> {
         self.measured()?.sweeps.iter().find(|sweep| sweep.of == of && !sweep.points.is_empty())
     }
 
+    /// Returns the search for the highest load within the objective.
+    pub fn search(&self) -> Option<&'a Sweep> {
+        self.measured()?.sweeps.iter().find(|sweep| sweep.of == Swept::Objective)
+    }
+
+    /// Returns the sweeps with a batch program, one for each idle behaviour of the server.
+    pub fn batches(&self) -> impl Iterator<Item = &'a Sweep> {
+        self.measured().into_iter().flat_map(|measured| &measured.sweeps).filter(|sweep| sweep.of == Swept::Batch)
+    }
+
     /// Returns whether requests and answers arrive in order and exactly once despite loss on the link.
     pub fn is_reliable(&self) -> bool {
         !matches!(self.row.design, Design::Raw | Design::Datagrams)

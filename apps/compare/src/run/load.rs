@@ -5,13 +5,14 @@ use super::link::Link;
 use super::network::End;
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
+use crate::batch::Batch;
 use crate::counters::CpuUsage;
 use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_load::report::Percentiles;
 use linerate_process::Error;
 use linerate_process::child::words;
 use linerate_process::cpu_time::CoreWatch;
-use linerate_process::process::Ended;
+use linerate_process::process::{Ended, Process};
 use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use std::time::Duration;
 /// Timeouts beyond the measured time: to open and close the port and connections; and to set a million keys.
 const AROUND: Duration = Duration::from_secs(30);
 const PER_MILLION: Duration = Duration::from_secs(60);
+/// Duration of a batch program relative to a measurement: it starts and ends during it.
+const BATCH_PART: f64 = 0.8;
 /// Maximum ratio of a merged bucket's upper end to the upper end of the first bucket in it.
 const WIDTH: f64 = 1.03;
 
@@ -39,6 +42,8 @@ pub struct Measure {
     pub rate: Option<f64>,
     /// Set if each request has its own connection.
     pub reconnect: bool,
+    /// Set if requests are sent on all connections at once.
+    pub incast: bool,
     /// Contents of a key-value server.
     pub values: Values,
     /// Set if the load sets all keys first.
@@ -100,6 +105,8 @@ pub struct LoadResult {
     pub used: Option<CpuUsage>,
     /// Part of the time of both ends' cores that other programs had, if known.
     pub others: Option<f64>,
+    /// Work of the batch program, if there is one.
+    pub batch: Option<Batch>,
     /// Its command line.
     pub command: Vec<String>,
 }
@@ -116,15 +123,33 @@ pub fn run(
     server: &mut Server,
     measure: Measure,
 ) -> Result<LoadResult, Error> {
+    run_beside(setting, link, row, server, measure, false)
+}
+
+/// Runs the load as [`run`] does, with a batch program on the server's core if `has_batch`.
+///
+/// # Errors
+/// As of [`run`]; the batch program fails.
+pub fn run_beside(
+    setting: &Setting,
+    link: &Link,
+    row: &Planned,
+    server: &mut Server,
+    measure: Measure,
+    has_batch: bool,
+) -> Result<LoadResult, Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
     server.watch();
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
     let (limit, around) = (link.timeout(AROUND + filling), link.timeout(AROUND));
     let mut load = link.start(command)?;
-    let mut usage = (None, None);
+    let (mut usage, mut batch) = ((None, None), None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
         let before = server.used();
+        if has_batch {
+            batch = Some(start_batch(setting, link, measure.time)?);
+        }
         // The processes of another machine are not visible here.
         let cores = if setting.cores.two_machines { Vec::new() } else { setting.cores.all() };
         let mut watch = CoreWatch::begin(cores, &[server.process.id(), load.id()]);
@@ -132,7 +157,30 @@ pub fn run(
         usage = (server.used().zip(before).map(|(after, before)| after.since(before)), watch.others());
     }
     let (used, others) = usage;
-    Ok(LoadResult { used, others, ..LoadResult::new(load.end(around)?, line, measure)? })
+    let batch = batch.map(|batch| end_batch(batch, around)).transpose()?;
+    Ok(LoadResult { used, others, batch, ..LoadResult::new(load.end(around)?, line, measure)? })
+}
+
+/// Starts a batch program on the server's core, which ends before a measurement of duration `time`.
+fn start_batch(setting: &Setting, link: &Link, time: Duration) -> Result<Process, Error> {
+    let mut command = link.command(End::Server, &setting.linerate);
+    command.args(["compare", "batch", "--core", &setting.cores.worker.to_string()]);
+    command.args(["--time", &format!("{}ms", time.mul_f64(BATCH_PART).as_millis())]);
+    link.start(command)
+}
+
+fn end_batch(batch: Process, limit: Duration) -> Result<Batch, Error> {
+    let command = batch.command().to_owned();
+    let printed = batch.output(limit)?;
+    serde_json::from_str(&printed).map_err(|_| Error::Unexpected { command, printed })
+}
+
+/// Runs a batch program for `time` on the server's core without a server.
+///
+/// # Errors
+/// The batch program fails; [`Error::Interrupted`].
+pub fn batch_alone(setting: &Setting, link: &Link, time: Duration) -> Result<Batch, Error> {
+    end_batch(start_batch(setting, link, time)?, link.timeout(AROUND))
 }
 
 /// Returns the load of `row` against the server at `address` and the ports after it.
@@ -143,7 +191,7 @@ pub fn command(
     (address, ports): (&str, u16),
     measure: Measure,
 ) -> Command {
-    let Measure { point, size, served, time, warm_up, rate, reconnect, values, fill } = measure;
+    let Measure { point, size, served, time, warm_up, rate, reconnect, incast, values, fill } = measure;
     let mut command = link.command(End::Load, &setting.linerate);
     // The log shows the beginning of the measurement.
     command.arg("-v");
@@ -177,8 +225,8 @@ pub fn command(
         return command;
     }
     command.arg("--histogram");
-    // With a connection per request the depth is one.
-    if !reconnect {
+    // With a connection per request or requests in rounds the depth is one.
+    if !reconnect && !incast {
         command.args(["--depth", &point.depth.to_string()]);
     }
     if let Some(rate) = rate {
@@ -186,7 +234,8 @@ pub fn command(
     }
     match row.app {
         App::Echo => {
-            command.args(["--size", &size.to_string()]).args(reconnect.then_some("--reconnect"));
+            command.args(["--size", &size.to_string()]);
+            command.args(reconnect.then_some("--reconnect")).args(incast.then_some("--incast"));
         }
         App::Kv => {
             command.args(["--keys", &values.keys.to_string(), "--value-size", &size.to_string()]);
@@ -233,7 +282,7 @@ impl LoadResult {
         };
         // A load with errors still prints its measurements.
         match loaded {
-            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, command }),
+            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, batch: None, command }),
             None => {
                 let failure = format!("failed ({})", ended.status);
                 Err(Error::Failed { command: command.join(" "), failure, output: ended.stderr })
@@ -265,12 +314,12 @@ impl LoadResult {
         }
     }
 
-    /// Checks that all connections existed, if `of` is [`Swept::Connections`].
+    /// Checks that all connections existed, if their number is the variable of the sweep.
     ///
     /// # Errors
     /// [`Error::Failed`], if connections were not opened or were lost.
     pub fn check(&self, of: Swept) -> Result<(), Error> {
-        if of != Swept::Connections || self.loaded.errors == 0 {
+        if !matches!(of, Swept::Connections | Swept::Incast) || self.loaded.errors == 0 {
             return Ok(());
         }
         let failure = format!("{} connections were not opened or were lost", self.loaded.errors);
@@ -284,7 +333,7 @@ impl LoadResult {
         let saturated =
             measure.rate.is_some_and(|offered| super::sweep::is_saturated(offered, *seconds, *requests, unanswered));
         let rtt_us = matches!(measure.served, ServiceKind::App { .. }).then_some(*rtt_us);
-        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses }
+        SweepPoint { x, rate: *rate, rtt_us, saturated, errors: errors + misses, within: None, batch: None }
     }
 }
 
@@ -296,7 +345,7 @@ mod tests {
 
     #[test]
     fn load_reports_are_parsed() {
-        let rtt = r#""rtt_us":{"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
+        let rtt = r#""rtt_us":{"samples":10,"p50":1.5,"p90":2.0,"p99":3.0,"p999":4.0,"max":5.0}"#;
         let echo = format!(
             r#"{{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,{rtt},"histogram":[[1.5,7],[5.0,3]]}}"#
         );
@@ -325,6 +374,7 @@ mod tests {
             warm_up: Duration::from_millis(60),
             rate: None,
             reconnect: false,
+            incast: false,
             values: Values { keys: 1000, size: 64 },
             fill: false,
         };
@@ -361,6 +411,11 @@ mod tests {
                 "echo/kernel/spinning",
                 Measure { reconnect: true, ..measure },
                 format!("linerate -v echo load {common} --via kernel --spin {to} --histogram --size 64 --reconnect"),
+            ),
+            (
+                "echo/kernel/sleeping",
+                Measure { incast: true, ..measure },
+                format!("linerate -v echo load {common} --via kernel {to} --histogram --size 64 --incast"),
             ),
             (
                 "kv/virtio-user/smoltcp",
@@ -405,7 +460,7 @@ mod tests {
         )
         .unwrap();
         let used = CpuUsage { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
-        let round = LoadResult { loaded, used: Some(used), others: None, command: Vec::new() }
+        let round = LoadResult { loaded, used: Some(used), others: None, batch: None, command: Vec::new() }
             .round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
         assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));

@@ -5,6 +5,7 @@ mod link;
 pub mod link_spec;
 mod load;
 pub mod network;
+mod objective;
 pub mod obstacles;
 pub mod plan;
 mod rounds;
@@ -13,9 +14,10 @@ mod server;
 mod sweep;
 mod sweeps;
 
-use super::results::{FORMAT, LinkKind, Machine, Measured, Outcome, Results, Row, Settings};
+use super::results::{FORMAT, LinkKind, Machine, Measured, Objective, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
+use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use linerate_process::interrupt::is_interrupted;
 use link::Link;
@@ -48,6 +50,8 @@ pub struct Setting {
     pub get_ratio: f64,
     /// See [`Settings::zipf`].
     pub zipf: f64,
+    /// Simulated processing time of servers, except in the sweep over it.
+    pub service_time: ServiceTime,
     /// Set if there will be more concurrent clients than a server's default: reserving room for them takes time.
     pub many_clients: bool,
 }
@@ -88,6 +92,10 @@ pub struct ComparisonConfig {
     pub quick: bool,
     /// Keys of a key-value server.
     pub keys: u64,
+    /// Simulated processing time of servers, except in the sweep over it.
+    pub service_time: ServiceTime,
+    /// Objective of the search for the highest load, if any.
+    pub objective: Option<Objective>,
     /// Set to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
     /// Machine of the server, and of the load unless separate.
@@ -102,8 +110,8 @@ impl Comparison {
     /// # Errors
     /// [`Error::Interrupted`].
     pub fn new(config: ComparisonConfig, scratch: &Path) -> Result<Comparison, Error> {
-        let ComparisonConfig { linerate, mut rows, cores, schedule, quick, keys, kernel_tuning, machine, other } =
-            config;
+        let ComparisonConfig { linerate, mut rows, cores, schedule, .. } = config;
+        let ComparisonConfig { quick, keys, service_time, objective, kernel_tuning, machine, other, .. } = config;
         let (load_machine, network) = other.unzip();
         let (mut links, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
@@ -140,6 +148,8 @@ impl Comparison {
             keys,
             get_ratio: GETS,
             zipf: ZIPF,
+            objective,
+            service_time: (service_time != ServiceTime::NONE).then(|| service_time.to_string()),
             server_cores: cores.servers(),
             load_cores: vec![cores.load],
             kernel_tuning: if rows.iter().any(|row| row.spec.is_kernel()) { tuning } else { Vec::new() },
@@ -157,7 +167,7 @@ impl Comparison {
             notes: Vec::new(),
         };
         let many_clients = schedule.most_connections() > MANY_CLIENTS;
-        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, many_clients };
+        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, service_time, many_clients };
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
@@ -302,7 +312,8 @@ pub(super) mod tests {
     /// Returns settings for two cores.
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose([&[0, 1]; 2], false, None, None).unwrap();
-        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, many_clients: true }
+        let service_time = ServiceTime::NONE;
+        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, service_time, many_clients: true }
     }
 
     #[test]
@@ -311,10 +322,13 @@ pub(super) mod tests {
         let request = schedule::ScheduleRequest {
             quick: true,
             rounds: 3,
+            min_rounds: 3,
             round: Some(Duration::from_millis(1)),
             keys: 1,
             points: &schedule::POINTS,
             sweeps: false,
+            requested: &[],
+            service_time: false,
             within: None,
             slower: 1000,
         };
@@ -330,6 +344,8 @@ pub(super) mod tests {
             schedule,
             quick: true,
             keys: 1,
+            service_time: ServiceTime::NONE,
+            objective: None,
             kernel_tuning: false,
             machine: Machine::default(),
             other: None,

@@ -5,6 +5,7 @@ use super::server::{Server, ServiceKind, Summary};
 use super::{Comparison, SIZE};
 use crate::results::{App, Fixed, Outcome, Point, Round};
 use crate::transfer;
+use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ impl Comparison {
             warm_up: times.warm_up,
             rate: None,
             reconnect: false,
+            incast: false,
             values: self.values,
             fill,
         }
@@ -162,6 +164,10 @@ impl Comparison {
     /// Sets the ceilings of rows whose load has the same arguments as the load of the fastest server: the rates of the
     /// fastest server.
     pub(super) fn set_ceilings(&mut self) {
+        // The fastest server is limited by its work, not by the load.
+        if self.setting.service_time != ServiceTime::NONE {
+            return;
+        }
         for row in 0..self.rows.len() {
             let planned = &self.rows[row];
             let Some(fastest) = planned.fastest_server(&self.rows).filter(|fastest| planned.has_same_load(fastest))

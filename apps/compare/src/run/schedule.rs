@@ -45,11 +45,14 @@ impl Task {
 pub fn name(of: Swept) -> &'static str {
     match of {
         Swept::OfferedRate => "offered rate",
+        Swept::Objective => "highest load within the objective",
         Swept::Size => "size",
         Swept::Connections => "connections",
         Swept::Depth => "depth",
         Swept::ServiceTime => "service time",
         Swept::NewConnections => "new connections",
+        Swept::Incast => "incast",
+        Swept::Batch => "batch program",
         Swept::Bulk => "bulk data",
     }
 }
@@ -99,6 +102,8 @@ pub struct ScheduleRequest<'a> {
     /// Set if this is the short comparison.
     pub quick: bool,
     pub rounds: u32,
+    /// Least number of rounds, to which `requested` sweeps may reduce them.
+    pub min_rounds: u32,
     /// Duration of a measurement; without it, as long as the limit permits.
     pub round: Option<Duration>,
     /// Keys of a key-value server.
@@ -107,6 +112,10 @@ pub struct ScheduleRequest<'a> {
     pub points: &'a [Point],
     /// Set to include sweeps, as far as the limit permits.
     pub sweeps: bool,
+    /// Sweeps that are never omitted.
+    pub requested: &'a [Swept],
+    /// Set if all servers simulate work. Clients then have no ceiling, and the service time is not swept.
+    pub service_time: bool,
     /// Time limit; without it, the limit in [`LIMITS`].
     pub within: Option<Duration>,
     /// Factor of the time to start and stop programs, relative to this machine.
@@ -142,13 +151,14 @@ impl Cost {
 
 impl Schedule {
     /// Creates a schedule of the `rows` that can be measured.
-    pub fn plan(rows: &[Planned], request: ScheduleRequest<'_>) -> Schedule {
+    pub fn plan(rows: &[Planned], mut request: ScheduleRequest<'_>) -> Schedule {
         let limit = request.within.unwrap_or(LIMITS[usize::from(!request.quick)]);
         let mut sweeps: Vec<Swept> = match request {
             ScheduleRequest { sweeps: false, .. } => Vec::new(),
             ScheduleRequest { quick: true, .. } => sweep::SHORT.to_vec(),
             ScheduleRequest { quick: false, .. } => sweep::ALL.to_vec(),
         };
+        sweeps.retain(|of| *of != Swept::ServiceTime || !request.service_time);
         let mut left_out = Vec::new();
         // Omit sweeps while measurements would be too short to be useful.
         let (least, worth, most) = if request.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
@@ -167,6 +177,7 @@ impl Schedule {
                     sweeps.push(sweep);
                     break times;
                 }
+                None if !enough && request.rounds > request.min_rounds => request.rounds -= 1,
                 None => break times,
             }
         };
@@ -227,15 +238,15 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
         }
     }
     for (number, row) in runs() {
-        if row.fastest_server(rows).is_some_and(|least| !row.has_same_load(least)) {
+        if !request.service_time && row.fastest_server(rows).is_some_and(|least| !row.has_same_load(least)) {
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
-    for of in sweeps {
+    for of in request.requested.iter().chain(sweeps) {
         for (number, row) in runs() {
             let (loads, servers) = sweep::takes(*of, row, request.quick);
             if loads > 0 {
-                add(number, Task::Sweep(*of), loads, servers, times.sweep);
+                add(number, Task::Sweep(*of), loads, servers, sweep::duration(*of, times.sweep));
             }
         }
     }
@@ -250,10 +261,13 @@ mod tests {
     const QUICK: ScheduleRequest<'_> = ScheduleRequest {
         quick: true,
         rounds: 5,
+        min_rounds: 5,
         round: None,
         keys: 100_000,
         points: &POINTS,
         sweeps: true,
+        requested: &[],
+        service_time: false,
         within: None,
         slower: 1,
     };
@@ -332,6 +346,30 @@ mod tests {
         assert!(takes(ScheduleRequest { points: &POINTS[..1], ..request }) < takes(request));
         assert!(takes(ScheduleRequest { slower: 8, ..request }) > takes(request));
         assert_eq!(Schedule::plan(&rows, ScheduleRequest { points: &POINTS[1..], ..request }).points, POINTS[1..]);
+    }
+
+    #[test]
+    fn short_comparison_has_requested_sweeps_in_place_of_rounds() {
+        let rows = all(&["virtio-user", "kernel"], true);
+        for requested in [Swept::Objective, Swept::Incast, Swept::Batch] {
+            let request = ScheduleRequest { min_rounds: 3, requested: &[requested], ..QUICK };
+            let schedule = Schedule::plan(&rows, request);
+            let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();
+            let expected = rows.iter().filter(|row| sweep::takes(requested, row, true).0 > 0).count();
+            assert_eq!((measured, schedule.left_out.len()), (expected, sweep::SHORT.len()));
+            assert!(schedule.times.rounds >= 3 && schedule.takes() < schedule.limit, "{:?}", schedule.takes());
+        }
+    }
+
+    #[test]
+    fn servers_with_simulated_work_have_no_ceilings() {
+        let rows = all(&["virtio-user", "kernel"], false);
+        let tasks = |service_time| {
+            let steps = Schedule::plan(&rows, ScheduleRequest { service_time, ..FULL }).steps;
+            [Task::Ceiling, Task::Sweep(Swept::ServiceTime), Task::Sweep(Swept::OfferedRate)]
+                .map(|task| steps.iter().any(|step| step.task == task))
+        };
+        assert_eq!((tasks(false), tasks(true)), ([true; 3], [false, false, true]));
     }
 
     #[test]

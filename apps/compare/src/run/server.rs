@@ -7,11 +7,13 @@ use super::plan::Planned;
 use crate::counters::{CpuUsage, ProcessCounters};
 use crate::results::{App, Design, Threading};
 use crate::supervised::Usage;
+use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use linerate_process::child::words;
 use linerate_process::process::Process;
 use serde::Deserialize;
 use std::process::Command;
+use std::time::Duration;
 
 /// Default ports of discard and chargen, echo, Redis and memcached, for links without automatic ports.
 const PORTS: [(ServiceKind, u16); 2] = [(ServiceKind::Discard, 9), (ServiceKind::Chargen, 19)];
@@ -201,10 +203,15 @@ fn command(
     if row.threading == Some(Threading::Split) {
         command.args(["--threading", "split", "--service-cores", &setting.cores.service.to_string()]);
     }
-    if let ServiceKind::App { service_us } = served
-        && service_us > 0.0
-    {
-        command.args(["--service-time", &format!("{service_us:.0}us")]);
+    let time = match served {
+        ServiceKind::App { service_us } if service_us > 0.0 => {
+            ServiceTime::Fixed(Duration::from_micros(service_us as u64))
+        }
+        ServiceKind::App { .. } => setting.service_time,
+        ServiceKind::Discard | ServiceKind::Chargen => ServiceTime::NONE,
+    };
+    if time != ServiceTime::NONE {
+        command.args(["--service-time", &time.to_string()]);
     }
     if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
         let memory = values.keys * (u64::from(values.size) + OVERHEAD) + MEMORY;
@@ -278,6 +285,25 @@ mod tests {
         let few = Setting { many_clients: false, ..setting() };
         let line = |setting: &Setting| words(&command(setting, &link, &row("kv/kernel/sleeping"), served, 1)).join(" ");
         assert!(line(&setting()).contains("--max-clients") && !line(&few).contains("--max-clients"));
+    }
+
+    #[test]
+    fn service_time_applies_to_every_server_that_answers_requests() {
+        let link = Link::Loopback(None);
+        let setting = Setting { service_time: "bimodal:10us,100us,0.1".parse().unwrap(), ..setting() };
+        let line = |id: &str, served| {
+            let served = (served, Values { keys: 1000, size: 64 });
+            words(&command(&setting, &link, &row(id), served, 1)).join(" ")
+        };
+        for id in ["echo/kernel/sleeping", "kv/virtio-user/datagrams", "kv/virtio-user/native/split"] {
+            assert!(line(id, ServiceKind::PLAIN).contains("--service-time bimodal:10us,100us,0.1"), "{id}");
+        }
+        assert!(line("echo/kernel/sleeping", ServiceKind::App { service_us: 20.0 }).ends_with("--service-time 20us"));
+        for (id, served) in
+            [("echo/virtio-user/raw", ServiceKind::PLAIN), ("echo/kernel/sleeping", ServiceKind::Discard)]
+        {
+            assert!(!line(id, served).contains("--service-time"), "{id}");
+        }
     }
 
     #[test]

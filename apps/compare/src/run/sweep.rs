@@ -1,7 +1,9 @@
 //! Values of each sweep, and the search for the rate at which a server saturates.
 
+use super::objective;
 use super::plan::Planned;
-use crate::results::{App, Design, SweepPoint, Swept};
+use crate::results::{App, Design, SweepPoint, Swept, Threading};
+use std::time::Duration;
 
 /// Sweeps in order of execution, the most important first in case time is short.
 pub const ALL: [Swept; 7] = [
@@ -38,10 +40,16 @@ const HALVINGS_SHORT: u32 = 1;
 /// Factor and number of further increases while the server keeps up.
 const INCREASE: f64 = 1.4;
 const INCREASES: u32 = 2;
+/// Least duration of a measurement of incast: enough rounds for a median.
+const INCAST: Duration = Duration::from_millis(500);
+/// Least duration of a measurement with a batch program, which may have the core for a few milliseconds in each quarter
+/// of a second.
+const BATCH: Duration = Duration::from_secs(1);
 /// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
-/// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] fractions of the closed-loop rate. Empty if the
+/// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] and [`Swept::Objective`] the first
+/// fractions of the closed-loop rate. Empty if the
 /// sweep does not apply.
 pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
     let streams = row.has_connections();
@@ -50,6 +58,8 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::OfferedRate if row.design == Design::Raw => Vec::new(),
         Swept::OfferedRate if quick => PARTS_SHORT.to_vec(),
         Swept::OfferedRate => PARTS.to_vec(),
+        Swept::Objective if row.design == Design::Raw => Vec::new(),
+        Swept::Objective => vec![0.5],
         // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
         // The HTTP server has one page of fixed size and no service time.
@@ -69,8 +79,10 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         }
         Swept::Depth => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
         Swept::NewConnections if streams && row.app == App::Echo => vec![1.0, 8.0, 64.0],
+        Swept::Incast if streams && row.app == App::Echo => vec![10.0, 100.0, 1_000.0],
         Swept::Bulk if streams && row.app == App::Echo => vec![1.0, 16.0],
-        Swept::Connections | Swept::NewConnections | Swept::Bulk => Vec::new(),
+        Swept::Batch if !idle_variants(row).is_empty() => vec![10.0, 50.0, 90.0],
+        Swept::Connections | Swept::NewConnections | Swept::Incast | Swept::Batch | Swept::Bulk => Vec::new(),
     }
 }
 
@@ -80,14 +92,44 @@ pub fn ports(of: Swept, values: &[f64]) -> u16 {
     if of == Swept::Connections { (most / PER_PORT).ceil() as u16 } else { 1 }
 }
 
+/// Returns the idle behaviours of a server that are compared beside a batch program: their names, and the server's
+/// arguments. Empty if the row has no part in this comparison: the service of a split server has another core.
+pub fn idle_variants(row: &Planned) -> Vec<(&'static str, &'static [&'static str])> {
+    if row.app != App::Echo || row.threading == Some(Threading::Split) {
+        return Vec::new();
+    }
+    match &row.design {
+        Design::KernelSleeping => vec![("sleeping", &[])],
+        Design::KernelSpinning => vec![("polling", &[])],
+        Design::Native => vec![("polling", &[]), ("backoff", &["--idle", "backoff"])],
+        Design::Verbs(mode) if mode == "send" => vec![("polling", &[]), ("backoff", &["--idle", "backoff"])],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the duration of a measurement of a sweep, given that of most.
+pub fn duration(of: Swept, usual: Duration) -> Duration {
+    match of {
+        Swept::Incast => usual.max(INCAST),
+        Swept::Batch => usual.max(BATCH),
+        _ => usual,
+    }
+}
+
 /// Returns the maximum numbers of loads and of servers of a sweep of `row`.
 pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
     let loads = values(of, row, quick).len() as u32;
     match of {
         _ if loads == 0 => (0, 0),
         Swept::OfferedRate => (loads + if quick { HALVINGS_SHORT } else { HALVINGS }, 1),
+        Swept::Objective => (objective::ROUNDS * objective::halvings(quick), 1),
         Swept::ServiceTime => (loads, loads),
         Swept::Size if row.app == App::Kv => (loads, loads),
+        // The batch program also runs alone. A round of the search for the highest rate takes about half as long.
+        Swept::Batch => {
+            let variants = idle_variants(row).len() as u32;
+            (variants * (loads + 1) + objective::ROUNDS * objective::halvings(quick) / 2, variants + 1)
+        }
         // Both directions.
         Swept::Bulk => (2 * loads, 2),
         _ => (loads, 1),
@@ -155,7 +197,7 @@ mod tests {
             let rate = offered.min(most);
             let (answered, left) = (rate as u64, (offered - rate) as u64);
             let saturated = is_saturated(offered, 1.0, answered, left);
-            Ok(SweepPoint { x: offered, rate, rtt_us: None, saturated, errors: 0 })
+            Ok(SweepPoint { x: offered, rate, rtt_us: None, saturated, errors: 0, within: None, batch: None })
         }
     }
 
@@ -216,7 +258,7 @@ mod tests {
     fn sweeps_suit_the_row() {
         let count = |of, id| values(of, &row(id), false).len();
         for id in ["echo/virtio-user/raw", "echo/virtio-user/datagrams", "kv/virtio-user/datagrams"] {
-            for of in [Swept::Connections, Swept::NewConnections, Swept::Bulk] {
+            for of in [Swept::Connections, Swept::NewConnections, Swept::Incast, Swept::Bulk] {
                 assert_eq!(count(of, id), 0, "{id}");
             }
             assert!(values(Swept::Size, &row(id), false).iter().all(|size| *size <= ONE_FRAME), "{id}");
@@ -225,6 +267,19 @@ mod tests {
         for of in ALL {
             assert!(count(of, "echo/virtio-user/native/split") > 0, "{of:?}");
         }
-        assert_eq!(count(Swept::Bulk, "kv/kernel/spinning"), 0);
+        for of in [Swept::Bulk, Swept::Incast] {
+            assert_eq!(count(of, "kv/kernel/spinning"), 0);
+        }
+        assert_eq!(count(Swept::Incast, "echo/kernel/spinning"), 3);
+        for (id, variants) in [
+            ("echo/virtio-user/native/inline", &["polling", "backoff"][..]),
+            ("echo/kernel/sleeping", &["sleeping"]),
+            ("echo/kernel/spinning", &["polling"]),
+            ("echo/virtio-user/native/split", &[]),
+            ("kv/kernel/sleeping", &[]),
+        ] {
+            let names: Vec<&str> = idle_variants(&row(id)).into_iter().map(|(name, _)| name).collect();
+            assert_eq!((names, count(Swept::Batch, id)), (variants.to_vec(), if variants.is_empty() { 0 } else { 3 }));
+        }
     }
 }

@@ -69,6 +69,13 @@ pub trait Traffic: Send + 'static {
         Ok(())
     }
 
+    /// Returns whether requests are to be sent on all connections now. Called after input has been processed and
+    /// answered.
+    #[expect(unused_variables, reason = "most connections do not wait for each other")]
+    fn begins_anew(&mut self, now: Instant) -> bool {
+        false
+    }
+
     /// Handles the completion of a one-sided operation.
     #[expect(unused_variables, reason = "most traffic needs no action")]
     fn one_sided_done(

@@ -1,5 +1,7 @@
 //! Simulated processing time of a service.
 
+use super::ServiceTime;
+use fastrand::Rng;
 use linerate_service::inspect::ServiceMetrics;
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use std::time::{Duration, Instant};
@@ -9,19 +11,21 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Busy<S> {
     service: S,
-    time: Duration,
+    time: ServiceTime,
+    rng: Rng,
 }
 
 impl<S> Busy<S> {
-    /// Wraps `service` with `time` of work before each readable event.
-    pub fn new(service: S, time: Duration) -> Self {
-        Busy { service, time }
+    /// Wraps `service` with work before each readable event, whose times are drawn from `time` with `seed`.
+    pub fn new(service: S, time: ServiceTime, seed: u64) -> Self {
+        Busy { service, time, rng: Rng::with_seed(seed) }
     }
 
     /// Busy-waits by the clock: a calibrated loop would take longer on a slower core.
-    fn work(&self) {
+    fn work(&mut self) {
         let begun = Instant::now();
-        while begun.elapsed() < self.time {
+        let time = self.time.draw(&mut self.rng);
+        while begun.elapsed() < time {
             std::hint::spin_loop();
         }
     }
@@ -115,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_readable_events_take_time() {
-        let mut service = Busy::new(Echo, TIME);
+        let mut service = Busy::new(Echo, ServiceTime::Fixed(TIME), 0);
         let mut net = FakeTransport::new(4);
         let begun = Instant::now();
         let conn = net.accept(&mut service);
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn connection_served_in_its_burst_gets_no_readable_event() {
         let mut net = FakeTransport::new(4);
-        let mut busy = Busy::new(Counter::default(), Duration::ZERO);
+        let mut busy = Busy::new(Counter::default(), ServiceTime::NONE, 0);
         let conn = net.accept(&mut busy);
         for n in 1..=4 {
             assert_eq!(busy.burst(&mut net, &[conn]), 0);
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn wrapped_service_behaves_as_before() {
         let mut net = FakeTransport::new(4);
-        let mut busy = Busy::new(Echo, Duration::ZERO);
+        let mut busy = Busy::new(Echo, ServiceTime::NONE, 0);
         let conn = net.accept(&mut busy);
         net.arrive(&mut busy, conn, b"hello, world");
         net.end(&mut busy, conn);
@@ -182,11 +186,11 @@ mod tests {
         back.extend(net.drain(&mut busy, conn));
         assert_eq!(back, b"hello, world");
 
-        let mut busy = Busy::new(Chargen, Duration::ZERO);
+        let mut busy = Busy::new(Chargen, ServiceTime::NONE, 0);
         let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut busy);
         assert_eq!(net.sent(conn).len(), 100, "`opened` is forwarded");
-        let mut busy = Busy::new(Discard::default(), Duration::ZERO);
+        let mut busy = Busy::new(Discard::default(), ServiceTime::NONE, 0);
         let mut net = FakeTransport::new(100);
         let conn = net.accept(&mut busy);
         net.arrive(&mut busy, conn, b"hello");

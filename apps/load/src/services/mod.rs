@@ -5,8 +5,10 @@ mod busy;
 mod chargen;
 mod discard;
 mod echo;
+mod service_time;
 
 pub use busy::Busy;
 pub use chargen::Chargen;
 pub use discard::Discard;
 pub use echo::Echo;
+pub use service_time::ServiceTime;

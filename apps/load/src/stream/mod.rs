@@ -2,6 +2,8 @@
 
 mod bulk;
 mod echo;
+mod incast;
 
 pub use bulk::{Bulk, Direction};
 pub use echo::EchoLoad;
+pub use incast::Incast;

@@ -5,14 +5,16 @@ mod machines;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate::units::parse_duration;
 use linerate::{CoreList, TcpEngine};
+use linerate_compare::batch;
 use linerate_compare::priority::raise_priority;
 use linerate_compare::report::{self, ReportError};
-use linerate_compare::results::{App, Point, Results, Threading};
+use linerate_compare::results::{App, Objective, Point, Results, Swept, Threading};
 use linerate_compare::run::link_spec::LinkSpec;
 use linerate_compare::run::plan::{Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
+use linerate_load::services::ServiceTime;
 use linerate_process::interrupt;
 use linerate_process::output::{eprint_line, print_line};
 use linerate_process::remover::Remover;
@@ -24,6 +26,9 @@ use std::time::Duration;
 
 /// Number of keys of a full comparison and of a quick one.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
+/// Default number of rounds, and their number in a quick comparison if further measurements leave no time for more.
+const ROUNDS: u32 = 5;
+const MIN_ROUNDS: u32 = 3;
 
 /// Compare one application over kernel sockets, the TCP stack, raw frames and RDMA. Without options: over everything
 /// that this host supports. Can run between two machines
@@ -47,6 +52,17 @@ enum Command {
         /// Directory for the reports [default: the directory of the results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+    },
+    /// Run the program of --batch
+    #[command(hide = true)]
+    Batch {
+        /// Its core
+        #[arg(long, value_name = "N")]
+        core: usize,
+
+        /// Its duration
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        time: Duration,
     },
     /// Show two comparisons side by side
     Diff {
@@ -108,9 +124,9 @@ struct RunArgs {
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// Measurements per fixed setting
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
+    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
 
     /// Duration of a measurement, such as 500ms [default: derived from the time limit]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -126,7 +142,26 @@ struct RunArgs {
     )]
     points: Vec<Point>,
 
-    /// Measure only the fixed settings
+    /// Simulated work of the servers whenever a connection has data to read: 20us, exp:MEAN,
+    /// bimodal:SHORT,LONG,SHARE-OF-LONG, lognormal:MEDIAN,SIGMA
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    service_time: ServiceTime,
+
+    /// Find the highest offered load at which a percentile of the round trips (p50, p90, p99, p99.9, p99.99) stays
+    /// within a time: p99=50us
+    #[arg(long, value_name = "PERCENTILE=TIME")]
+    slo: Option<Objective>,
+
+    /// Measure the time until the last answer to one request on each of 10, 100 and 1000 connections at once (echo)
+    #[arg(long)]
+    incast: bool,
+
+    /// Measure the work of a batch program on the core of the server at 10, 50 and 90 % of the highest offered load
+    /// (echo)
+    #[arg(long)]
+    batch: bool,
+
+    /// Measure only the fixed settings, and what further options request
     #[arg(long)]
     no_sweeps: bool,
 
@@ -140,6 +175,14 @@ struct RunArgs {
 
     #[command(flatten)]
     machines: MachinesArgs,
+}
+
+impl RunArgs {
+    /// Returns the sweeps that options request.
+    fn requested(&self) -> Vec<Swept> {
+        let all = [(self.slo.is_some(), Swept::Objective), (self.incast, Swept::Incast), (self.batch, Swept::Batch)];
+        all.into_iter().filter(|(is_requested, _)| *is_requested).map(|(_, of)| of).collect()
+    }
 }
 
 /// Error of `linerate compare`.
@@ -178,6 +221,10 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
             let paths = report::write(&found, out.as_deref().unwrap_or(directory))?;
             print(&lines(&paths))
         }
+        Some(Command::Batch { core, time }) => {
+            let batch = batch::run(core, time).map_err(|error| CompareError::Begin { step: "--core", error })?;
+            print(&serde_json::to_string(&batch).expect("two numbers serialize without error"))
+        }
         Some(Command::Diff { a, b, markdown }) => {
             let (a, b) = (report::read(&a)?, report::read(&b)?);
             print(&if markdown { report::diff_markdown(&a, &b) } else { report::diff(&a, &b) })
@@ -188,6 +235,9 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |step| move |error| CompareError::Begin { step, error };
     interrupt::on_signals().map_err(begin("signals"))?;
+    if args.service_time != ServiceTime::NONE && args.apps.contains(&App::Http) {
+        return Err(CompareError::Usage("--service-time: http serve has none: select other --apps".to_owned()));
+    }
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
@@ -204,13 +254,19 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     };
     let rows = rows(&selection, &cores, &machines.obstacles(&selection.specs));
     let keys = args.keys.unwrap_or(KEYS[usize::from(!args.quick)]);
+    let requested = args.requested();
+    let rounds = args.rounds.unwrap_or(ROUNDS);
+    let may_be_fewer = args.quick && args.rounds.is_none() && !requested.is_empty();
     let request = ScheduleRequest {
         quick: args.quick,
-        rounds: args.rounds,
+        rounds,
+        min_rounds: if may_be_fewer { MIN_ROUNDS } else { rounds },
+        requested: &requested,
         round: args.round_time,
         keys,
         points: &args.points,
         sweeps: !args.no_sweeps,
+        service_time: args.service_time != ServiceTime::NONE,
         within: args.time_limit,
         slower: machines.slower(),
     };
@@ -228,10 +284,21 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
     // Removes the directory and the network namespaces if this process is killed.
     let _remover = Remover::start(scratch.path())?;
-    let (quick, kernel_tuning) = (args.quick, !args.no_kernel_tuning);
     let first = raise_priority();
     let (machine, other) = machines.apart();
-    let of = ComparisonConfig { linerate, rows, cores, schedule, quick, keys, kernel_tuning, machine, other };
+    let of = ComparisonConfig {
+        linerate,
+        rows,
+        cores,
+        schedule,
+        quick: args.quick,
+        keys,
+        service_time: args.service_time,
+        objective: args.slo,
+        kernel_tuning: !args.no_kernel_tuning,
+        machine,
+        other,
+    };
     let mut results = {
         let comparison = Comparison::new(of, scratch.path())?;
         let mut progress = Progress::new();

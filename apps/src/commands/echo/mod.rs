@@ -6,9 +6,10 @@ use super::shared::load::Work;
 use super::shared::{self, ECHO_ADDRESS, LoadArgs, OpenArgs, ServeArgs, TimesArgs, WorkArgs};
 use crate::error::Error;
 use linerate::units::{format_size, parse_size};
-use linerate_load::report::{ConnectsReport, EchoReport, OpenReport, PortWaitsReport};
+use linerate_load::report::{ConnectsReport, EchoReport, IncastReport, OpenReport, PortWaitsReport};
 use linerate_load::services::{Busy, Echo};
-use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan};
+use linerate_load::{ConnectPlan, Connects, EchoLoad, FlightPlan, Incast};
+use linerate_service::WorkerCtx;
 
 /// Minimum number of additional connections that may be closing while others are opened.
 const CLOSING: u32 = 32;
@@ -61,6 +62,11 @@ pub struct EchoLoadArgs {
     #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth"], help_heading = "Load")]
     reconnect: bool,
 
+    /// Send one request on all connections of a worker at once, and the next when all are answered. The RTT is the time
+    /// until the last answer
+    #[arg(long, conflicts_with_all = ["rate", "arrivals", "depth", "reconnect", "udp"], help_heading = "Load")]
+    incast: bool,
+
     /// Use UDP. Each connection is a local port; a request without a reply within 100 ms is lost (one worker only)
     #[arg(long, conflicts_with_all = ["reconnect"], help_heading = "Load")]
     udp: bool,
@@ -69,19 +75,21 @@ pub struct EchoLoadArgs {
 /// Runs `linerate echo`. A server prints `other_networks`, if its network was not chosen.
 pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> {
     match command {
-        Command::Serve(EchoServeArgs { serve, work: WorkArgs { service_time } }) => {
-            if service_time.is_zero() {
-                shared::serve::serve("echo", &serve, true, other_networks, |_| Echo).map(|_| ())
-            } else {
-                let busy = move |_| Busy::new(Echo, service_time);
+        Command::Serve(EchoServeArgs { serve, work }) => match work.time() {
+            None => shared::serve::serve("echo", &serve, true, other_networks, |_| Echo).map(|_| ()),
+            Some(time) => {
+                let busy = move |ctx: WorkerCtx<_>| Busy::new(Echo, time, ctx.worker as u64);
                 shared::serve::serve("echo", &serve, true, other_networks, busy).map(|_| ())
             }
-        }
+        },
         Command::Load(args) if args.udp => udp::run(&args.load, &args.times, args.size, &args.open),
         Command::Load(args) => {
             args.times.check(&args.load)?;
             if args.reconnect {
                 return reconnect(&args);
+            }
+            if args.incast {
+                return incast(&args);
             }
             let (size, depth, open) = (args.size, args.open.depth(), args.open.plan());
             let make = move || EchoLoad::new(size, depth, open);
@@ -94,6 +102,16 @@ pub fn run(command: Command, other_networks: Option<&str>) -> Result<(), Error> 
             shared::load::print(&args.load, EchoReport { all, open, datagrams: None }, load, None)
         }
     }
+}
+
+/// Runs the load with requests on all connections at once.
+fn incast(args: &EchoLoadArgs) -> Result<(), Error> {
+    let size = args.size;
+    let mut load = shared::load::run(&args.load, Work::in_unit("requests"), move || Incast::new(size))?;
+    let requests = load.traffic.iter().map(Incast::requests).sum::<u64>();
+    let times = load.traffic.iter().map(Incast::times).sum();
+    let all = load.report(requests, requests * size as u64, &times, args.times.histogram);
+    shared::load::print(&args.load, IncastReport { all }, load, None)
 }
 
 /// Runs the load with one connection per request.

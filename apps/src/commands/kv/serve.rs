@@ -17,7 +17,7 @@ use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
 use linerate_kv::store::{EvictionPolicy, MAX_SHARD};
 use linerate_load::services::Busy;
-use linerate_service::RemoteAddrCell;
+use linerate_service::{RemoteAddrCell, WorkerCtx};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -205,14 +205,19 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         }
         Ok(hub)
     };
-    let time = args.work.service_time;
-    if time.is_zero() {
+    let Some(time) = args.work.time() else {
         let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
-        serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ())
-    } else {
-        let make = |network: &_| open(network).map(|hub| move |ctx| Busy::new(Kv::new(hub.clone(), ctx), time));
-        serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
-    }
+        return serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ());
+    };
+    let make = |network: &_| {
+        open(network).map(|hub| {
+            move |ctx: WorkerCtx<_>| {
+                let seed = ctx.worker as u64;
+                Busy::new(Kv::new(hub.clone(), ctx), time, seed)
+            }
+        })
+    };
+    serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
 }
 
 /// Allocates and publishes memory in which `workers` workers export values.

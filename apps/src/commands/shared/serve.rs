@@ -6,6 +6,7 @@ use crate::inspect::InspectArgs;
 use linerate::units::{parse_address, parse_duration_or_none};
 use linerate::{Listen, NetConfig, Network};
 use linerate_load::allocate_payload;
+use linerate_load::services::ServiceTime;
 use linerate_process::output::{eprint_line, print_line};
 use linerate_service::{Service, Stop, WorkerCtx};
 use std::net::SocketAddr;
@@ -47,9 +48,17 @@ pub struct EndArgs {
 /// Arguments of services with simulated work.
 #[derive(Debug, clap::Args)]
 pub struct WorkArgs {
-    /// Simulate work: compute for this time whenever a connection has data to read, such as 20us or 1ms
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration_or_none)]
-    pub service_time: Duration,
+    /// Simulate work: compute for this time whenever a connection has data to read, such as 20us or 1ms, or for a
+    /// random time: exp:MEAN, bimodal:SHORT,LONG,SHARE-OF-LONG, lognormal:MEDIAN,SIGMA
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    service_time: ServiceTime,
+}
+
+impl WorkArgs {
+    /// Returns the simulated work, if any.
+    pub fn time(&self) -> Option<ServiceTime> {
+        Some(self.service_time).filter(|time| *time != ServiceTime::NONE)
+    }
 }
 
 /// Serves `name` over TCP, and over UDP if `udp`, until a signal arrives, and prints the summary. Returns the service

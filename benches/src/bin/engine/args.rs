@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     pub mode: Mode,
 
-    /// Open connections: used in turn (echo, load, stream), idle (connect), or half of those measured (idle); ports of
+    /// Open connections: used in turn (echo, load, roce, stream), idle (connect), or half of those measured (idle); ports of
     /// the client, used in turn (datagram)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
@@ -98,6 +98,8 @@ pub enum Mode {
     Datagram,
     /// Requests of one segment, measured at the load
     Load,
+    /// Messages on queue pairs of RoCEv2 in software
+    Roce,
     /// Memory of idle connections
     Idle,
 }
@@ -203,7 +205,7 @@ impl Args {
     /// Returns the number of operations to measure.
     pub fn operations(&self) -> usize {
         let usual = match self.mode {
-            Mode::Echo | Mode::Datagram | Mode::Load | Mode::Idle => 1_000_000,
+            Mode::Echo | Mode::Datagram | Mode::Load | Mode::Roce | Mode::Idle => 1_000_000,
             Mode::Connect => 200_000,
             Mode::Stream => 100_000,
         };

@@ -7,7 +7,7 @@ mod report;
 use args::{Args, EchoBy, EngineName, Mode};
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{
-    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Stream, Write,
+    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Roce, Stream, Write,
 };
 use linerate_benches::engine::{Bench, idle, measure};
 use linerate_benches::priority::raise_priority;
@@ -68,6 +68,11 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
         }
         Mode::Load => {
             let mut bench = Load::<E>::new(first, size, options)?;
+            let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
+            Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
+        }
+        Mode::Roce => {
+            let mut bench = Roce::new(first, size)?;
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
         }

@@ -97,7 +97,7 @@ impl Report {
 
     fn operation(&self) -> &'static str {
         match self.mode {
-            Mode::Echo | Mode::Load | Mode::Idle => "echo",
+            Mode::Echo | Mode::Load | Mode::Roce | Mode::Idle => "echo",
             Mode::Connect => "connection",
             Mode::Stream => "message",
             Mode::Datagram => "datagram",

@@ -49,15 +49,16 @@ pub struct Loaded {
 
 #[derive(Deserialize)]
 struct Rtt {
-    p50: f64,
-    p99: f64,
-    p999: f64,
+    p50: Option<f64>,
+    p99: Option<f64>,
+    p999: Option<f64>,
 }
 
 impl Loaded {
     /// Returns the values in the order of [`VALUES`].
     pub fn values(&self) -> [f64; 4] {
-        [self.rate, self.rtt_us.p50, self.rtt_us.p99, self.rtt_us.p999]
+        let Rtt { p50, p99, p999 } = self.rtt_us;
+        [Some(self.rate), p50, p99, p999].map(|value| value.unwrap_or(f64::NAN))
     }
 }
 

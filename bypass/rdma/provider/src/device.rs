@@ -208,3 +208,12 @@ pub enum AsyncEvent {
     /// Any other event, by its number.
     Other(u32),
 }
+
+/// Counts of packets since a device was opened.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct PacketCounts {
+    /// Packets sent again because they may be lost.
+    pub repeated: u64,
+    /// Received packets that were discarded, by cause.
+    pub dropped: Vec<(&'static str, u64)>,
+}

@@ -12,7 +12,9 @@ mod objects;
 mod work;
 
 pub use cm::{CmConnParam, CmEvent, CmEventKind, PrivateData};
-pub use device::{AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, Port, PortState, TransportKind};
+pub use device::{
+    AsyncEvent, AtomicCap, DeviceLimits, Gid, GidKind, LinkLayer, Mtu, PacketCounts, Port, PortState, TransportKind,
+};
 pub use objects::{
     Access, AhAttr, Handle, Keys, PathOptions, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, Retry, SrqInitAttr,
     Transition,
@@ -59,6 +61,11 @@ pub unsafe trait Provider: Send + Sync + 'static {
 
     /// Receives and sends the packets of such a device. Each worker calls it once per turn.
     fn progress(&self) {}
+
+    /// Returns the counts of packets, if the device reports them.
+    fn packet_counts(&self) -> Option<PacketCounts> {
+        None
+    }
 
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).
     fn async_event(&self) -> io::Result<Option<AsyncEvent>>;

@@ -108,18 +108,33 @@ impl Operation {
     }
 }
 
-/// Flags of a send request.
+/// Flags of a send request, in one byte that is copied as a whole.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct SendFlags {
-    /// Generate a completion also on success.
-    pub signalled: bool,
-    /// Copy the data when the request is posted.
-    pub inline: bool,
-}
+pub struct SendFlags(u8);
 
 impl SendFlags {
     /// Flags of an ordinary signalled request.
-    pub const SIGNALLED: Self = SendFlags { signalled: true, inline: false };
+    pub const SIGNALLED: Self = SendFlags::new(true, false);
+    const INLINE: u8 = 2;
+
+    /// Returns the flags of a request that generates a completion also on success (`is_signalled`), or whose data is
+    /// copied when it is posted (`is_inline`).
+    #[inline]
+    pub const fn new(is_signalled: bool, is_inline: bool) -> Self {
+        SendFlags(is_signalled as u8 | if is_inline { Self::INLINE } else { 0 })
+    }
+
+    /// Returns whether the request generates a completion also on success.
+    #[inline]
+    pub const fn is_signalled(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Returns whether the data is copied when the request is posted.
+    #[inline]
+    pub const fn is_inline(self) -> bool {
+        self.0 & Self::INLINE != 0
+    }
 }
 
 /// Send work request.
@@ -265,6 +280,7 @@ pub struct WorkCompletion {
 
 impl WorkCompletion {
     /// Creates a completion without immediate data and not of a datagram.
+    #[inline]
     pub fn new(id: u64, status: WcStatus, opcode: WcOpcode, len: u32, qp: u32) -> Self {
         WorkCompletion { id, status, opcode, len, qp, immediate: None, source: 0, vendor_error: 0 }
     }

@@ -1,5 +1,7 @@
 //! Statistics of a device.
 
+use linerate_rdma_provider::PacketCounts;
+
 /// Numbers of packets and events since the device was opened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
@@ -29,4 +31,32 @@ pub struct Counters {
     pub timeouts: u64,
     /// Datagrams that found no receive buffer.
     pub datagrams_lost: u64,
+}
+
+impl From<Counters> for PacketCounts {
+    fn from(counters: Counters) -> Self {
+        let dropped = vec![
+            ("invalid header of RoCEv2", counters.malformed),
+            ("wrong ICRC", counters.icrc_errors),
+            ("no queue pair that expects the packet", counters.unexpected),
+            ("packet after a gap in the sequence", counters.out_of_sequence),
+            ("duplicate request", counters.duplicates),
+            ("refused request", counters.refused),
+            ("no receive buffer", counters.not_ready + counters.datagrams_lost),
+        ];
+        PacketCounts { repeated: counters.repeated, dropped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discarded_packets_have_a_cause() {
+        let counters = Counters { icrc_errors: 1, not_ready: 2, datagrams_lost: 4, repeated: 8, ..Counters::default() };
+        let PacketCounts { repeated, dropped } = counters.into();
+        let dropped: Vec<_> = dropped.into_iter().filter(|(_, n)| *n > 0).collect();
+        assert_eq!((repeated, &dropped[..]), (8, &[("wrong ICRC", 1), ("no receive buffer", 6)][..]));
+    }
 }

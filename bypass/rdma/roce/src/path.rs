@@ -20,5 +20,5 @@ pub trait Port {
 
     /// Sends a UDP datagram of `len` bytes, from and to the port of RoCEv2. `write` fills it in. The identification in
     /// an IPv4 header is zero. A datagram that cannot be sent is lost.
-    fn send(&mut self, path: &Path, len: usize, write: &mut dyn FnMut(&mut [u8]));
+    fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8]));
 }

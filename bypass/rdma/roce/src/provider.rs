@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::qp::Service;
 use crate::table::{errno, require};
 use linerate_rdma_provider::{
-    Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, Port, PostError, Provider,
-    QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
+    Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, PacketCounts, Port, PostError,
+    Provider, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
 };
 use linerate_service::time::Instant;
 use std::io;
@@ -95,6 +95,10 @@ unsafe impl<D: Driver> Provider for Device<D> {
 
     fn progress(&self) {
         self.driver().turn();
+    }
+
+    fn packet_counts(&self) -> Option<PacketCounts> {
+        Some(self.with(|engine| engine.counters().into()))
     }
 
     fn async_event(&self) -> io::Result<Option<AsyncEvent>> {

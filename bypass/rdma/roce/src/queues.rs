@@ -145,6 +145,10 @@ impl Completions {
     }
 
     /// Adds a completion. The overrun of a queue breaks it and its queue pairs.
+    ///
+    /// Inlined, so that the completion is written in place: a copied structure would wait until its parts have left the
+    /// store buffer.
+    #[inline(always)]
     pub fn add(&mut self, handle: Handle, completion: WorkCompletion) {
         let Ok(cq) = self.cqs.get_mut(handle) else { return };
         if cq.is_overrun {

@@ -1,5 +1,6 @@
-//! Packet format: BTH and its extension headers (IBA 9.2, 9.3), and the invariant CRC (annex A17.3.3).
+//! Packet format: BTH and its extension headers (IBA 9.2, 9.3).
 
+use crate::icrc::{Headers, Icrc};
 use crate::path::Path;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,8 +15,6 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// Longest sum of the extension headers of a packet: RETH and ImmDt, or AtomicETH.
 const MAX_EXTENSION: usize = 28;
-/// Bytes of ones in place of the LRH, which RoCE packets lack.
-const LRH: usize = 8;
 
 /// Operation codes (IBA table 38), without the service type.
 pub(crate) mod opcode {
@@ -121,7 +120,7 @@ pub(crate) enum Malformed {
 }
 
 /// Parses a packet from the IP header on. Its IP and UDP headers are valid, and its destination port is [`UDP_PORT`].
-pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
+pub(crate) fn parse<'a>(packet: &'a [u8], icrc: &mut Icrc) -> Result<Received<'a>, Malformed> {
     let (ip_len, local, remote) = match packet {
         [0x45, ..] if packet.len() >= IPV4 => {
             let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 4]| Ipv4Addr::from(*bytes));
@@ -140,7 +139,7 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
     let payload = packet.get(ip_len + UDP..end).ok_or(Malformed::Header)?;
     let (payload, crc) = payload.split_last_chunk::<ICRC>().ok_or(Malformed::Header)?;
     let (bth, rest) = payload.split_first_chunk::<BTH>().ok_or(Malformed::Header)?;
-    if icrc(&packet[..ip_len + UDP], bth, rest).to_le_bytes() != *crc {
+    if icrc.of_received(Headers::new(&packet[..ip_len + UDP]), payload).to_le_bytes() != *crc {
         return Err(Malformed::Icrc);
     }
     let [code, flags, p, q, _, a, b, c, ack, x, y, z] = *bth;
@@ -164,38 +163,6 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
     })
 }
 
-/// Returns the ICRC: CRC-32 over the packet with ones in the fields that routers change.
-fn icrc(ip_and_udp: &[u8], bth: &[u8; BTH], rest: &[u8]) -> u32 {
-    let mut head = [0xff; LRH + IPV6 + UDP + BTH];
-    let at = LRH + ip_and_udp.len();
-    head[LRH..at].copy_from_slice(ip_and_udp);
-    mask(&mut head[LRH..at]);
-    head[at..at + BTH].copy_from_slice(bth);
-    // FECN, BECN and reserved bits.
-    head[at + 4] = 0xff;
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&head[..at + BTH]);
-    crc.update(rest);
-    crc.finalize()
-}
-
-/// Sets the variable fields of an IP and a UDP header to ones.
-fn mask(headers: &mut [u8]) {
-    if headers[0] >> 4 == 4 {
-        // Type of service, time to live, header checksum.
-        headers[1] = 0xff;
-        headers[8] = 0xff;
-        headers[10..12].fill(0xff);
-    } else {
-        // Traffic class, flow label, hop limit.
-        headers[0] |= 0x0f;
-        headers[1..4].fill(0xff);
-        headers[7] = 0xff;
-    }
-    let end = headers.len();
-    headers[end - 2..].fill(0xff);
-}
-
 /// Returns the length of the UDP payload of a packet with `extension` bytes of extension headers.
 pub(crate) fn packet_len(extension: usize, payload: usize) -> usize {
     BTH + extension + payload.next_multiple_of(4) + ICRC
@@ -208,32 +175,21 @@ pub(crate) fn write(
     bth: Bth,
     extension: &[u8],
     len: usize,
+    icrc: &mut Icrc,
     write: impl FnOnce(&mut [u8]),
 ) {
     debug_assert!(extension.len() <= MAX_EXTENSION && packet.len() == packet_len(extension.len(), len));
     let pad = len.next_multiple_of(4) - len;
     let headers = path.headers(packet.len());
-    let (head, rest) = packet.split_at_mut(BTH);
-    let bth = Bth { pad: pad as u8, ..bth }.to_bytes();
-    head.copy_from_slice(&bth);
-    let (rest, crc) = rest.split_at_mut(rest.len() - ICRC);
-    rest[..extension.len()].copy_from_slice(extension);
-    let body = &mut rest[extension.len()..];
-    write(&mut body[..len]);
-    body[len..].fill(0);
-    crc.copy_from_slice(&icrc(headers.bytes(), &bth, rest).to_le_bytes());
-}
-
-/// IP and UDP header.
-pub(crate) struct Headers {
-    bytes: [u8; IPV6 + UDP],
-    len: usize,
-}
-
-impl Headers {
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
+    let (body, crc) = packet.split_at_mut(packet.len() - ICRC);
+    let (head, rest) = body.split_at_mut(BTH);
+    head.copy_from_slice(&Bth { pad: pad as u8, ..bth }.to_bytes());
+    let (extensions, payload) = rest.split_at_mut(extension.len());
+    extensions.copy_from_slice(extension);
+    let (payload, padding) = payload.split_at_mut(len);
+    write(payload);
+    padding.fill(0);
+    crc.copy_from_slice(&icrc.of_own(headers, body).to_le_bytes());
 }
 
 impl Path {
@@ -271,7 +227,7 @@ impl Path {
         udp[..2].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        Headers { bytes, len: ip_len + UDP }
+        Headers::new(&bytes[..ip_len + UDP])
     }
 }
 

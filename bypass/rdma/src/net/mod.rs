@@ -345,6 +345,18 @@ impl<C: Provider> Net<C> {
         !self.starved.is_empty()
     }
 
+    /// Returns the statistics, with those of the device at its first worker.
+    pub fn total(&self) -> Summary {
+        let mut total = self.summary.clone();
+        if self.worker == 0
+            && let Some(counts) = self.mr.pd().provider().packet_counts()
+        {
+            total.retransmitted = Some(counts.repeated);
+            counts.dropped.into_iter().for_each(|(cause, n)| total.drop_for(cause, n));
+        }
+        total
+    }
+
     /// Returns the number of connections, including those being established for peers.
     pub fn connections(&self) -> usize {
         self.table.slots.len() + self.expected.len()
@@ -548,7 +560,7 @@ impl<C: Provider> HostedNet for Net<C> {
 
     fn snapshot(&mut self) -> Snapshot {
         let gauges = Gauges { connections: self.table.slots.len() as u64, ..Gauges::default() };
-        Snapshot { worker: self.worker, summary: self.summary.clone(), gauges, ..Snapshot::default() }
+        Snapshot { worker: self.worker, summary: self.total(), gauges, ..Snapshot::default() }
     }
 
     fn slot_count(&self) -> usize {

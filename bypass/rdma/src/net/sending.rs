@@ -151,13 +151,13 @@ impl<C: Provider> Net<C> {
                 let Connection { link, tx, .. } = conn;
                 let most = (link.longest, link.transport.max_chunks());
                 let reaches = |slice: &[u8]| self.mr.contains(slice);
-                let made = tx.message(&self.arena, || link.header(MessageKind::Data), most, large, reaches);
+                let mut made = tx.message(&self.arena, || link.header(MessageKind::Data), most, large, reaches);
                 has_memory = made.is_some();
-                if let Some(Made { mut message, copied }) = made {
+                if let Some(Made { message, copied }) = &mut made {
                     self.summary.tx_frames += 1;
                     self.summary.tx_bytes += message.len() as u64;
-                    self.summary.copied_bytes += copied as u64;
-                    link.send(&mut message, false)?;
+                    self.summary.copied_bytes += *copied as u64;
+                    link.send(message, false)?;
                 }
             } else if conn.life.sending == Sending::Closing {
                 has_memory = conn.link.send_control(&self.buffers, MessageKind::Finish, None)?;

@@ -163,8 +163,8 @@ pub(super) fn access(access: Access) -> c_uint {
 }
 
 pub(super) fn send_flags(flags: SendFlags) -> c_uint {
-    let signalled = if flags.signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
-    let inline = if flags.inline { sys::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+    let signalled = if flags.is_signalled() { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+    let inline = if flags.is_inline() { sys::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
     signalled | inline
 }
 
@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
         assert_eq!(access(Access { remote_write: true, ..Access::default() }), 2);
         assert_eq!(access(Access { bind: true, ..Access::default() }), 16);
-        assert_eq!(send_flags(SendFlags { signalled: true, inline: true }), 10);
+        assert_eq!(send_flags(SendFlags::new(true, true)), 10);
         assert_eq!(send_flags(SendFlags::SIGNALLED), 2);
-        assert_eq!(send_flags(SendFlags { signalled: false, inline: true }), 8);
+        assert_eq!(send_flags(SendFlags::new(false, true)), 8);
     }
 
     #[test]

@@ -111,13 +111,11 @@ impl WrIdSpace {
         IS_BUFFER | self.send(number)
     }
 
-    /// Returns one receive request per element of `sges`, numbered from `first`. Requests beyond them have no buffer.
+    /// Returns one receive request per element of `sges`, numbered from `first`.
     #[inline]
-    pub fn buffers(self, first: u32, sges: &[Sge]) -> [RecvWr<'_>; LIST] {
-        std::array::from_fn(|at| RecvWr {
-            id: self.buffer((first + at as u32) % NUMBERS),
-            sges: sges.get(at..=at).unwrap_or(&[]),
-        })
+    pub fn buffers(self, first: u32, sges: &[Sge]) -> heapless::Vec<RecvWr<'_>, LIST> {
+        let request = |(sge, number)| RecvWr { id: self.buffer(number % NUMBERS), sges: std::slice::from_ref(sge) };
+        sges.iter().zip(first..).map(request).collect()
     }
 }
 

@@ -170,7 +170,9 @@ pub(super) struct SendQueue<C: Provider> {
     /// Number of trailing requests without a signalled successor.
     unsignalled: usize,
     pending: Vec<PendingWr>,
+    /// Elements of the pending requests. The address of inline data is its position in `inline_data`.
     sges: Vec<Sge>,
+    inline_data: Vec<u8>,
 }
 
 impl<C: Provider> SendQueue<C> {
@@ -186,6 +188,7 @@ impl<C: Provider> SendQueue<C> {
             unsignalled: 0,
             pending: Vec::with_capacity(LIST),
             sges: Vec::with_capacity(LIST * MAX_SGES),
+            inline_data: Vec::new(),
         }
     }
 
@@ -202,10 +205,11 @@ impl<C: Provider> SendQueue<C> {
         self.unsignalled > 0
     }
 
-    fn push(&mut self, operation: Operation, sges: usize, mut flags: SendFlags, held: Held<C>) {
+    fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Held<C>) {
         self.unsignalled += 1;
-        flags.signalled |= self.unsignalled >= self.every;
-        if flags.signalled {
+        let is_signalled = flags.is_signalled() || self.unsignalled >= self.every;
+        let flags = SendFlags::new(is_signalled, flags.is_inline());
+        if is_signalled {
             self.unsignalled = 0;
         }
         self.held.push_back(held);
@@ -223,24 +227,27 @@ impl<C: Provider> SendQueue<C> {
         if self.room() == 0 {
             return Err(PostRefused::QueueFull);
         }
-        let inline = message.len <= self.inline;
+        if message.len <= self.inline {
+            // Copied at once, so that the chunks are free. The address is known when all pending data has been copied.
+            let address = self.inline_data.len() as u64;
+            for chunk in &mut message.chunks[..message.count] {
+                self.inline_data.extend_from_slice(&std::mem::take(chunk));
+            }
+            self.sges.push(Sge { address, len: message.len as u32, lkey: 0 });
+            (message.count, message.len) = (0, 0);
+            self.push(operation, 1, SendFlags::new(signalled, true), Held::Nothing);
+            return Ok(());
+        }
         let before = self.sges.len();
         for chunk in &message.chunks[..message.count] {
-            let sge = match mr.sge(chunk) {
-                Some(sge) => sge,
-                // Inline data needs no key.
-                None if inline => Sge { address: chunk.as_ptr().addr() as u64, len: chunk.len() as u32, lkey: 0 },
-                None => {
-                    self.sges.truncate(before);
-                    return Err(PostRefused::NotRegistered);
-                }
+            let Some(sge) = mr.sge(chunk) else {
+                self.sges.truncate(before);
+                return Err(PostRefused::NotRegistered);
             };
             self.sges.push(sge);
         }
         let Message { chunks, count, .. } = std::mem::take(message);
-        let flags = SendFlags { signalled, inline };
-        // Inline chunks are needed until they are posted; `flush` drops them then.
-        self.push(operation, count, flags, Held::Chunks(chunks));
+        self.push(operation, count, SendFlags::new(signalled, false), Held::Chunks(chunks));
         Ok(())
     }
 
@@ -318,10 +325,15 @@ impl<C: Provider> SendQueue<C> {
 
     pub fn drop_pending(&mut self) {
         self.held.truncate(self.held.len() - self.pending.len());
-        self.pending.clear();
-        self.sges.clear();
+        self.clear_pending();
         // The remaining requests may include no signalled one.
         self.unsignalled = self.held.len();
+    }
+
+    fn clear_pending(&mut self) {
+        self.pending.clear();
+        self.sges.clear();
+        self.inline_data.clear();
     }
 
     /// Resets the queue for reuse. No request is outstanding.
@@ -352,26 +364,34 @@ impl<C: Provider> SendQueue<C> {
         let mut result = Ok(());
         let mut posts = 0;
         let mut done = 0;
+        let inline_data = self.inline_data.as_ptr().addr() as u64;
+        let mut left = &mut self.sges[..];
+        for pending in &self.pending {
+            let (own, rest) = left.split_at_mut(pending.sges);
+            if pending.flags.is_inline() {
+                own.iter_mut().for_each(|sge| sge.address += inline_data);
+            }
+            left = rest;
+        }
         let mut sges = &self.sges[..];
         while done < self.pending.len() {
             let count = (self.pending.len() - done).min(self.list);
             let first = self.held.len() - self.pending.len() + done;
-            let mut requests =
-                [SendWr { id: 0, sges: &[], operation: Operation::Send, flags: SendFlags::default() }; LIST];
-            for (at, pending) in self.pending[done..done + count].iter().enumerate() {
-                let (own, rest) = sges.split_at(pending.sges);
-                sges = rest;
-                let number = (self.first + (first + at) as u32) % NUMBERS;
-                requests[at] = SendWr {
-                    id: self.owner.send(number),
-                    sges: own,
-                    operation: pending.operation,
-                    flags: pending.flags,
-                };
-            }
+            // Not an array: most calls post one request, and its initialization would dominate them.
+            let requests: heapless::Vec<SendWr<'_>, LIST> = self.pending[done..done + count]
+                .iter()
+                .zip(self.first + first as u32..)
+                .map(|(pending, number)| {
+                    let (own, rest) = sges.split_at(pending.sges);
+                    sges = rest;
+                    let id = self.owner.send(number % NUMBERS);
+                    SendWr { id, sges: own, operation: pending.operation, flags: pending.flags }
+                })
+                .collect();
             // SAFETY: the queue pair is live. The memory that the elements name is held in `held` until the request
-            // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks.
-            if let Err(error) = unsafe { provider.post_send(qp, &requests[..count]) } {
+            // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks. Inline data is in
+            // `inline_data`, which is unchanged until the call returns.
+            if let Err(error) = unsafe { provider.post_send(qp, &requests) } {
                 done += error.at.min(count);
                 result = Err(error.into());
                 break;
@@ -379,16 +399,9 @@ impl<C: Provider> SendQueue<C> {
             done += count;
             posts += 1;
         }
-        let start = self.held.len() - self.pending.len();
-        for (at, pending) in self.pending[..done].iter().enumerate() {
-            if pending.flags.inline {
-                self.held[start + at] = Held::Nothing;
-            }
-        }
         // The remaining requests were not posted.
-        self.held.truncate(start + done);
-        self.pending.clear();
-        self.sges.clear();
+        self.held.truncate(self.held.len() - self.pending.len() + done);
+        self.clear_pending();
         result.map(|()| (done as u64, posts))
     }
 

@@ -74,31 +74,29 @@ impl<C: Provider> Srq<C> {
     /// Posts `buffers`, which must lie in the region, until the queue is full. Excess buffers are dropped.
     pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
         let mut buffers = buffers.into_iter();
-        let mut sges = [Sge { address: 0, len: 0, lkey: 0 }; LIST];
-        let mut numbers = [0; LIST];
         loop {
-            let mut count = 0;
-            while count < LIST
+            let mut noted = heapless::Vec::<(u32, Sge), LIST>::new();
+            while !noted.is_full()
                 && !self.free.is_empty()
                 && let Some(buffer) = buffers.next()
             {
                 let Some(sge) = self.inner.0.mr.sge(&buffer) else { continue };
                 let Some(number) = self.free.pop() else { break };
                 self.posted[number as usize] = Some(buffer);
-                (sges[count], numbers[count]) = (sge, number);
-                count += 1;
+                let _ = noted.push((number, sge));
             }
-            if count == 0 {
+            if noted.is_empty() {
                 return Ok(());
             }
-            let request =
-                |at: usize| RecvWr { id: self.owner.buffer(numbers[at]), sges: std::slice::from_ref(&sges[at]) };
-            let requests: [RecvWr<'_>; LIST] = std::array::from_fn(request);
+            let requests: heapless::Vec<RecvWr<'_>, LIST> = noted
+                .iter()
+                .map(|(number, sge)| RecvWr { id: self.owner.buffer(*number), sges: std::slice::from_ref(sge) })
+                .collect();
             let provider = self.inner.0.mr.pd().provider();
             // SAFETY: the queue is live and keeps the region. The buffers are owned blocks, kept until they complete
             // or the queue is destroyed.
-            if let Err(error) = unsafe { provider.post_srq_recv(self.inner.0.handle, &requests[..count]) } {
-                for number in &numbers[error.at.min(count)..count] {
+            if let Err(error) = unsafe { provider.post_srq_recv(self.inner.0.handle, &requests) } {
+                for (number, _) in noted.iter().skip(error.at) {
                     self.posted[*number as usize] = None;
                     self.free.push(*number);
                 }

@@ -55,7 +55,9 @@ impl Port {
             #[cfg(feature = "dpdk")]
             _ => {
                 let listening = listen.all_tcp(workers)?;
-                Ok(Port::Stack(Box::new(stack::Port::open(config, listen, workers, stop)?), listening))
+                let is_client = listen.tcp.is_empty() && listen.by_worker.is_empty();
+                let port = stack::Port::open(config, listen, is_client, workers, stop)?;
+                Ok(Port::Stack(Box::new(port), listening))
             }
             #[cfg(not(feature = "dpdk"))]
             via => {

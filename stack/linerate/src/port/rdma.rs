@@ -7,6 +7,8 @@ use crate::cores::Topology;
 use crate::error::Error;
 use crate::run_context::Device;
 use linerate_bypass::arena::{Arena, ArenaError};
+#[cfg(feature = "dpdk")]
+use linerate_bypass::dpdk::Eal;
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::RdmaCore;
@@ -30,6 +32,9 @@ pub struct Port<C: Provider> {
     mode: Mode,
     workers: usize,
     near: Near,
+    /// EAL, if the device is a port of DPDK.
+    #[cfg(feature = "dpdk")]
+    eal: Option<Eal>,
 }
 
 /// Cores of the NUMA node of the device, if it is known.
@@ -90,7 +95,21 @@ impl<C: Provider> Port<C> {
         let workers = cores.len();
         let adapter = near.run(|| Adapter::open(provider, &config, &listen.tcp, workers))?;
         let (name, emulated_by) = (provider.name().to_owned(), provider.emulated_by().map(str::to_owned));
-        Ok(Port { device: Device { name, emulated_by }, adapter, mode: config.mode, workers, near })
+        Ok(Port {
+            device: Device { name, emulated_by },
+            adapter,
+            mode: config.mode,
+            workers,
+            near,
+            #[cfg(feature = "dpdk")]
+            eal: None,
+        })
+    }
+
+    /// Registers the threads of the workers with EAL, whose port carries the packets of the device.
+    #[cfg(feature = "dpdk")]
+    pub fn with_eal(self, eal: Eal) -> Self {
+        Port { eal: Some(eal), ..self }
     }
 
     pub fn device(&self) -> Device {
@@ -145,9 +164,13 @@ impl<C: Provider> Port<C> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
             let (make, stop, ready) = (make.clone(), stop.clone(), ready.clone());
             let running = Ended(running.clone());
+            #[cfg(feature = "dpdk")]
+            let eal = self.eal.clone();
             // The first worker joins the connector's thread.
             let connector = connector.take();
             Box::new(move || {
+                #[cfg(feature = "dpdk")]
+                let _known_to_eal = eal.as_ref().map(Eal::register_thread).transpose()?;
                 let WorkerParts { worker, config, parts, channels } = parts;
                 let worker = Worker::new(worker, config, parts, channels, make(ctx));
                 ready.fetch_add(1, Ordering::Relaxed);

@@ -6,13 +6,12 @@ use crate::error::Error;
 use crate::kept_devices;
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Mbuf, QueuePair};
-use linerate_roce::{Driver, Engine, Path, UDP_PORT};
+use linerate_roce::{Carrier, Driver, Engine, UDP_PORT};
+use linerate_service::Stop;
 use linerate_service::time::{Clock, Instant};
-use linerate_service::{ConnId, Datagram, Origin, Service, Stop, Transport};
 use linerate_stack::{Mailboxes, NativeEngine, Worker};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// RoCEv2 device on a port of DPDK.
 pub type Device = linerate_roce::Device<PortDriver>;
@@ -27,12 +26,13 @@ pub fn open(
 ) -> Result<rdma::Port<Device>, Error> {
     let kept_as = format!("{via} {:?} {:?} {:?} {:?}", options.ip, options.mac, options.vlan, options.mtu);
     if let Some(device) = kept_devices::find(&kept_as) {
-        return rdma::Port::over(&device, options, listen, cores);
+        return over(&device, options, listen, cores);
     }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };
-    let mut port = stack::Port::open(&port_options, &Listen { udp, ..Listen::default() }, 1, stop)?;
+    let bound = Listen { udp, ..Listen::default() };
+    let mut port = stack::Port::open(&port_options, &bound, listen.tcp.is_empty(), 1, stop)?;
     let (queue, mut config) = port.take_queue()?;
     config.listen_udp_raw = Some(UDP_PORT);
     // The stack carries no connections of its own.
@@ -45,12 +45,23 @@ pub fn open(
     let engine = Engine::new(&engine).map_err(|source| Error::Roce { via: via.to_string(), source })?;
     let now = clock.now();
     let mailboxes = Mailboxes::for_workers(1).swap_remove(0);
-    let worker = Worker::new(&config, mailboxes, queue, |_| Packets { engine, now }, now);
-    let driver = PortDriver { worker, clock, _port: port };
+    let worker = Worker::new(&config, mailboxes, queue, |_| Carrier { engine, now }, now);
+    let driver = PortDriver { worker, clock, port };
     let name = format!("roce:{via}");
     let device = Arc::new(Device::new(&name, driver));
     kept_devices::keep(kept_as, &device);
-    rdma::Port::over(&device, options, listen, cores)
+    over(&device, options, listen, cores)
+}
+
+/// Listens on `device` for a worker.
+fn over(
+    device: &Arc<Device>,
+    options: &NetConfig,
+    listen: &Listen,
+    cores: &[usize],
+) -> Result<rdma::Port<Device>, Error> {
+    let eal = device.driver().port.eal();
+    Ok(rdma::Port::over(device, options, listen, cores)?.with_eal(eal))
 }
 
 /// Returns the largest IP packet in bytes.
@@ -62,10 +73,10 @@ fn queue_mtu(queue: &QueuePair, configured: Option<u16>) -> usize {
 
 /// Worker of the stack that carries the packets of an engine.
 pub struct PortDriver {
-    worker: Worker<QueuePair, Packets, NativeEngine<Mbuf>>,
+    worker: Worker<QueuePair, Carrier, NativeEngine<Mbuf>>,
     clock: Clock,
     /// Declared last: the port closes after its queue pair is gone.
-    _port: stack::Port,
+    port: stack::Port,
 }
 
 impl Driver for PortDriver {
@@ -81,43 +92,5 @@ impl Driver for PortDriver {
         let now = self.clock.now();
         self.worker.service_mut().now = now;
         self.worker.turn(now);
-    }
-}
-
-/// Service that passes datagrams to and from an engine.
-pub struct Packets {
-    engine: Engine,
-    now: Instant,
-}
-
-impl Service for Packets {
-    type Conn = ();
-    type Message = ();
-
-    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
-        net.abort(conn);
-    }
-
-    fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {
-        self.engine.receive(&datagram.payload, self.now);
-    }
-
-    fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.engine.transmit(self.now, &mut Egress(net));
-        None
-    }
-}
-
-/// Transmit side of the stack.
-struct Egress<'a, T>(&'a mut T);
-
-impl<T: Transport> linerate_roce::Port for Egress<'_, T> {
-    fn has_room(&mut self) -> bool {
-        self.0.datagram_space() > 0
-    }
-
-    fn send(&mut self, path: &Path, len: usize, write: &mut dyn FnMut(&mut [u8])) {
-        let [local, remote] = [path.local, path.remote].map(|ip| SocketAddr::new(ip, UDP_PORT));
-        self.0.write_datagram(local, remote, len, write);
     }
 }

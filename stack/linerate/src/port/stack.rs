@@ -52,9 +52,15 @@ pub struct Port {
 }
 
 impl Port {
-    /// Starts EAL and opens the port with a queue pair for each of `workers` workers. Waiting for the other end of a
-    /// link ends when `stop`.
-    pub fn open(options: &NetConfig, listen: &Listen, workers: usize, stop: &Stop) -> Result<Self, Error> {
+    /// Starts EAL and opens the port with a queue pair for each of `workers` workers. A client's port, which must not
+    /// send before the link is up, is opened once it is, or `stop`.
+    pub fn open(
+        options: &NetConfig,
+        listen: &Listen,
+        is_client: bool,
+        workers: usize,
+        stop: &Stop,
+    ) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let tcp = listen.all_tcp(workers)?;
         let host =
@@ -75,8 +81,7 @@ impl Port {
             ..PortConfig::default()
         };
         let (eal, port) = dpdk_port::open(&options.via, &options.eal, options.arena, workers, port)?;
-        // A network without listeners is a client's, which must not send before the link is up.
-        if listen.tcp.is_empty() && listen.by_worker.is_empty() {
+        if is_client {
             dpdk_port::await_link(&port, stop);
         }
         let defaults = match options.native.profile.unwrap_or_default() {
@@ -137,6 +142,12 @@ impl Port {
             self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
         }
         Ok((queues.swap_remove(0), self.config.clone()))
+    }
+
+    /// Returns EAL.
+    #[cfg(feature = "rdma")]
+    pub fn eal(&self) -> Eal {
+        self.eal.clone()
     }
 
     /// Allocates `bytes` of memory that the port can send from; if EAL has too little, ordinary memory.

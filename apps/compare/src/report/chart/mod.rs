@@ -5,7 +5,7 @@ use super::ranking;
 use super::stats::PointStats;
 use super::view::{Seen, View, distinct};
 use crate::plot::{Bar, Bars, Dot, Lines, Panel, Series, si, three};
-use crate::results::{App, Point, Sweep, SweepPoint, Swept};
+use crate::results::{App, Objective, Point, Sweep, SweepPoint, Swept};
 
 /// A plot of panels and its caption.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,31 +107,70 @@ pub fn sweeps(view: &View, app: App) -> Vec<Plot> {
     Swept::ALL.into_iter().filter_map(|of| sweep(view, app, of)).collect()
 }
 
+/// Returns the plot of the work of a batch program on the server's core, by the load of the server.
+pub fn batch(view: &View, app: App) -> Option<Plot> {
+    let rows: Vec<_> = view.ran(app).flat_map(|seen| seen.batches().map(move |sweep| (seen, sweep))).collect();
+    let loads = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(|point| point.x)));
+    let group = |load: &f64| {
+        let bars = rows.iter().filter_map(|(seen, sweep)| {
+            let value = 100.0 * sweep.points.iter().find(|point| point.x == *load)?.batch?;
+            let (name, is_baseline) = (format!("{}, {}", seen.name, sweep.setting), seen.is_kernel());
+            Some(Bar { name, text: format!("{value:.1} %"), value, is_baseline, ..Bar::default() })
+        });
+        (format!("Server at {load:.0} % of its highest offered rate"), bars.collect())
+    };
+    let title = "Work of a batch program, % of an idle core: more is better".to_owned();
+    let bars =
+        Bars { title, subtitle: "on the core of the server".to_owned(), groups: loads.iter().map(group).collect() };
+    let caption = format!("{}. Each value was measured once.", app.title());
+    Some(Plot { title: String::new(), panels: vec![bars.draw()?], caption: with_machine(view, &caption) })
+}
+
 /// Accessor of a value of a sweep.
-type Value = fn(&SweepPoint) -> Option<f64>;
+type Value<'f> = &'f dyn Fn(&SweepPoint) -> Option<f64>;
 
 fn sweep(view: &View, app: App, of: Swept) -> Option<Plot> {
-    let rows: Vec<(&Seen, &Sweep)> = view.rows_of(app).filter_map(|seen| Some((seen, seen.sweep(of)?))).collect();
-    let p50: Value = |point| Some(point.rtt_us?.p50);
-    let p99: Value = |point| Some(point.rtt_us?.p99);
-    let is_rate = of == Swept::OfferedRate;
+    let sweeps: Vec<(&Seen, Sweep)> = view.rows_of(app).filter_map(|seen| Some((seen, plotted(seen, of)?))).collect();
+    let rows: Vec<(&Seen, &Sweep)> = sweeps.iter().map(|(seen, sweep)| (*seen, sweep)).collect();
     let (unit, scale) = of.rate();
-    let first = match is_rate {
-        true => lines("99th percentile (p99)", "round trip, µs", of, &rows, p99, 1.0, view),
-        false => lines("Throughput", unit, of, &rows, |point| Some(point.rate), scale, view),
+    let draw = |title: &str, y: &str, value: Value, scale| lines(title, y, of, &rows, value, scale, view);
+    let median = || draw("Median round trip (p50)", "round trip, µs", &|point| point.rtt_us?.p50, 1.0);
+    let panels = match of {
+        Swept::OfferedRate => {
+            let p99 = draw("99th percentile (p99)", "round trip, µs", &|point| point.rtt_us?.p99, 1.0);
+            let mut panels = vec![median(), p99];
+            // Percentiles of the same quantity share an axis, for comparison by eye.
+            let all = panels.iter().flat_map(|panel| &panel.series).flat_map(|series| &series.points);
+            let shared: Vec<f64> = all.map(|dot| dot.y).collect();
+            panels.iter_mut().for_each(|panel| panel.shared.clone_from(&shared));
+            panels
+        }
+        Swept::Objective => {
+            let Objective { percentile, limit_us } = view.results.settings.objective?;
+            let title = format!("Round trip ({})", percentile.name());
+            let panel = draw(&title, "round trip, µs", &|point| point.rtt_us?.get(percentile), 1.0);
+            vec![Lines { level: Some((limit_us, "objective".to_owned())), ..panel }]
+        }
+        Swept::Incast => {
+            let worst = draw("Longest time until the last answer", "µs", &|point| Some(point.rtt_us?.max), 1.0);
+            vec![draw("Median time until the last answer", "µs", &|point| point.rtt_us?.p50, 1.0), worst]
+        }
+        _ => vec![draw("Throughput", unit, &|point| Some(point.rate), scale), median()],
     };
-    let mut panels = [lines("Median round trip (p50)", "round trip, µs", of, &rows, p50, 1.0, view), first];
-    if is_rate {
-        // Percentiles of the same quantity share an axis, for comparison by eye.
-        let all = panels.iter().flat_map(|panel| &panel.series).flat_map(|series| &series.points);
-        let shared: Vec<f64> = all.map(|dot| dot.y).collect();
-        panels.iter_mut().for_each(|panel| panel.shared.clone_from(&shared));
-    } else {
-        panels.reverse();
-    }
     let panels: Vec<Panel> = panels.iter().filter_map(Lines::draw).collect();
     let caption = caption(view, app, of, &rows);
     (!panels.is_empty()).then(|| Plot { title: of.title().to_owned(), panels, caption })
+}
+
+/// Returns the sweep of a row as it is plotted: a search together with the sweep over the same variable.
+fn plotted(seen: &Seen, of: Swept) -> Option<Sweep> {
+    let mut sweep = seen.sweep(of)?.clone();
+    if of == Swept::Objective {
+        let others = seen.sweep(Swept::OfferedRate).map(|sweep| sweep.points.clone());
+        sweep.points.extend(others.into_iter().flatten());
+        sweep.points.sort_by(|one, other| one.x.total_cmp(&other.x));
+    }
+    Some(sweep)
 }
 
 fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value, scale: f64, view: &View) -> Lines {
@@ -157,23 +196,26 @@ fn lines(title: &str, y: &str, of: Swept, rows: &[(&Seen, &Sweep)], value: Value
     });
     let mut ticks = distinct(rows.iter().flat_map(|(_, sweep)| sweep.points.iter().map(x)));
     ticks.sort_by(f64::total_cmp);
-    if is_rate || ticks.len() > 12 {
+    if is_rate || of == Swept::Objective || ticks.len() > 12 {
         ticks.clear();
     }
     let (title, x, y) = (title.to_owned(), of.axis().to_owned(), y.to_owned());
-    Lines { title, x, y, ticks, shared: Vec::new(), series: series.collect() }
+    Lines { title, x, y, ticks, series: series.collect(), ..Lines::default() }
 }
 
 fn caption(view: &View, app: App, of: Swept, rows: &[(&Seen, &Sweep)]) -> String {
     let settings = distinct(rows.iter().map(|(_, sweep)| sweep.setting.trim()).filter(|setting| !setting.is_empty()));
     let mut text = if settings.is_empty() { String::new() } else { format!("{}.", settings.join("; ")) };
-    if of == Swept::OfferedRate {
+    if matches!(of, Swept::OfferedRate | Swept::Objective) {
         text += " Requests follow Poisson arrivals, and times are measured from the due time.";
     }
     if rows.iter().any(|(_, sweep)| sweep.points.iter().any(|point| point.saturated)) {
         text += " A ring marks offered rates that the server did not reach.";
     }
-    text += " Each value was measured once.";
+    text += match of {
+        Swept::Objective => " Each value of the search is the middle one of up to three rounds.",
+        _ => " Each value was measured once.",
+    };
     for (seen, sweep) in rows {
         if let Some(reason) = &sweep.ended {
             text += &format!(" {} ends early: {}.", seen.name, reason.trim().trim_end_matches('.'));

@@ -127,7 +127,7 @@ fn fastest_and_shortest_row_of_each_kind_are_shown() {
     };
     assert_eq!(names(&results), ["native inline · virtio-user"]);
     for round in &mut measured(&mut results.rows[1]).fixed[0].rounds {
-        round.rtt_us.p50 = 0.1;
+        round.rtt_us.p50 = Some(0.1);
     }
     assert_eq!(names(&results), ["native inline · virtio-user", "native split · virtio-user"]);
 }

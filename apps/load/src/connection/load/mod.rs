@@ -257,7 +257,11 @@ impl<T: Traffic> Load<T> {
         };
         let was_idle = self.outcome.traffic.is_idle(stream);
         match take(&mut self.outcome.traffic, net, stream, now) {
-            Ok(()) if now.sending => {}
+            Ok(()) if now.sending => {
+                if self.outcome.traffic.begins_anew(net.now()) {
+                    self.send_on_all(net);
+                }
+            }
             Ok(()) if !was_idle && self.outcome.traffic.is_idle(stream) && slot < self.next_close => net.close(conn),
             Ok(()) => {}
             Err(Corrupt) => {

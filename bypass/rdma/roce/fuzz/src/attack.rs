@@ -47,7 +47,7 @@ impl Port for Sink {
         true
     }
 
-    fn send(&mut self, _path: &Path, len: usize, write: &mut dyn FnMut(&mut [u8])) {
+    fn send(&mut self, _path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
         let mut packet = vec![0; len];
         write(&mut packet);
         self.sent += 1;

@@ -7,6 +7,7 @@ pub(crate) mod testing;
 
 use crate::cm::Cm;
 use crate::counters::Counters;
+use crate::icrc::Icrc;
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::qp::requester::MAX_MESSAGE;
@@ -140,6 +141,7 @@ impl Engine {
                 srqs: Table::new(),
                 addresses: Table::new(),
                 counters: Counters::default(),
+                icrc: [Icrc::new(), Icrc::new()],
             },
             generation: (config.seed >> 8) as u32,
             queued: VecDeque::new(),
@@ -165,8 +167,8 @@ impl Engine {
     /// is that of RoCEv2.
     pub fn receive(&mut self, packet: &[u8], now: Instant) {
         self.now = now;
-        let counters = &mut self.objects.counters;
-        let packet = match wire::parse(packet) {
+        let Objects { counters, icrc: [icrc, _], .. } = &mut self.objects;
+        let packet = match wire::parse(packet, icrc) {
             Ok(packet) => packet,
             Err(Malformed::Icrc) => return counters.icrc_errors += 1,
             Err(Malformed::Header) => return counters.malformed += 1,
@@ -222,7 +224,7 @@ impl Engine {
     }
 
     /// Runs the timers that are due, and sends packets while the port has room.
-    pub fn transmit(&mut self, now: Instant, port: &mut dyn Port) {
+    pub fn transmit(&mut self, now: Instant, port: &mut impl Port) {
         self.now = now;
         self.expire(now);
         self.transmit_mads(now, port);
@@ -290,8 +292,8 @@ impl Engine {
         }
     }
 
-    fn transmit_mads(&mut self, now: Instant, port: &mut dyn Port) {
-        let counters = &mut self.objects.counters;
+    fn transmit_mads(&mut self, now: Instant, port: &mut impl Port) {
+        let Objects { counters, icrc: [_, icrc], .. } = &mut self.objects;
         self.cm.transmit(now, &mut |local, remote, mad| {
             if !port.has_room() {
                 return false;
@@ -300,8 +302,8 @@ impl Engine {
             let deth = Deth { q_key: QP1_Q_KEY, source: QP1 }.to_bytes();
             let bth = Bth { opcode: opcode::UD | opcode::SEND_ONLY, qp: QP1, ..Bth::default() };
             counters.sent += 1;
-            port.send(&path, wire::packet_len(deth.len(), MAD), &mut |packet| {
-                wire::write(packet, &path, bth, &deth, MAD, |payload| payload.copy_from_slice(mad));
+            port.send(&path, wire::packet_len(deth.len(), MAD), |packet| {
+                wire::write(packet, &path, bth, &deth, MAD, icrc, |payload| payload.copy_from_slice(mad));
             });
             true
         });

@@ -17,12 +17,12 @@ const OWN_Q_KEY: u32 = 1 << 31;
 
 impl Qp {
     /// Sends the oldest datagram. Returns false if there is none.
-    pub fn send_datagram(&mut self, objects: &mut Objects, port: &mut dyn Port) -> bool {
+    pub fn send_datagram(&mut self, objects: &mut Objects, port: &mut impl Port) -> bool {
         let Some(request) = self.requester.front().copied() else { return false };
         let Operation::Datagram { address, qp, key } = request.operation else { return false };
         let len = request.len as usize;
         let sges = self.requester.sges(&request);
-        let is_readable = request.flags.inline || objects.memory.check(self.pd, sges, Need::LocalRead).is_ok();
+        let is_readable = request.flags.is_inline() || objects.memory.check(self.pd, sges, Need::LocalRead).is_ok();
         let address = objects.addresses.get(address).ok().filter(|address| address.pd == self.pd);
         let status = match address {
             None => WcStatus::LocalQp,
@@ -40,11 +40,12 @@ impl Qp {
                 };
                 let requester = &self.requester;
                 objects.counters.sent += 1;
-                port.send(path, wire::packet_len(deth.len(), len), &mut |packet| {
-                    wire::write(packet, path, bth, &deth, len, |payload| match requester.inline(&request) {
+                let Objects { memory, icrc: [_, icrc], .. } = objects;
+                port.send(path, wire::packet_len(deth.len(), len), |packet| {
+                    wire::write(packet, path, bth, &deth, len, icrc, |payload| match requester.inline(&request) {
                         Some(bytes) => payload.copy_from_slice(bytes),
                         None => {
-                            let gathered = objects.memory.gather(self.pd, requester.sges(&request), 0, payload);
+                            let gathered = memory.gather(self.pd, requester.sges(&request), 0, payload);
                             debug_assert!(gathered.is_ok(), "checked before");
                         }
                     });
@@ -58,7 +59,7 @@ impl Qp {
             return true;
         }
         self.requester.pop();
-        if request.flags.signalled {
+        if request.flags.is_signalled() {
             let sent = WorkCompletion::new(request.id, WcStatus::Success, WcOpcode::Send, 0, self.number);
             objects.completions.add(self.send_cq, sent);
         }

@@ -6,6 +6,7 @@ pub(crate) mod responder;
 
 use self::datagrams::Address;
 use crate::counters::Counters;
+use crate::icrc::Icrc;
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::queues::{Buffer, Completions, RecvQueue, Srq};
@@ -26,6 +27,8 @@ pub(crate) struct Objects {
     pub srqs: Table<Srq>,
     pub addresses: Table<Address>,
     pub counters: Counters,
+    /// Of received and of sent packets.
+    pub icrc: [Icrc; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,7 @@ impl Qp {
         matches!(self.state, QpState::Rtr | QpState::Rts)
     }
 
+    #[inline(always)]
     pub fn complete_receive(&self, completion: WorkCompletion, objects: &mut Objects) {
         objects.completions.add(self.recv_cq, WorkCompletion { qp: self.number, ..completion });
     }
@@ -157,7 +161,7 @@ impl Qp {
     }
 
     /// Sends packets while the port has room, responses first.
-    pub fn transmit(&mut self, now: Instant, objects: &mut Objects, port: &mut dyn Port) -> Sent {
+    pub fn transmit(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
         for _ in 0..QUANTUM {
             if !port.has_room() {
                 return Sent::Some;
@@ -171,8 +175,12 @@ impl Qp {
     }
 
     /// Returns the time of the next action without input.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        [self.requester.deadline, self.requester.rnr_until].into_iter().flatten().min()
+        match (self.requester.deadline, self.requester.rnr_until) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Handles a deadline that has passed. Returns true if packets wait to be sent.

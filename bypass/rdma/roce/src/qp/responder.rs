@@ -428,7 +428,7 @@ impl Qp {
     }
 
     /// Sends the next response packet, in the order of requests. Returns false if none waits.
-    pub fn respond(&mut self, objects: &mut Objects, port: &mut dyn Port) -> bool {
+    pub fn respond(&mut self, objects: &mut Objects, port: &mut impl Port) -> bool {
         while let Some(answer) = self.responder.answers.get(self.responder.next_answer).copied() {
             if answer.sent < answer.packets {
                 self.send_answer(answer, objects, port);
@@ -448,7 +448,7 @@ impl Qp {
         true
     }
 
-    fn send_answer(&mut self, answer: Answer, objects: &mut Objects, port: &mut dyn Port) {
+    fn send_answer(&mut self, answer: Answer, objects: &mut Objects, port: &mut impl Port) {
         let number = psn::add(answer.psn, answer.sent);
         let aeth = Aeth { syndrome: syndrome::ACK | syndrome::NO_CREDITS, msn: self.responder.msn }.to_bytes();
         match answer.data {
@@ -489,14 +489,15 @@ impl Qp {
         extension: &[u8],
         len: usize,
         objects: &mut Objects,
-        port: &mut dyn Port,
-        write: impl Fn(&mut [u8]),
+        port: &mut impl Port,
+        write: impl FnOnce(&mut [u8]),
     ) {
         let Some(path) = &self.path else { return };
         let bth = Bth { opcode, qp: self.peer, psn: number, ..Bth::default() };
         objects.counters.sent += 1;
-        port.send(path, wire::packet_len(extension.len(), len), &mut |packet| {
-            wire::write(packet, path, bth, extension, len, &write);
+        let [_, icrc] = &mut objects.icrc;
+        port.send(path, wire::packet_len(extension.len(), len), |packet| {
+            wire::write(packet, path, bth, extension, len, icrc, write);
         });
     }
 }

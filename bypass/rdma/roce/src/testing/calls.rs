@@ -254,7 +254,7 @@ impl World {
         // SAFETY: guaranteed by the caller.
         unsafe { device.post_send(qp, &[request]) }.map_err(|error| error.error)?;
         sim.faults.iter_mut().for_each(|(after, _)| *after = after.saturating_sub(1));
-        sim.posted.push_back((request.id, request.flags.signalled));
+        sim.posted.push_back((request.id, request.flags.is_signalled()));
         sim.classes = classes.unwrap_or(sim.classes);
         if let Some(status) = fault {
             sim.peer_event = match status {

@@ -141,7 +141,7 @@ impl Port for Outlet<'_> {
         self.sent < self.room
     }
 
-    fn send(&mut self, path: &Path, len: usize, write: &mut dyn FnMut(&mut [u8])) {
+    fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
         self.sent += 1;
         let mut packet = vec![0; len];
         write(&mut packet);

@@ -230,7 +230,7 @@ fn post(act: &Act, this: &mut Site, peer: &mut Site, places: &mut VecDeque<(usiz
         .map(|nth| this.sge(local + (nth * part).min(len), part.min(len - (nth * part).min(len))))
         .collect();
     let is_inline = act.is_inline && len <= 64 && !is_atomic && !matches!(act.kind, Kind::Read(_));
-    let flags = SendFlags { signalled: act.is_signalled, inline: is_inline };
+    let flags = SendFlags::new(act.is_signalled, is_inline);
     this.end.post(&[SendWr { id, sges: &sges, operation, flags }]).unwrap();
     if act.is_signalled {
         this.expected.push_back((id, opcode));

@@ -100,9 +100,9 @@ fn play(acts: &[Act], seed: u64) {
                 // Inline data may be anywhere.
                 let is_inside = at >= REGION.start && at + len <= REGION.end;
                 let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
-                let flags = SendFlags { signalled: flags & 1 != 0, inline };
+                let flags = SendFlags::new(flags & 1 != 0, inline);
                 if actor.end.post(&[SendWr { id: next, sges: &sges, operation, flags }]).is_ok() {
-                    actor.sends.push((next, flags.signalled));
+                    actor.sends.push((next, flags.is_signalled()));
                 }
             }
             Act::Receive { end, at, len } => {

@@ -3,7 +3,15 @@
 use super::datagrams::{KEY, address, ready, send, to};
 use super::packets::*;
 use super::*;
-use crate::wire::{Malformed, parse};
+use crate::icrc::Icrc;
+use crate::wire::{self, Malformed, Received};
+use std::cell::RefCell;
+
+/// Parses a packet with the cached sums of all earlier ones.
+fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
+    thread_local!(static ICRC: RefCell<Icrc> = RefCell::new(Icrc::new()));
+    ICRC.with_borrow_mut(|icrc| wire::parse(packet, icrc))
+}
 
 fn hex(text: &str) -> Vec<u8> {
     let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();

@@ -117,22 +117,20 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
         let mut wanted = self.recv_room();
         let core = &mut *self.core;
         let mut buffers = buffers.into_iter();
-        let mut sges = [Sge { address: 0, len: 0, lkey: 0 }; LIST];
         loop {
-            let mut count = 0;
-            while count < LIST.min(wanted)
+            let mut sges = heapless::Vec::<Sge, LIST>::new();
+            while sges.len() < LIST.min(wanted)
                 && let Some(buffer) = buffers.next()
             {
                 let Some(sge) = core.mr.sge(&buffer) else { continue };
-                sges[count] = sge;
+                let _ = sges.push(sge);
                 core.posted.push_back(buffer);
-                count += 1;
             }
-            if count == 0 {
+            if sges.is_empty() {
                 return Ok(());
             }
-            wanted -= count;
-            post_noted(core, &sges[..count])?;
+            wanted -= sges.len();
+            post_noted(core, &sges)?;
         }
     }
 }
@@ -145,7 +143,7 @@ fn post_noted<C: Provider>(core: &mut Core<C>, sges: &[Sge]) -> Result<(), Error
     let requests = core.owner.buffers(core.first + start as u32, sges);
     // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region that
     // is kept, until they complete or the queue pair is destroyed.
-    let posted = unsafe { core.mr.pd().provider().post_recv(core.handle, &requests[..count]) };
+    let posted = unsafe { core.mr.pd().provider().post_recv(core.handle, &requests) };
     posted.map_err(|error| {
         core.posted.truncate(start + error.at.min(count));
         error.into()

@@ -317,11 +317,10 @@ impl<C: Provider> UdQp<C> {
     pub fn post(&mut self, buffers: impl IntoIterator<Item = ArenaMut>) -> Result<(), Error> {
         let mut wanted = self.recv_room();
         let mut buffers = buffers.into_iter();
-        let mut sges = [Sge { address: 0, len: 0, lkey: 0 }; LIST];
         let mut is_short = false;
         while !is_short {
-            let mut count = 0;
-            while count < LIST.min(wanted)
+            let mut sges = heapless::Vec::<Sge, LIST>::new();
+            while sges.len() < LIST.min(wanted)
                 && let Some(buffer) = buffers.next()
             {
                 is_short = buffer.len() < self.buffer_len();
@@ -329,15 +328,14 @@ impl<C: Provider> UdQp<C> {
                     break;
                 }
                 let Some(sge) = self.mr.sge(&buffer) else { continue };
-                sges[count] = sge;
+                let _ = sges.push(sge);
                 self.posted.push_back(buffer);
-                count += 1;
             }
-            if count == 0 {
+            if sges.is_empty() {
                 break;
             }
-            wanted -= count;
-            self.post_noted(&sges[..count])?;
+            wanted -= sges.len();
+            self.post_noted(&sges)?;
         }
         let short = || Error::new("post a buffer that is too short")(io::Error::from_raw_os_error(libc::EINVAL));
         if is_short { Err(short()) } else { Ok(()) }
@@ -351,7 +349,7 @@ impl<C: Provider> UdQp<C> {
         let requests = self.owner.buffers(self.first + start as u32, sges);
         // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region
         // that is kept until they complete, or the queue pair is reset or destroyed.
-        let posted = unsafe { self.mr.pd().provider().post_recv(self.handle, &requests[..count]) };
+        let posted = unsafe { self.mr.pd().provider().post_recv(self.handle, &requests) };
         posted.map_err(|error| {
             self.posted.truncate(start + error.at.min(count));
             error.into()

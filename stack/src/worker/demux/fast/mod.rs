@@ -38,14 +38,17 @@ pub(crate) struct FastDemux {
     station: u64,
     /// Local IPv4 address if there is exactly one.
     own_v4: OwnV4,
+    /// See [`Config::listen_udp_raw`](crate::Config::listen_udp_raw).
+    raw_udp: Option<u16>,
 }
 
 impl FastDemux {
-    /// Creates a demultiplexer for frames to `mac` with packets to `addresses`.
+    /// Creates a demultiplexer for frames to `mac` with packets to `addresses`. Datagrams to the port `raw_udp` need no
+    /// checksum.
     #[inline]
-    pub fn new(mac: MacAddr, addresses: &Addresses) -> Self {
+    pub fn new(mac: MacAddr, addresses: &Addresses, raw_udp: Option<u16>) -> Self {
         let [a, b, c, d, e, f] = mac.0;
-        FastDemux { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4() }
+        FastDemux { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4(), raw_udp }
     }
 
     /// Returns whether a frame that starts with `start` is addressed to this host.
@@ -76,7 +79,7 @@ impl FastDemux {
         }
         if !is_verified(frame) {
             let end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
-            if !is_intact(start.first_chunk()?, frame, TCP, end) {
+            if !is_intact(start.first_chunk()?, frame, TCP, Some(end)) {
                 return None;
             }
         }
@@ -120,8 +123,12 @@ impl FastDemux {
         if len < UDP_HEADER || end > packet_end || packet_end > frame.len() || end > frame.data().len() {
             return None;
         }
-        // Without a checksum (RFC 768), the general path decides.
-        if stored == 0 || !is_verified(frame) && !is_intact(start.first_chunk()?, frame, UDP, end) {
+        // Without a checksum (RFC 768), the general path decides, unless the protocol has its own.
+        if stored == 0 && self.raw_udp != Some(to) {
+            return None;
+        }
+        let summed = (stored != 0).then_some(end);
+        if !is_verified(frame) && !is_intact(start.first_chunk()?, frame, UDP, summed) {
             return None;
         }
         let address = |ip, port| SocketAddr::from((Ipv4Addr::from_bits(ip), port));
@@ -179,10 +186,10 @@ fn is_verified(frame: &impl Packet) -> bool {
 }
 
 /// Returns whether the checksums of `frame`, which begins with `start`, are correct, as reported by the port or, if the
-/// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`. The
-/// checksum of a chain is left to the general path.
+/// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`, which is
+/// `None` for a datagram without checksum. The checksum of a chain is left to the general path.
 #[inline(never)]
-fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: usize) -> bool {
+fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: Option<usize>) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
     let header = || {
         // RFC 791 §3.1. Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1
@@ -190,7 +197,7 @@ fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol
         let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
         sum.is_multiple_of(0xffff)
     };
-    let payload = || {
+    let payload = |end| {
         // RFC 768 and RFC 9293 §3.1: the pseudo-header consists of the addresses, the protocol and the length.
         let Some(bytes) = frame.data().get(ETHERNET_HEADER + IPV4..end) else { return false };
         let addresses = [12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at)));
@@ -202,7 +209,7 @@ fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol
         RxChecksum::Unknown => computed(),
         RxChecksum::Bad => false,
     };
-    is_correct(ipv4_checksum, &header) && is_correct(l4_checksum, &payload)
+    is_correct(ipv4_checksum, &header) && end.is_none_or(|end| is_correct(l4_checksum, &|| payload(end)))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn received(bytes: &[u8], cut: Option<usize>, vouched: (bool, bool)) -> MemoryPa
 }
 
 fn fast_demux(frame: &MemoryPacket, addresses: &Addresses) -> Option<Tcp> {
-    let fast_demux = FastDemux::new(OURS, addresses);
+    let fast_demux = FastDemux::new(OURS, addresses, None);
     let found = [fast_demux.v4(frame, addresses), fast_demux.v6(frame, addresses)];
     assert!(found[0].is_none() || found[1].is_none());
     found[0].or(found[1])
@@ -275,7 +275,7 @@ fn datagram(payload: usize, padding: usize) -> Vec<u8> {
 }
 
 fn fast_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
-    FastDemux::new(OURS, addresses).udp_v4(frame, addresses)
+    FastDemux::new(OURS, addresses, None).udp_v4(frame, addresses)
 }
 
 fn general_datagram(frame: &MemoryPacket, addresses: &Addresses) -> Option<UdpDatagram> {
@@ -299,6 +299,23 @@ fn ordinary_datagrams_take_the_fast_path() {
             }
         }
     }
+}
+
+#[test]
+fn only_datagrams_to_the_raw_port_need_no_checksum() {
+    let (addresses, mut bytes) = (addresses(&OWN), datagram(64, 0));
+    bytes[40..42].fill(0);
+    for (raw_udp, is_fast) in [(None, false), (Some(8), false), (Some(7), true)] {
+        for vouched in [(false, false), (true, true)] {
+            let frame = received(&bytes, None, vouched);
+            let found = FastDemux::new(OURS, &addresses, raw_udp).udp_v4(&frame, &addresses);
+            assert_eq!(found.is_some(), is_fast, "{raw_udp:?} {vouched:?}");
+        }
+    }
+    // The checksum of the IP header is verified nevertheless.
+    bytes[24] ^= 1;
+    let frame = received(&bytes, None, (false, false));
+    assert_eq!(FastDemux::new(OURS, &addresses, Some(7)).udp_v4(&frame, &addresses), None);
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub(crate) struct Request {
     pub flags: SendFlags,
     pub len: u32,
     /// Position of its elements and inline data.
-    slot: usize,
-    sges: usize,
+    slot: u16,
+    sges: u16,
     /// Sequence number of the first packet, and the number of packets, of the responses for a READ. Valid once the
     /// request is numbered.
     psn: u32,
@@ -61,13 +61,87 @@ impl Request {
     }
 }
 
+/// Posted requests in order. The slots of completed requests are used again first, as they are in the cache.
+struct Queue {
+    order: VecDeque<u16>,
+    requests: Box<[Request]>,
+    free: Vec<u16>,
+}
+
+impl Queue {
+    fn new(capacity: u32) -> Self {
+        let slots = 0..u16::try_from(capacity).unwrap_or(u16::MAX);
+        let none = |slot| Request {
+            id: 0,
+            operation: Operation::Send,
+            flags: SendFlags::default(),
+            len: 0,
+            slot,
+            sges: 0,
+            psn: 0,
+            packets: 0,
+            is_numbered: false,
+            received: 0,
+            failed: None,
+        };
+        Queue {
+            order: VecDeque::with_capacity(slots.len()),
+            requests: slots.clone().map(none).collect(),
+            free: slots.rev().collect(),
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<&Request> {
+        self.order.get(index).map(|slot| &self.requests[usize::from(*slot)])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.order.iter().map(|slot| &self.requests[usize::from(*slot)])
+    }
+
+    /// Removes the oldest request, which stays valid until the next call of [`push`](Self::push).
+    fn pop(&mut self) -> Option<&Request> {
+        let slot = self.order.pop_front()?;
+        self.free.push(slot);
+        Some(&self.requests[usize::from(slot)])
+    }
+
+    /// Appends a request that is not numbered yet, and whose other fields the caller sets, unless the queue is full.
+    fn push(&mut self) -> Option<&mut Request> {
+        let slot = self.free.pop()?;
+        self.order.push_back(slot);
+        let request = &mut self.requests[usize::from(slot)];
+        // Fields are set in place. A copied structure would wait until its parts have left the store buffer.
+        (request.is_numbered, request.received, request.failed) = (false, 0, None);
+        Some(request)
+    }
+
+    fn clear(&mut self) {
+        self.free.extend(self.order.drain(..));
+    }
+}
+
+impl std::ops::Index<usize> for Queue {
+    type Output = Request;
+
+    fn index(&self, index: usize) -> &Request {
+        &self.requests[usize::from(self.order[index])]
+    }
+}
+
+impl std::ops::IndexMut<usize> for Queue {
+    fn index_mut(&mut self, index: usize) -> &mut Request {
+        &mut self.requests[usize::from(self.order[index])]
+    }
+}
+
 /// Send queue, and the state of the sender.
 pub(crate) struct Requester {
-    queue: VecDeque<Request>,
+    queue: Queue,
+    /// Elements and inline data, by slot of the request.
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
     cap: QpCap,
-    posted: usize,
     /// Index of the request to send from, and the packets of it that precede.
     cursor: usize,
     offset: u32,
@@ -101,11 +175,10 @@ impl Requester {
     pub fn new(cap: QpCap) -> Self {
         let none = Sge { address: 0, len: 0, lkey: 0 };
         Requester {
-            queue: VecDeque::with_capacity(cap.sends as usize),
+            queue: Queue::new(cap.sends),
             sges: vec![none; (cap.sends * cap.send_sges) as usize].into_boxed_slice(),
             inline: vec![0; (cap.sends * cap.inline) as usize].into_boxed_slice(),
             cap,
-            posted: 0,
             cursor: 0,
             offset: 0,
             next_psn: 0,
@@ -143,8 +216,8 @@ impl Requester {
     }
 
     /// Removes the oldest request.
-    pub fn pop(&mut self) -> Option<Request> {
-        let request = self.queue.pop_front()?;
+    pub fn pop(&mut self) -> Option<&Request> {
+        let request = self.queue.pop()?;
         if request.is_numbered && request.fetches() {
             self.fetches -= 1;
         }
@@ -156,20 +229,20 @@ impl Requester {
     }
 
     pub fn front(&self) -> Option<&Request> {
-        self.queue.front()
+        self.queue.get(0)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.order.is_empty()
     }
 
     pub fn sges(&self, request: &Request) -> &[Sge] {
-        &self.sges[request.slot * self.cap.send_sges as usize..][..request.sges]
+        &self.sges[usize::from(request.slot) * self.cap.send_sges as usize..][..request.sges.into()]
     }
 
     pub fn inline(&self, request: &Request) -> Option<&[u8]> {
         let width = self.cap.inline as usize;
-        request.flags.inline.then(|| &self.inline[request.slot * width..][..request.len as usize])
+        request.flags.is_inline().then(|| &self.inline[usize::from(request.slot) * width..][..request.len as usize])
     }
 
     /// Appends a request, with a copy of its elements and inline data.
@@ -177,39 +250,28 @@ impl Requester {
     /// # Safety
     /// The elements of inline requests are memory of the caller.
     unsafe fn push(&mut self, request: &SendWr<'_>) -> std::io::Result<()> {
-        require(self.queue.len() < self.cap.sends as usize, libc::ENOMEM)?;
         require(request.sges.len() <= self.cap.send_sges as usize, libc::EINVAL)?;
         let len = request.sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
         let len = u32::try_from(len).map_err(|_| errno(libc::EINVAL))?;
-        require(!request.flags.inline || len <= self.cap.inline, libc::EINVAL)?;
-        let slot = self.posted % self.cap.sends as usize;
-        self.sges[slot * self.cap.send_sges as usize..][..request.sges.len()].copy_from_slice(request.sges);
-        if request.flags.inline {
-            let mut to = &mut self.inline[slot * self.cap.inline as usize..][..len as usize];
-            for sge in request.sges.iter().filter(|sge| sge.len > 0) {
-                let (part, rest) = to.split_at_mut(sge.len as usize);
-                // SAFETY: the caller owns the element; `part` is memory of this queue.
-                unsafe {
-                    let from: *const u8 = std::ptr::with_exposed_provenance(sge.address as usize);
-                    std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
-                }
-                to = rest;
-            }
+        require(!request.flags.is_inline() || len <= self.cap.inline, libc::EINVAL)?;
+        let into = self.queue.push().ok_or_else(|| errno(libc::ENOMEM))?;
+        (into.id, into.operation, into.flags, into.len) = (request.id, request.operation, request.flags, len);
+        into.sges = request.sges.len() as u16;
+        let slot = usize::from(into.slot);
+        if !request.flags.is_inline() {
+            self.sges[slot * self.cap.send_sges as usize..][..request.sges.len()].copy_from_slice(request.sges);
+            return Ok(());
         }
-        self.posted += 1;
-        self.queue.push_back(Request {
-            id: request.id,
-            operation: request.operation,
-            flags: request.flags,
-            len,
-            slot,
-            sges: request.sges.len(),
-            psn: 0,
-            packets: 0,
-            is_numbered: false,
-            received: 0,
-            failed: None,
-        });
+        let mut to = &mut self.inline[slot * self.cap.inline as usize..][..len as usize];
+        for sge in request.sges.iter().filter(|sge| sge.len > 0) {
+            let (part, rest) = to.split_at_mut(sge.len as usize);
+            // SAFETY: the caller owns the element; `part` is memory of this queue.
+            unsafe {
+                let from: *const u8 = std::ptr::with_exposed_provenance(sge.address as usize);
+                std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
+            }
+            to = rest;
+        }
         Ok(())
     }
 
@@ -250,9 +312,9 @@ impl Requester {
     /// acknowledgement then implies its loss (IBA 9.7.5.1.1).
     fn acknowledge(&mut self, to: u32, now: Instant) -> Option<u32> {
         let is_missing = |request: &&Request| request.fetches() && request.received < request.packets;
-        let covered =
-            self.queue.iter().take_while(|request| request.is_numbered && psn::difference(to, request.psn) > 0);
-        let missing = covered.clone().find(is_missing).map(|request| psn::add(request.psn, request.received));
+        let is_covered = |request: &&Request| request.is_numbered && psn::difference(to, request.psn) > 0;
+        let missing = self.queue.iter().take_while(is_covered).find(is_missing);
+        let missing = missing.map(|request| psn::add(request.psn, request.received));
         // The next response of a READ in progress is not missing yet.
         let missing = missing.filter(|missing| psn::difference(to, *missing) > 0);
         let to = missing.unwrap_or(to);
@@ -309,8 +371,8 @@ impl Requester {
 impl super::Qp {
     /// Makes the newest request fail once the earlier ones have completed.
     pub fn fail_newest(&mut self, status: WcStatus, objects: &mut super::Objects) {
-        if let Some(request) = self.requester.queue.back_mut() {
-            request.failed = Some(status);
+        if let Some(newest) = self.requester.queue.order.len().checked_sub(1) {
+            self.requester.queue[newest].failed = Some(status);
         }
         self.retire(objects);
     }

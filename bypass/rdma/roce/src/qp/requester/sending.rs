@@ -21,7 +21,7 @@ impl Qp {
                 Operation::Datagram { .. } => self.service == Service::Ud,
                 _ if self.service == Service::Ud => false,
                 Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
-                    !request.flags.inline
+                    !request.flags.is_inline()
                 }
                 Operation::Bind { .. } | Operation::InvalidateLocal(_) => request.sges.is_empty(),
                 _ => true,
@@ -41,48 +41,46 @@ impl Qp {
     }
 
     /// Sends the next packet of a request, or executes a local one. Returns false if nothing can be sent now.
-    pub fn request(&mut self, now: Instant, objects: &mut Objects, port: &mut dyn Port) -> bool {
+    pub fn request(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> bool {
         if self.state != QpState::Rts || self.requester.rnr_until.is_some() {
             return false;
         }
         if self.service == Service::Ud {
             return self.send_datagram(objects, port);
         }
-        let Some(request) = self.requester.queue.get(self.requester.cursor).copied() else { return false };
+        let cursor = self.requester.cursor;
+        let Some(request) = self.requester.queue.get(cursor) else { return false };
         if request.failed.is_some() {
             return false;
         }
-        let request = if request.is_numbered {
+        if request.is_numbered {
             if request.packets == 0 {
                 // A local request among repeated ones was executed when it was numbered.
                 self.requester.cursor += 1;
                 return true;
             }
-            request
         } else {
-            match self.number_request(request, objects) {
-                Some(request) if request.packets > 0 => request,
-                Some(_) => return true,
+            match self.number_request(objects) {
+                Some(0) => return true,
+                Some(_) => {}
                 None => return false,
             }
-        };
+        }
         let requester = &self.requester;
+        let request = &requester.queue[cursor];
         let in_flight = psn::difference(requester.send_psn(), requester.unacked);
         if in_flight >= WINDOW as i32 {
             return false;
         }
         let need = if request.fetches() { Need::LocalWrite } else { Need::LocalRead };
-        if !request.flags.inline && objects.memory.check(self.pd, requester.sges(&request), need).is_err() {
+        if !request.flags.is_inline() && objects.memory.check(self.pd, requester.sges(request), need).is_err() {
             self.fail_request(WcStatus::LocalProtection, objects);
             return false;
         }
-        let asks = self.send_packet(&request, objects, port) || request.fetches();
+        let (fetches, packets) = (request.fetches(), request.packets);
+        let end = psn::add(request.psn, if fetches { packets } else { requester.offset + 1 });
+        let asks = self.send_packet(request, objects, port) || fetches;
         let requester = &mut self.requester;
-        let end = if request.fetches() {
-            psn::add(request.psn, request.packets)
-        } else {
-            psn::add(request.psn, requester.offset + 1)
-        };
         if psn::difference(end, requester.sent_psn) > 0 {
             requester.sent_psn = end;
         } else if requester.is_probing {
@@ -91,7 +89,7 @@ impl Qp {
             objects.counters.repeated += 1;
         }
         requester.offset += 1;
-        if request.fetches() || requester.offset == request.packets {
+        if fetches || requester.offset == packets {
             (requester.cursor, requester.offset) = (requester.cursor + 1, 0);
         }
         let had_asked = requester.has_asked();
@@ -106,8 +104,9 @@ impl Qp {
     }
 
     /// Checks the request at the cursor and gives it sequence numbers. A local request is executed instead and has no
-    /// packets. Returns `None` if the request must wait or has failed.
-    fn number_request(&mut self, request: Request, objects: &mut Objects) -> Option<Request> {
+    /// packets. Returns the number of packets, or `None` if the request must wait or has failed.
+    fn number_request(&mut self, objects: &mut Objects) -> Option<u32> {
+        let request = &self.requester.queue[self.requester.cursor];
         let len_limit = if request.is_atomic() { 8 } else { MAX_MESSAGE };
         let failed = match request.operation {
             Operation::Bind { .. } => self.bind(&request.operation, objects),
@@ -124,6 +123,7 @@ impl Qp {
             return None;
         }
         let requester = &mut self.requester;
+        let request = &mut requester.queue[requester.cursor];
         let packets = match request.operation {
             Operation::Bind { .. } | Operation::InvalidateLocal(_) => 0,
             _ if request.is_atomic() => 1,
@@ -133,17 +133,16 @@ impl Qp {
             return None;
         }
         requester.fetches += u8::from(request.fetches());
-        let numbered = Request { psn: requester.next_psn, packets, is_numbered: true, ..request };
+        (request.psn, request.packets, request.is_numbered) = (requester.next_psn, packets, true);
         requester.next_psn = psn::add(requester.next_psn, packets);
-        requester.queue[requester.cursor] = numbered;
         if packets == 0 {
             requester.cursor += 1;
             self.retire(objects);
         }
-        Some(numbered)
+        Some(packets)
     }
 
-    fn bind(&mut self, operation: &Operation, objects: &mut Objects) -> Option<WcStatus> {
+    fn bind(&self, operation: &Operation, objects: &mut Objects) -> Option<WcStatus> {
         let Operation::Bind { mw, rkey, mr, address, len, access } = *operation else { return Some(WcStatus::Bind) };
         let keys = [mw, mr].map(|Handle(key)| key as u32);
         let bound = objects.memory.bind(self.pd, self.handle, keys[0], rkey, keys[1], (address, len), access);
@@ -159,24 +158,24 @@ impl Qp {
 
     /// Completes the oldest requests as far as they are done.
     pub(super) fn retire(&mut self, objects: &mut Objects) {
-        while let Some(request) = self.requester.front().copied() {
+        while let Some(request) = self.requester.front() {
             if let Some(status) = request.failed {
                 return self.fail(Some(status), None, objects);
             }
             if !request.is_complete(self.requester.unacked) {
                 return;
             }
-            self.requester.pop();
-            if request.flags.signalled {
+            if request.flags.is_signalled() {
                 let len = if request.fetches() { request.len } else { 0 };
                 let done = WorkCompletion::new(request.id, WcStatus::Success, request.opcode(), len, self.number);
                 objects.completions.add(self.send_cq, done);
             }
+            self.requester.pop();
         }
     }
 
     /// Sends the packet at the cursor. Returns whether it requests an acknowledgement.
-    fn send_packet(&self, request: &Request, objects: &mut Objects, port: &mut dyn Port) -> bool {
+    fn send_packet(&self, request: &Request, objects: &mut Objects, port: &mut impl Port) -> bool {
         let Some(path) = &self.path else { return false };
         let requester = &self.requester;
         let (offset, mtu) = (requester.offset, self.mtu);
@@ -229,18 +228,19 @@ impl Qp {
         };
         let number = psn::add(request.psn, offset);
         let is_repeated = psn::difference(number, requester.sent_psn) < 0;
-        let ack = is_last && (request.flags.signalled || is_repeated)
+        let ack = is_last && (request.flags.is_signalled() || is_repeated)
             || requester.is_probing
             || number % ACK_INTERVAL == ACK_INTERVAL - 1;
         let solicited = is_last && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. });
         let bth = Bth { opcode: code, solicited, pad: 0, qp: self.peer, ack, psn: number };
         objects.counters.sent += 1;
         let extension = &extension[..extension_len];
-        port.send(path, wire::packet_len(extension.len(), len), &mut |packet| {
-            wire::write(packet, path, bth, extension, len, |payload| match requester.inline(request) {
+        let Objects { memory, icrc: [_, icrc], .. } = objects;
+        port.send(path, wire::packet_len(extension.len(), len), |packet| {
+            wire::write(packet, path, bth, extension, len, icrc, |payload| match requester.inline(request) {
                 Some(bytes) => payload.copy_from_slice(&bytes[from..from + payload.len()]),
                 None => {
-                    let gathered = objects.memory.gather(self.pd, requester.sges(request), from, payload);
+                    let gathered = memory.gather(self.pd, requester.sges(request), from, payload);
                     debug_assert!(gathered.is_ok(), "checked before");
                 }
             });

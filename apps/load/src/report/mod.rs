@@ -1,14 +1,18 @@
 //! Reports of loads as text and JSON.
 
+mod percentiles;
+
+pub use percentiles::{Buckets, Percentile, Percentiles};
+
 use crate::{Arrivals, CountStats, OneSidedStats, OpenLoop, Pace, PortWaits, SWAP_EVERY, Times};
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
 /// Closed-loop load: requests and round trips. JSON is one object,
-/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"p50":…,"p90":…,"p99":…,"p999":…,"max":…}}`, with
-/// `"histogram":[[…,…],…]` if requested.
+/// `{"requests":…,"seconds":…,"rate":…,"bytes":…,"errors":…,"rtt_us":{"samples":…,"p50":…,"p90":…,"p99":…,"p999":…,
+/// "p9999":…,"max":…}}`, with `"histogram":[[…,…],…]` if requested.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Answered requests.
@@ -26,47 +30,6 @@ pub struct Report {
     /// Histogram of these times, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Buckets>,
-}
-
-/// Non-empty buckets of a histogram in ascending order; JSON is `[[upper end in µs, count], …]`. Values in a bucket are
-/// at most its upper end, and less than a thousandth below it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Buckets(Vec<(f64, u64)>);
-
-impl Buckets {
-    /// Converts a histogram of nanoseconds.
-    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
-        let bucket = |upper: u64, count| (upper as f64 / 1000.0, count);
-        Buckets(histogram.iter_recorded().map(|at| bucket(at.value_iterated_to(), at.count_at_value())).collect())
-    }
-}
-
-/// Percentiles in microseconds; all zero without values.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Percentiles {
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    pub p999: f64,
-    /// Maximum.
-    pub max: f64,
-}
-
-impl Percentiles {
-    /// Column headings.
-    pub const HEAD: &str = "         p50        p90        p99      p99.9        max";
-
-    /// Computes the percentiles of a histogram of nanoseconds.
-    pub fn of_nanos(histogram: &Histogram<u64>) -> Self {
-        let micros = |nanos| nanos as f64 / 1000.0;
-        let at = |quantile| micros(histogram.value_at_quantile(quantile));
-        Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: micros(histogram.max()) }
-    }
 }
 
 impl Report {
@@ -92,13 +55,6 @@ impl fmt::Display for Report {
         writeln!(f, "errors     {:>12}", self.errors)?;
         writeln!(f, "RTT in µs  {}", Percentiles::HEAD)?;
         write!(f, "           {}", self.rtt_us)
-    }
-}
-
-impl fmt::Display for Percentiles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Percentiles { p50, p90, p99, p999, max } = self;
-        write!(f, "{p50:>12.1} {p90:>10.1} {p99:>10.1} {p999:>10.1} {max:>10.1}")
     }
 }
 
@@ -176,6 +132,22 @@ impl fmt::Display for ConnectsReport {
         if let Some(PortWaitsReport { connections, seconds }) = self.port_waits {
             writeln!(f, "port waits {connections:>12}   (connections; no local port was free for {seconds:.2} s)")?;
         }
+        self.all.fmt(f)
+    }
+}
+
+/// Load of requests on all connections at once. JSON is the object of [`Report`], whose times are those of rounds until
+/// the last answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IncastReport {
+    /// All requests, with the times of the rounds.
+    #[serde(flatten)]
+    pub all: Report,
+}
+
+impl fmt::Display for IncastReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "rounds     {:>12}   (RTT: until the last answer)", self.all.rtt_us.samples)?;
         self.all.fmt(f)
     }
 }
@@ -437,49 +409,13 @@ fn per_second(count: u64, time: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    fn histogram(micros: impl Iterator<Item = u64>) -> Histogram<u64> {
-        let mut histogram = Histogram::new(3).unwrap();
-        micros.for_each(|micros| histogram.record(micros * 1000).unwrap());
-        histogram
-    }
-
     #[test]
     fn json_is_the_documented_object() {
         let report = Report::new(10, Duration::from_secs(2), 640, 1, &Times::default(), false);
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
-            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"p50":0.0,"p90":0.0,"p99":0.0,"p999":0.0,"max":0.0}}"#
+            r#"{"requests":10,"seconds":2.0,"rate":5.0,"bytes":640,"errors":1,"rtt_us":{"samples":0,"max":0.0}}"#
         );
-    }
-
-    #[test]
-    fn percentiles_are_in_microseconds_to_three_digits() {
-        let p = Percentiles::of_nanos(&histogram(1..=1000));
-        for (value, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.p999, 999.0), (p.max, 1000.0)] {
-            assert!((value - expected).abs() / expected < 0.001, "{value} is not {expected}");
-        }
-    }
-
-    #[test]
-    fn buckets_hold_each_time_within_a_thousandth() {
-        let mut rng = fastrand::Rng::with_seed(1);
-        let nanos: Vec<u64> = (0..10_000).map(|i| rng.u64(1 << (i % 30)..2 << (i % 30))).collect();
-        let mut histogram = crate::histogram_of_nanos();
-        nanos.iter().for_each(|nanos| histogram.record(*nanos).unwrap());
-        let Buckets(buckets) = Buckets::of_nanos(&histogram);
-        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0) && buckets.iter().all(|(_, count)| *count > 0));
-        let mut lower = 0.0;
-        for (upper, count) in buckets {
-            let here = nanos.iter().map(|nanos| *nanos as f64 / 1000.0).filter(|us| *us > lower && *us <= upper);
-            let here: Vec<f64> = here.collect();
-            assert_eq!(here.len() as u64, count, "up to {upper}");
-            assert!(here.iter().all(|us| upper - us <= us / 1000.0), "{here:?} up to {upper}");
-            lower = upper;
-        }
-        let mut times = Times::default();
-        times.record(3000);
-        let with = serde_json::to_value(Report::new(1, Duration::from_secs(1), 0, 0, &times, true)).unwrap();
-        assert_eq!(with["histogram"], serde_json::json!([[3.001, 1]]));
     }
 
     #[test]

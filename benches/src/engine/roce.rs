@@ -1,0 +1,184 @@
+//! Echoes over queue pairs of RoCEv2 in software, at the server.
+
+use super::Bench;
+use super::pair::{MAX_IDLE_TURNS, TURN};
+use crate::client::BenchError;
+use linerate_bypass::MacAddr;
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
+use linerate_load::services::Echo;
+use linerate_load::{Barrier, EchoLoad, Plan};
+use linerate_rdma::{Adapter, Connector, Started, Worker, WorkerParts};
+use linerate_roce::{Carrier, Device, Driver, Engine, UDP_PORT};
+use linerate_service::time::Instant;
+use linerate_service::{AppSender, Service};
+use linerate_stack::{Config, NativeEngine};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Measurement time of the load, which ends later than any run.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+/// Engine over the stack on an in-memory link, in virtual time.
+struct Node(Box<linerate_stack::Worker<MemoryNic, Carrier, NativeEngine<MemoryPacket>>>);
+
+impl Driver for Node {
+    fn engine(&mut self) -> &mut Engine {
+        &mut self.0.service_mut().engine
+    }
+
+    fn now(&self) -> Instant {
+        self.0.service().now
+    }
+
+    fn turn(&mut self) {
+        let now = self.now();
+        self.0.turn(now);
+    }
+}
+
+type Verbs = Device<Node>;
+
+/// One end: the adapter's worker and connector on a device.
+struct End<S: Service> {
+    device: Arc<Verbs>,
+    worker: Worker<Verbs, S>,
+    connector: Connector<Verbs>,
+    is_server: bool,
+    /// Open for as long as the worker runs.
+    _messages: AppSender<S::Message>,
+}
+
+impl<S: Service> End<S> {
+    fn new(nic: MemoryNic, host: u8, listen: &[SocketAddr], connections: usize, service: S) -> Self {
+        let ip = IpAddr::from([10, 0, 0, host]);
+        let stack = Config {
+            addresses: vec![format!("{ip}/8").parse().expect("an address with a prefix")],
+            mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
+            listen_udp: vec![SocketAddr::new(ip, UDP_PORT)],
+            listen_udp_raw: Some(UDP_PORT),
+            max_connections: 1,
+            seed: 1,
+            ..Config::default()
+        };
+        let engine = linerate_roce::Config { seed: host.into(), mtu: 1500, addresses: vec![(ip, 8)] };
+        let engine = Engine::new(&engine).expect("an MTU above the least, and a descriptor");
+        let carrier = Carrier { engine, now: Instant::ZERO };
+        let device = Arc::new(Device::new("roce", Node(super::worker(&stack, nic, |_| carrier))));
+        let config = linerate_rdma::Config { max_connections: connections, ..linerate_rdma::Config::default() };
+        let adapter = Adapter::open(&device, &config, listen, 1).expect("a device with all verbs");
+        let Started { connector, mut workers, app_sender } = adapter.start().expect("memory for one worker");
+        let WorkerParts { worker, config, parts, channels } = workers.remove(0);
+        let worker = Worker::new(worker, config, parts, channels, service);
+        End { device, worker, connector, is_server: !listen.is_empty(), _messages: app_sender }
+    }
+
+    /// Runs a turn and returns its duration.
+    fn turn(&mut self, now: Instant) -> Duration {
+        self.device.driver().0.service_mut().now = now;
+        let began = std::time::Instant::now();
+        if self.is_server {
+            server_turn(&mut self.worker, now);
+        } else {
+            self.worker.turn(now);
+        }
+        began.elapsed()
+    }
+}
+
+/// Echo load and echo server on queue pairs, with one request in flight on each.
+pub struct Roce {
+    server: End<Echo>,
+    load: End<linerate_load::Load<EchoLoad>>,
+    now: Instant,
+    /// Requests that the server has received when the current run is complete.
+    target: u64,
+}
+
+impl Roce {
+    /// Opens `connections` connections, on which requests of `size` bytes are exchanged.
+    ///
+    /// # Errors
+    /// If a connection cannot be opened.
+    pub fn new(connections: usize, size: usize) -> Result<Self, BenchError> {
+        let (near, far) = Link::pair(LinkConfig::default());
+        let remote = SocketAddr::from(([10, 0, 0, 2], 7));
+        let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
+        let barrier = Arc::new(Barrier::new(1, connections));
+        let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
+        let server = End::new(far, 2, &[remote], connections, Echo);
+        let load = End::new(near, 1, &[], connections, load);
+        let mut bench = Roce { server, load, now: Instant::ZERO, target: 0 };
+        bench.wait_until(connections, |_| barrier.opened() == connections)?;
+        barrier.prepare();
+        barrier.begin();
+        // The load checks the barrier at intervals.
+        bench.wait_until(connections, |bench| bench.received() > 0)?;
+        bench.target = bench.received();
+        // First-use allocations are done after one request on each connection.
+        bench.run(connections)?;
+        Ok(bench)
+    }
+
+    /// Runs both ends and their connectors until `is_reached`.
+    fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
+        for _ in 0..MAX_IDLE_TURNS * connections.max(1000) {
+            if is_reached(self) {
+                return Ok(());
+            }
+            self.turns();
+            self.server.connector.turn(self.now).expect("a live device");
+            self.load.connector.turn(self.now).expect("a live device");
+        }
+        Err(BenchError::Missing(connections))
+    }
+
+    /// Returns the number of messages that the server has received.
+    fn received(&mut self) -> u64 {
+        self.server.worker.summary().rx_frames
+    }
+
+    /// Runs a turn of each end, and returns the time that the server spent.
+    fn turns(&mut self) -> Duration {
+        self.now += TURN;
+        self.load.turn(self.now);
+        self.server.turn(self.now)
+    }
+}
+
+impl Bench for Roce {
+    fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
+        self.target += echoes as u64;
+        let (mut spent, mut idle) = (Duration::ZERO, 0);
+        while let Some(missing) = self.target.checked_sub(self.received()).filter(|missing| *missing > 0) {
+            let before = self.received();
+            spent += self.turns();
+            idle = if self.received() > before { 0 } else { idle + 1 };
+            if idle > MAX_IDLE_TURNS {
+                return Err(BenchError::Missing(missing as usize));
+            }
+        }
+        Ok(spent)
+    }
+}
+
+/// Separate function, so that a profiler can attribute the server's work.
+#[inline(never)]
+fn server_turn<S: Service>(server: &mut Worker<Verbs, S>, now: Instant) {
+    server.turn(now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_answered() {
+        let mut bench = Roce::new(16, 64).unwrap();
+        let before = bench.server.worker.summary().clone();
+        bench.run(1600).unwrap();
+        let after = bench.server.worker.summary();
+        let [received, sent] = [after.rx_bytes - before.rx_bytes, after.tx_bytes - before.tx_bytes];
+        assert!(received >= 1600 * 64 && received.abs_diff(sent) <= 16 * 80, "{received} and {sent}");
+    }
+}
