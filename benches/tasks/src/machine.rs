@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Packages of the lab: the emulator, and the files that guests take from this machine.
 const LAB: &str = "qemu-system-x86 busybox-static kmod make xz-utils rdma-core ibverbs-providers rdmacm-utils ethtool \
-                   iproute2 iputils-ping";
+                   iproute2 iputils-ping gcc libibverbs-dev librdmacm-dev tshark";
 
 /// Capabilities that decide which steps can run.
 #[derive(Debug)]

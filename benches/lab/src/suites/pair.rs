@@ -13,7 +13,7 @@ pub const DEVICE: &str = "lr0";
 pub const INTERFACE: &str = "eth0";
 
 /// Script that waits for a listener.
-const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
+pub const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
 
 /// Two guests.
 pub struct Pair {

@@ -11,8 +11,8 @@ use crate::report::Report;
 
 pub const SUITE: Suite = Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
 
-const HOST: &str = "10.84.0.1";
-const GUEST: &str = "10.84.0.2";
+pub const HOST: &str = "10.84.0.1";
+pub const GUEST: &str = "10.84.0.2";
 
 /// Arguments of both ends.
 const MODES: [(&str, &str); 2] = [("buffers of each connection", ""), ("shared buffers", "--srq 1024")];
@@ -27,7 +27,11 @@ const LOADS: [(&str, Service); 5] = [
 ];
 
 fn run(lab: &Lab, report: &mut Report) {
-    let Some((machine, echo)) = report.case("a guest with Soft-RoCE", || boot(lab)) else { return };
+    let booted = report.case("a guest with Soft-RoCE", || {
+        let server = serve(lab, ECHO, "")?;
+        Ok((boot(lab)?, server))
+    });
+    let Some((machine, echo)) = booted else { return };
     report.case("Soft-RoCE of the guest is answered by linerate", || load_in_guest(lab, &machine, ECHO, echo, ""));
     for (mode, words) in MODES {
         for (load, service) in LOADS {
@@ -52,7 +56,7 @@ fn run(lab: &Lab, report: &mut Report) {
 }
 
 /// Returns the host's end.
-fn host(lab: &Lab, args: &str) -> End {
+pub fn host(lab: &Lab, args: &str) -> End {
     End { args: args.to_owned(), ..End::new(format!("roce:vhost:{}", lab.socket("roce").display()), HOST) }
 }
 
@@ -67,15 +71,15 @@ fn serve(lab: &Lab, service: Service, args: &str) -> Result<Program> {
     Ok(server)
 }
 
-fn boot(lab: &Lab) -> Result<(Machine, Program)> {
-    let server = serve(lab, ECHO, "")?;
+/// Boots the guest, on the socket of a running program of the host.
+pub fn boot(lab: &Lab) -> Result<Machine> {
     let nic = Nic { interrupts: false, ..Nic::new(18, Wire::VhostUser(lab.socket("roce"))) };
     let machine =
         Machine::start(lab, &Setup { name: "guest", megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })?;
     machine.wait_until_up()?;
     machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
     machine.run("device", &device(Provider::Rxe))?;
-    Ok((machine, server))
+    Ok(machine)
 }
 
 fn await_carrier(machine: &Machine) -> Result<()> {

@@ -25,9 +25,14 @@ pub fn open(
     cores: &[usize],
     stop: &Stop,
 ) -> Result<rdma::Port<Device>, Error> {
+    rdma::Port::over(&open_device(via, options, stop)?, options, listen, cores)
+}
+
+/// Opens the RoCEv2 device on the port `via`.
+pub fn open_device(via: &Via, options: &NetConfig, stop: &Stop) -> Result<Arc<Device>, Error> {
     let kept_as = format!("{via} {:?} {:?} {:?} {:?}", options.ip, options.mac, options.vlan, options.mtu);
     if let Some(device) = kept_devices::find(&kept_as) {
-        return rdma::Port::over(&device, options, listen, cores);
+        return Ok(device);
     }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
@@ -50,7 +55,7 @@ pub fn open(
     let name = format!("roce:{via}");
     let device = Arc::new(Device::new(&name, driver));
     kept_devices::keep(kept_as, &device);
-    rdma::Port::over(&device, options, listen, cores)
+    Ok(device)
 }
 
 /// Returns the largest IP packet in bytes.
