@@ -13,7 +13,7 @@ pub const DEVICE: &str = "lr0";
 pub const INTERFACE: &str = "eth0";
 
 /// Script that waits for a listener.
-pub const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
+const LISTENING: &str = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
 
 /// Two guests.
 pub struct Pair {

@@ -82,7 +82,8 @@ pub fn boot(lab: &Lab) -> Result<Machine> {
     Ok(machine)
 }
 
-fn await_carrier(machine: &Machine) -> Result<()> {
+/// Waits until the guest's interface has a link.
+pub fn await_carrier(machine: &Machine) -> Result<()> {
     let script = format!("until [ $(cat /sys/class/net/{INTERFACE}/carrier) = 1 ]; do sleep 0.05; done");
     machine.run("carrier", &script).map(drop)
 }

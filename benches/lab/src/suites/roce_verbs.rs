@@ -2,10 +2,9 @@
 //! Soft-RoCE, each end once as the requester, and `tshark` on captures of the packets.
 
 use super::Suite;
-use super::pair::LISTENING;
-use super::roce::{GUEST, HOST, boot, host};
+use super::roce::{GUEST, HOST, await_carrier, boot, host};
 use crate::capture;
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, failed};
 use crate::host::Lab;
 use crate::program::Program;
 use crate::report::Report;
@@ -16,8 +15,6 @@ use std::process::Command;
 pub const SUITE: Suite =
     Suite { name: "roce-verbs", about: "RoCEv2 of linerate on the host with programs of rdma-core in a guest", run };
 
-/// Name of the capture of the responder.
-const RESPONDER: &str = "responder";
 /// Program of the guest.
 const SOURCE: &str = include_str!("verbs.c");
 
@@ -33,21 +30,25 @@ const GUEST_CASES: [(&str, &str); 8] = [
     ("many", "1000 queue pairs"),
 ];
 
-/// Cases of the host's program, which requests.
-const HOST_CASES: [(&str, &str); 5] = [
+/// Requests of the host's program.
+const HOST_CASES: [(&str, &str); 7] = [
     ("transfers", "SEND, WRITE and READ of 0 bytes to 1 MB, and WRITE with immediate data"),
     ("atomics", "compare-and-swap and fetch-and-add"),
     ("pipeline", "128 requests of four kinds at once"),
     ("errors", "refused requests"),
     ("many", "1000 queue pairs"),
+    ("rping", "rping"),
+    ("ucmatose", "ucmatose"),
 ];
 
 fn run(lab: &Lab, report: &mut Report) {
     let Some(program) = report.case("a program on libibverbs", || compile(lab)) else { return };
     let booted = report.case("a guest with Soft-RoCE", || {
-        let mut server = peer(lab, None)?;
+        let mut server = peer(lab, &[])?;
         server.wait_for_line("ready")?;
-        Ok((boot(lab)?, server))
+        let machine = boot(lab)?;
+        await_carrier(&machine)?;
+        Ok((machine, server))
     });
     let Some((machine, server)) = booted else { return };
     let verbs = |case: &str, address: &str| format!("exec '{}' {case} {address}", program.display());
@@ -58,27 +59,34 @@ fn run(lab: &Lab, report: &mut Report) {
         report.case(&format!("the guest requests: {client}"), || machine.run("client", &format!("exec {client}")));
     }
     report.case("the server ends without connections", || server.stop());
-    report.case("the packets are well-formed", || check(lab, RESPONDER));
-    let responder = report.case("a responder in the guest", || {
-        let mut responder = machine.start_script("verbs", &verbs("serve", GUEST))?;
-        responder.wait_for_line("ready")?;
-        Ok(responder)
+    report.case("the packets are well-formed", || check(lab));
+    let started = report.case("servers in the guest", || {
+        let scripts = [
+            verbs("serve", GUEST),
+            format!("exec rping -s -a {GUEST} -C 10"),
+            format!("exec ucmatose -b {GUEST} -S 3000"),
+        ];
+        let servers: Result<Vec<_>> = scripts.iter().map(|script| machine.start_script("server", script)).collect();
+        let servers = servers?;
+        let count = servers.len();
+        machine.run(
+            "listening",
+            &format!("until [ $(rdma resource show cm_id | grep -c LISTEN) = {count} ]; do sleep 0.05; done"),
+        )?;
+        Ok((servers, peer(lab, &["--to", GUEST, "--request", &HOST_CASES.map(|(case, _)| case).join(",")])?))
     });
+    let Some((servers, mut requester)) = started else { return };
     for (case, about) in HOST_CASES {
-        report.case(&format!("the host requests: {about}"), || request(lab, case));
-    }
-    // The next cases wait for the only listener.
-    drop(responder);
-    for (case, server) in
-        [("rping", format!("rping -s -a {GUEST} -C 10")), ("ucmatose", format!("ucmatose -b {GUEST}"))]
-    {
-        report.case(&format!("the host requests: {case}"), || {
-            let server = machine.start_script(case, &format!("exec {server}"))?;
-            machine.run("listening", LISTENING)?;
-            request(lab, case)?;
-            server.succeed()
+        report.case(&format!("the host requests: {about}"), || {
+            let line = requester.wait_for_line(&format!("{case}: "))?;
+            if line.ends_with(": ok") { Ok(()) } else { failed(line) }
         });
     }
+    report.case("the programs end", || {
+        requester.succeed()?;
+        servers.into_iter().skip(1).try_for_each(|server| server.succeed().map(drop))
+    });
+    report.case("the packets are well-formed", || check(lab));
 }
 
 /// Compiles the guest's program on the host, whose files the guest reads.
@@ -92,29 +100,20 @@ fn compile(lab: &Lab) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Returns the capture of the host's program with these requests.
-fn captured(lab: &Lab, requests: &str) -> PathBuf {
-    lab.file(&format!("{requests}.pcapng"))
+/// Returns the capture of the host's program.
+fn captured(lab: &Lab) -> PathBuf {
+    lab.file("captured.pcapng")
 }
 
-/// Starts the host's program, which sends `requests`, or responds if there are none.
-fn peer(lab: &Lab, requests: Option<&str>) -> Result<Program> {
+/// Starts the host's program.
+fn peer(lab: &Lab, arguments: &[&str]) -> Result<Program> {
     let mut command = Command::new(sibling("verbs-peer", "build linerate-lab with the features of linerate-apps")?);
-    command.args(host(lab, "").arguments().split_whitespace());
-    command.arg("--pcap").arg(captured(lab, requests.unwrap_or(RESPONDER)));
-    requests.iter().for_each(|requests| _ = command.args(["--request", requests, "--to", GUEST]));
+    command.args(host(lab, "").arguments().split_whitespace()).args(arguments);
+    command.arg("--pcap").arg(captured(lab));
     Program::start("host: verbs-peer", &command, &lab.log)
 }
 
-/// Sends requests from the host, and checks the packets.
-fn request(lab: &Lab, requests: &str) -> Result<()> {
-    peer(lab, Some(requests))?.succeed()?;
-    check(lab, requests)
-}
-
-/// Checks the packets of the host's program, and removes the capture.
-fn check(lab: &Lab, requests: &str) -> Result<()> {
-    let file = captured(lab, requests);
-    capture::check(lab, &file)?;
-    std::fs::remove_file(file).context("a capture")
+/// Checks the packets of the host's last program.
+fn check(lab: &Lab) -> Result<()> {
+    capture::check(lab, &captured(lab)).map(drop)
 }

@@ -25,8 +25,8 @@ struct Cli {
     network: NetConfig,
 
     /// Requests to send to the address of --to; without it, requests are answered until SIGINT
-    #[arg(long, requires = "to")]
-    request: Option<Requests>,
+    #[arg(long, requires = "to", value_delimiter = ',')]
+    request: Vec<Requests>,
 
     /// Address of the peer
     #[arg(long, value_name = "ADDRESS")]
@@ -66,19 +66,32 @@ fn run(cli: &Cli) -> Result<()> {
     let [own, ..] = &cli.network.ip[..] else { return Err("--ip is required".into()) };
     let device = linerate::open_roce_device(port, &cli.network, &Stop::default())?;
     let mut peer = Peer::new(device)?;
-    let (Some(requests), Some(to)) = (cli.request, cli.to) else {
+    let Some(to) = cli.to else {
         let stop = Arc::new(AtomicBool::new(false));
         flag::register(SIGINT, stop.clone())?;
         return serve::serve(&mut peer, own.address(), &stop);
     };
     let mut requester = request::Requester::new(peer, to);
-    match requests {
-        Requests::Transfers => requester.transfers(),
-        Requests::Atomics => requester.atomics(),
-        Requests::Pipeline => requester.pipeline(),
-        Requests::Errors => requester.errors(),
-        Requests::Many => requester.many(),
-        Requests::Rping => requester.rping(),
-        Requests::Ucmatose => requester.ucmatose(),
+    for requests in &cli.request {
+        let done = requests.send(&mut requester).map_or_else(|error| error.to_string(), |()| "ok".to_owned());
+        println!(
+            "{}: {done}",
+            requests.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
+impl Requests {
+    fn send(self, requester: &mut request::Requester) -> Result<()> {
+        match self {
+            Requests::Transfers => requester.transfers(),
+            Requests::Atomics => requester.atomics(),
+            Requests::Pipeline => requester.pipeline(),
+            Requests::Errors => requester.errors(),
+            Requests::Many => requester.many(),
+            Requests::Rping => requester.rping(),
+            Requests::Ucmatose => requester.ucmatose(),
+        }
     }
 }

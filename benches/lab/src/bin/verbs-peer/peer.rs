@@ -17,6 +17,8 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Memory of all messages; pages are used as they are needed.
 const ARENA: usize = 256 << 20;
+/// Retries after receiver-not-ready without a limit.
+pub const UNLIMITED: u8 = 7;
 /// Requests of a send queue.
 const SENDS: u32 = 256;
 /// Buffers of the shared receive queue, and their length.
@@ -41,17 +43,19 @@ pub struct Ask {
     pub memory: u32,
     /// Number and Q_Key of the requester's UD queue pair.
     pub datagrams: [u32; 2],
+    /// Retries of the requester after receiver-not-ready, which the responder grants (IBA 12.7.38).
+    pub rnr_retries: u32,
 }
 
 impl Ask {
     pub fn parse(bytes: &[u8]) -> Ask {
-        let [buffers, size, shared, memory, datagrams @ ..] = words::<6>(bytes);
-        Ask { buffers, size, shared, memory, datagrams }
+        let [buffers, size, shared, memory, qp, key, rnr_retries] = words(bytes);
+        Ask { buffers, size, shared, memory, datagrams: [qp, key], rnr_retries }
     }
 
     pub fn private_data(&self) -> PrivateData {
-        let Ask { buffers, size, shared, memory, datagrams: [qp, key] } = *self;
-        private_data([buffers, size, shared, memory, qp, key])
+        let Ask { buffers, size, shared, memory, datagrams: [qp, key], rnr_retries } = *self;
+        private_data([buffers, size, shared, memory, qp, key, rnr_retries])
     }
 }
 
@@ -183,10 +187,10 @@ impl Peer {
     }
 
     /// Creates a queue pair for the connection `id`, with the buffers of `ask`.
-    pub fn qp(&self, id: &CmId<Device>, ask: &Ask, rnr_retries: u8) -> Result<Qp<Device, Init>> {
+    pub fn qp(&self, id: &CmId<Device>, ask: &Ask) -> Result<Qp<Device, Init>> {
         let srq = (ask.shared != 0).then(|| self.srq.handle());
         let mut qp =
-            Qp::new(&self.mr, self.cq.handle(), srq, &config(ask.buffers))?.init_by_cm(id, &options(rnr_retries))?;
+            Qp::new(&self.mr, self.cq.handle(), srq, &config(ask.buffers))?.init_by_cm(id, &options(UNLIMITED))?;
         qp.post(self.buffers(ask.buffers, ask.size))?;
         Ok(qp)
     }

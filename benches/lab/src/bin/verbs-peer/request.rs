@@ -1,7 +1,7 @@
 //! Requester: the verbs that `suites/verbs.c` answers, `rping -c`, and `ucmatose -s`.
 
-use crate::peer::{Ask, Conn, Device, Offer, Peer, Result, Right, message, options, parameters, pattern};
-use crate::serve::{RPING, RPING_INFO, UCMATOSE, VERBS};
+use crate::peer::{Ask, Conn, Device, Offer, Peer, Result, Right, UNLIMITED, message, options, parameters, pattern};
+use crate::serve::{RPING, RPING_INFO, UCMATOSE, UCMATOSE_LEN, UCMATOSE_MESSAGES, VERBS};
 use linerate::Bytes;
 use linerate_rdma::provider::{CmEvent, CmEventKind, PrivateData, Provider, WcStatus};
 use linerate_rdma::verbs::{Atomic, CmId, CmNotification, Completion, Done};
@@ -15,9 +15,6 @@ const MEMORY: usize = 2 << 20;
 const LONGEST: usize = 1 << 20;
 /// Connections of [`Requester::many`].
 const MANY: usize = 1000;
-
-/// Retries after receiver-not-ready: unlimited.
-const UNLIMITED: u8 = 7;
 
 type Status<T> = std::result::Result<T, WcStatus>;
 
@@ -47,7 +44,7 @@ struct Refused {
 
 const REFUSED: [Refused; 16] = {
     use Verb::*;
-    use WcStatus::{RemoteAccess, RemoteInvalidRequest, RnrRetryExceeded};
+    use WcStatus::{RemoteAccess, RemoteInvalidRequest, RemoteOperation, RnrRetryExceeded};
     const ALL: Option<Right> = Some(Right::All);
     const END: isize = MEMORY as isize;
     const NONE: (u32, u32) = (0, 64);
@@ -67,8 +64,9 @@ const REFUSED: [Refused; 16] = {
         refused(Read, Some(Right::Write), 0, 8, RemoteAccess),
         refused(FetchAdd, Some(Right::Read), 0, 8, RemoteAccess),
         refused(FetchAdd, ALL, 4, 8, RemoteInvalidRequest),
-        refused(Send, None, 0, 65, RemoteInvalidRequest),
-        refused(Send, None, 0, 5000, RemoteInvalidRequest),
+        // Soft-RoCE of Linux 6.1 does not report an invalid request (IBA 9.7.4.1.7).
+        refused(Send, None, 0, 65, RemoteOperation),
+        refused(Send, None, 0, 5000, RemoteOperation),
         Refused { buffers: NONE, ..refused(Send, None, 0, 8, RnrRetryExceeded) },
         Refused { buffers: NONE, ..refused(WriteImmediate, ALL, 0, 8, RnrRetryExceeded) },
     ]
@@ -94,8 +92,9 @@ impl Requester {
         id.resolve_route(2000)?;
         self.event(&id, CmEventKind::RouteResolved)?;
         let own = Ask { buffers: ask.buffers.max(1), shared: 0, ..*ask };
+        let ask = Ask { rnr_retries: rnr_retries.into(), ..*ask };
         let options = &options(rnr_retries);
-        let qp = self.peer.qp(&id, &own, rnr_retries)?;
+        let qp = self.peer.qp(&id, &own)?;
         let private_data = if port == VERBS { ask.private_data() } else { PrivateData::default() };
         id.connect(&parameters(qp.number(), [16; 2], UNLIMITED, false, private_data))?;
         let response = self.event(&id, CmEventKind::Response)?;
@@ -341,28 +340,27 @@ impl Requester {
             region.memory.read(SINK / 8, &mut returned);
             equal(&returned, &content, format_args!("round {round}"))?;
         }
-        self.disconnect(conn)
+        conn.id.disconnect()?;
+        self.event(&conn.id, CmEventKind::Disconnected).map(drop)
     }
 
+    /// The server sends its messages, then the client; the server disconnects.
     pub fn ucmatose(&mut self) -> Result<()> {
-        const COUNT: usize = 10;
-        let ask = Ask { buffers: COUNT as u32, size: 100, ..Ask::default() };
+        let ask = Ask { buffers: UCMATOSE_MESSAGES, size: UCMATOSE_LEN, ..Ask::default() };
         let (mut conn, _) = self.connect(UCMATOSE, &ask, UNLIMITED)?;
-        for _ in 0..COUNT {
-            conn.send([self.peer.copy(&pattern(0, 100))?])?;
-            self.perform(&mut conn)??;
-        }
-        for _ in 0..COUNT {
+        let messages = || 0..UCMATOSE_MESSAGES;
+        for message in messages() {
             let len = self.receive(&mut conn, &ask)?.len();
-            if len != 100 {
-                return Err(format!("a message of {len} bytes").into());
+            if len != UCMATOSE_LEN as usize {
+                return Err(format!("message {message} of {len} bytes").into());
             }
         }
-        self.disconnect(conn)
-    }
-
-    fn disconnect(&mut self, mut conn: Conn) -> Result<()> {
-        conn.id.disconnect()?;
+        for message in messages() {
+            conn.send([self.peer.copy(&pattern(message as usize, UCMATOSE_LEN as usize))?])?;
+        }
+        for _ in messages() {
+            self.perform(&mut conn)??;
+        }
         self.event(&conn.id, CmEventKind::Disconnected).map(drop)
     }
 }

@@ -1,6 +1,8 @@
 //! Responder: the verbs of `suites/verbs.c`, `rping -s`, and `ucmatose`.
 
-use crate::peer::{Ask, Conn, Device, Offer, Peer, Region, Result, Right, message, options, parameters, pattern};
+use crate::peer::{
+    Ask, Conn, Device, Offer, Peer, Region, Result, Right, UNLIMITED, message, options, parameters, pattern,
+};
 use linerate::Bytes;
 use linerate_rdma::provider::{CmEvent, CmEventKind, PrivateData, WcOpcode, WcStatus};
 use linerate_rdma::verbs::{Ah, BoundMw, CmId, CmNotification, Completion, Done, Mw};
@@ -15,16 +17,18 @@ pub const VERBS: u16 = 7470;
 pub const RPING: u16 = 7174;
 pub const UCMATOSE: u16 = 7471;
 
-/// Retries after receiver-not-ready: unlimited.
-const RNR_RETRIES: u8 = 7;
 /// Wait for the ends of connections.
 const LINGER: Duration = Duration::from_secs(20);
 /// Bytes of a window.
 const WINDOW: usize = 3000;
+/// Messages that each end of `ucmatose` sends, and their length.
+pub const UCMATOSE_MESSAGES: u32 = 10;
+pub const UCMATOSE_LEN: u32 = 3000;
 /// Length of a message of `rping`.
 pub const RPING_INFO: usize = 16;
 /// Buffers of `rping` and `ucmatose`, and their length.
-const BUFFERS: Ask = Ask { buffers: 32, size: 4096, shared: 0, memory: 0, datagrams: [0; 2] };
+const BUFFERS: Ask =
+    Ask { buffers: 32, size: 4096, shared: 0, memory: 0, datagrams: [0; 2], rnr_retries: UNLIMITED as u32 };
 
 /// Connection, with the work that the peer of its listener's port expects.
 struct Served {
@@ -42,6 +46,8 @@ enum Work {
     Echo,
     /// `rping -s`: the peer's memory is read, and written to the next address that the peer sends.
     Rping(Option<Bytes>),
+    /// `ucmatose`: messages are sent, then as many are received, and the connection ends.
+    Ucmatose { expected: u32 },
 }
 
 struct Responder<'a> {
@@ -76,7 +82,7 @@ pub fn serve(peer: &mut Peer, own: IpAddr, stop: &AtomicBool) -> Result<()> {
                         eprintln!("not accepted: {error}");
                     }
                 }
-                CmNotification::Event(event) => responder.event(&event),
+                CmNotification::Event(event) => responder.event(&event)?,
             }
         }
         for completion in completions {
@@ -94,8 +100,8 @@ impl Responder<'_> {
     fn accept(&mut self, mut id: CmId<Device>, port: u16, event: &CmEvent) -> Result<()> {
         let Responder { peer, conns, datagrams } = self;
         let ask = if port == VERBS { Ask::parse(event.private_data.bytes()) } else { BUFFERS };
-        let options = &options(RNR_RETRIES);
-        let mut qp = peer.qp(&id, &ask, RNR_RETRIES)?.to_rtr_by_cm(&id, options)?.to_rts_by_cm(&id, options)?;
+        let options = &options(UNLIMITED);
+        let mut qp = peer.qp(&id, &ask)?.to_rtr_by_cm(&id, options)?.to_rts_by_cm(&id, options)?;
         let region = (ask.memory > 0).then(|| peer.offer(ask.memory as usize)).transpose()?;
         let mut offer = Offer { datagrams: [peer.datagrams.number(), peer.datagrams.key()], ..Offer::default() };
         if let Some(region) = &region {
@@ -115,18 +121,34 @@ impl Responder<'_> {
         }
         let private_data = if port == VERBS { offer.private_data() } else { PrivateData::default() };
         let depth = [event.initiator_depth, event.responder_resources];
-        id.accept(&parameters(qp.number(), depth, RNR_RETRIES, ask.shared != 0, private_data))?;
-        let work = if port == RPING { Work::Rping(None) } else { Work::Echo };
+        id.accept(&parameters(qp.number(), depth, ask.rnr_retries as u8, ask.shared != 0, private_data))?;
+        let work = match port {
+            RPING => Work::Rping(None),
+            UCMATOSE => Work::Ucmatose { expected: UCMATOSE_MESSAGES },
+            _ => Work::Echo,
+        };
         let served = Served { window: None, conn: Conn { qp, id }, ask, work, _region: region };
         conns.insert(served.conn.qp.number(), served);
         Ok(())
     }
 
-    fn event(&mut self, event: &CmEvent) {
-        use CmEventKind::{Disconnected, Failed, Rejected, Unreachable};
-        if let Disconnected | Failed | Rejected | Unreachable = event.kind {
-            self.conns.retain(|_, served| served.conn.id.handle() != event.id);
+    fn event(&mut self, event: &CmEvent) -> Result<()> {
+        let Responder { peer, conns, .. } = self;
+        match event.kind {
+            CmEventKind::Established => {
+                let served = conns.values_mut().find(|served| served.conn.id.handle() == event.id);
+                if let Some(Served { conn, work: Work::Ucmatose { expected }, .. }) = served {
+                    for message in 0..*expected {
+                        conn.send([peer.copy(&pattern(message as usize, UCMATOSE_LEN as usize))?])?;
+                    }
+                }
+            }
+            CmEventKind::Disconnected | CmEventKind::Failed | CmEventKind::Rejected | CmEventKind::Unreachable => {
+                conns.retain(|_, served| served.conn.id.handle() != event.id);
+            }
+            _ => {}
         }
+        Ok(())
     }
 
     fn complete(&mut self, completion: Completion) -> Result<()> {
@@ -167,6 +189,10 @@ impl Served {
             Work::Echo => {
                 let immediate = immediate.map(|immediate| peer.copy(&immediate.to_le_bytes())).transpose()?;
                 self.conn.send(immediate.into_iter().chain([bytes]))
+            }
+            Work::Ucmatose { expected } => {
+                *expected -= 1;
+                if *expected == 0 { Ok(self.conn.id.disconnect()?) } else { Ok(()) }
             }
             Work::Rping(content) => {
                 let (address, key, len) = parse_rping(&bytes)?;
