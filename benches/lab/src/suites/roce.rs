@@ -2,17 +2,25 @@
 
 use super::Suite;
 use super::pair::{DEVICE, INTERFACE, Provider, device};
-use super::service::{COUNTING, ECHO, End, KV, ONE_SIDED, Service};
+use super::service::{ALL, COUNTING, ECHO, End, KV, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
-use crate::program::Program;
+use crate::program::{Program, wait_for};
 use crate::report::Report;
+use linerate_harness::namespace::Namespace;
 
 pub const SUITE: Suite = Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
 
 pub const HOST: &str = "10.84.0.1";
 pub const GUEST: &str = "10.84.0.2";
+
+/// Interfaces of the host: that of QEMU, that of `linerate`, and the bridge that joins them.
+const WIRE: &str = "lr0";
+const TAP: &str = "lr1";
+const BRIDGE: &str = "br0";
+/// Ethernet address of `linerate`: the bridge takes frames to the address of its interface for itself.
+const TAP_MAC: &str = "02:6c:72:00:00:01";
 
 /// Arguments of both ends.
 const MODES: [(&str, &str); 2] = [("buffers of each connection", ""), ("shared buffers", "--srq 1024")];
@@ -53,6 +61,45 @@ fn run(lab: &Lab, report: &mut Report) {
         report
             .case(&format!("Soft-RoCE of the guest answers linerate: {name}"), || load_on_host(lab, &machine, service));
     }
+    drop(machine);
+    over_tap(lab, report);
+}
+
+/// Runs the services over TAP interfaces: a bridge of the host joins that of QEMU and that of `linerate`.
+fn over_tap(lab: &Lab, report: &mut Report) {
+    let Some((machine, namespace)) = report.case("a guest on a bridge of TAP interfaces", || boot_on_tap(lab)) else {
+        return;
+    };
+    let host = || End { args: format!("--mac {TAP_MAC}"), ..End::new(format!("roce:tap:{TAP}"), HOST) };
+    let join = || wait_for(TAP, || Ok(namespace.ip(&format!("link set {TAP} master {BRIDGE} up")).is_ok()));
+    for service in ALL {
+        report.case(&format!("over TAP: linerate answers Soft-RoCE: {}", service.name), || {
+            let mut server = lab.linerate(Some(&namespace), &service.serve(&host()))?;
+            join()?;
+            server.wait_for_line("ready ")?;
+            load_in_guest(lab, &machine, service, server, "")
+        });
+        report.case(&format!("over TAP: Soft-RoCE answers linerate: {}", service.name), || {
+            let mut server = machine.start_script(service.name, &lab.in_guest(&service.serve(&guest(""))))?;
+            server.wait_for_line("ready ")?;
+            let load = lab.linerate(Some(&namespace), &service.load(&host(), GUEST))?;
+            join()?;
+            service.check(&load.succeed()?, &server.stop()?)
+        });
+    }
+}
+
+fn boot_on_tap(lab: &Lab) -> Result<(Machine, Namespace)> {
+    let namespace = Namespace::new("lab")?;
+    let nics = vec![Nic::new(18, Wire::Tap(WIRE.to_owned()))];
+    let setup =
+        Setup { name: "guest", megabytes: 1024, cpus: 1, nics, namespace: Some(&namespace), ..Setup::default() };
+    let machine = Machine::start(lab, &setup)?;
+    machine.wait_until_up()?;
+    namespace.ip(&format!("link add {BRIDGE} up type bridge"))?;
+    namespace.ip(&format!("link set {WIRE} master {BRIDGE} up"))?;
+    prepare(&machine)?;
+    Ok((machine, namespace))
 }
 
 /// Returns the host's end.
@@ -77,9 +124,14 @@ pub fn boot(lab: &Lab) -> Result<Machine> {
     let machine =
         Machine::start(lab, &Setup { name: "guest", megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })?;
     machine.wait_until_up()?;
-    machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
-    machine.run("device", &device(Provider::Rxe))?;
+    prepare(&machine)?;
     Ok(machine)
+}
+
+/// Assigns the guest's address, and creates the verbs device.
+fn prepare(machine: &Machine) -> Result<()> {
+    machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
+    machine.run("device", &device(Provider::Rxe)).map(drop)
 }
 
 /// Waits until the guest's interface has a link.

@@ -2,6 +2,7 @@
 //! Soft-RoCE, each end once as the requester, and `tshark` on captures of the packets.
 
 use super::Suite;
+use super::pair::INTERFACE;
 use super::roce::{GUEST, HOST, await_carrier, boot, host};
 use crate::capture;
 use crate::error::{Context, Result, failed};
@@ -41,6 +42,11 @@ const HOST_CASES: [(&str, &str); 7] = [
     ("ucmatose", "ucmatose"),
 ];
 
+/// Cases that are repeated while packets of the guest are lost, repeated and reordered.
+const LOSSY: [&str; 3] = ["transfers", "atomics", "pipeline"];
+/// Impairment of the guest's packets, which are requests, responses and acknowledgements in turn.
+const NETEM: &str = "delay 500us 500us loss 0.3% duplicate 1% limit 100000";
+
 fn run(lab: &Lab, report: &mut Report) {
     let Some(program) = report.case("a program on libibverbs", || compile(lab)) else { return };
     let booted = report.case("a guest with Soft-RoCE", || {
@@ -58,35 +64,52 @@ fn run(lab: &Lab, report: &mut Report) {
     for client in [format!("rping -c -a {HOST} -C 10 -S 3000 -V"), format!("ucmatose -s {HOST} -c 4 -S 3000")] {
         report.case(&format!("the guest requests: {client}"), || machine.run("client", &format!("exec {client}")));
     }
+    let impair =
+        || machine.run("netem", &format!("modprobe sch_netem; tc qdisc add dev {INTERFACE} root netem {NETEM}"));
+    report.case("packets of the guest are lost and reordered", impair);
+    for case in LOSSY {
+        report.case(&format!("the guest requests, with loss: {case}"), || machine.run(case, &verbs(case, HOST)));
+    }
     report.case("the server ends without connections", || server.stop());
-    report.case("the packets are well-formed", || check(lab));
+    report.case("its packets are well-formed", || check(lab));
+
     let started = report.case("servers in the guest", || {
-        let scripts = [
-            verbs("serve", GUEST),
-            format!("exec rping -s -a {GUEST} -C 10"),
-            format!("exec ucmatose -b {GUEST} -S 3000"),
-        ];
-        let servers: Result<Vec<_>> = scripts.iter().map(|script| machine.start_script("server", script)).collect();
-        let servers = servers?;
-        let count = servers.len();
-        machine.run(
-            "listening",
-            &format!("until [ $(rdma resource show cm_id | grep -c LISTEN) = {count} ]; do sleep 0.05; done"),
-        )?;
-        Ok((servers, peer(lab, &["--to", GUEST, "--request", &HOST_CASES.map(|(case, _)| case).join(",")])?))
+        machine.run("netem", &format!("tc qdisc del dev {INTERFACE} root"))?;
+        let (rping, ucmatose) =
+            (format!("exec rping -s -a {GUEST} -C 10"), format!("exec ucmatose -b {GUEST} -S 3000"));
+        let start = |script: &String| machine.start_script("server", script);
+        let servers: Vec<_> = [verbs("serve", GUEST), rping, ucmatose].iter().map(start).collect::<Result<_>>()?;
+        let listening = format!("[ $(rdma resource show cm_id | grep -c LISTEN) = {} ]", servers.len());
+        machine.run("listening", &format!("until {listening}; do sleep 0.05; done"))?;
+        Ok(servers)
     });
-    let Some((servers, mut requester)) = started else { return };
-    for (case, about) in HOST_CASES {
-        report.case(&format!("the host requests: {about}"), || {
+    let Some(servers) = started else { return };
+    request(lab, report, "the host requests", HOST_CASES);
+    report.case("packets of the guest are lost and reordered", impair);
+    request(lab, report, "the host requests, with loss", LOSSY.map(|case| (case, case)));
+    // The first one serves without end.
+    let ended = || servers.into_iter().skip(1).try_for_each(|server| server.succeed().map(drop));
+    report.case("rping and ucmatose end", ended);
+}
+
+/// Sends requests from the host, and checks the packets.
+fn request<const N: usize>(lab: &Lab, report: &mut Report, title: &str, cases: [(&str, &str); N]) {
+    let names = cases.map(|(case, _)| case).join(",");
+    let Some(mut requester) =
+        report.case(&format!("{title}: {names}"), || peer(lab, &["--to", GUEST, "--request", &names]))
+    else {
+        return;
+    };
+    for (case, about) in cases {
+        report.case(&format!("{title}: {about}"), || {
             let line = requester.wait_for_line(&format!("{case}: "))?;
             if line.ends_with(": ok") { Ok(()) } else { failed(line) }
         });
     }
-    report.case("the programs end", || {
+    report.case("its packets are well-formed", || {
         requester.succeed()?;
-        servers.into_iter().skip(1).try_for_each(|server| server.succeed().map(drop))
+        check(lab)
     });
-    report.case("the packets are well-formed", || check(lab));
 }
 
 /// Compiles the guest's program on the host, whose files the guest reads.
