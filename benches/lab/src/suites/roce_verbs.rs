@@ -42,10 +42,11 @@ const HOST_CASES: [(&str, &str); 7] = [
     ("ucmatose", "ucmatose"),
 ];
 
-/// Cases that are repeated while packets of the guest are lost, repeated and reordered.
+/// Cases that are repeated while packets of the guest are lost and duplicated.
 const LOSSY: [&str; 3] = ["transfers", "atomics", "pipeline"];
-/// Impairment of the guest's packets, which are requests, responses and acknowledgements in turn.
-const NETEM: &str = "delay 500us 500us loss 0.3% duplicate 1% limit 100000";
+/// Impairment of the guest's packets: requests, responses and acknowledgements. Few are lost and none reordered, because
+/// Soft-RoCE ignores a second NAK until its time-out of two seconds.
+const NETEM: &str = "loss 0.2% duplicate 1% limit 100000";
 
 fn run(lab: &Lab, report: &mut Report) {
     let Some(program) = report.case("a program on libibverbs", || compile(lab)) else { return };
@@ -66,7 +67,7 @@ fn run(lab: &Lab, report: &mut Report) {
     }
     let impair =
         || machine.run("netem", &format!("modprobe sch_netem; tc qdisc add dev {INTERFACE} root netem {NETEM}"));
-    report.case("packets of the guest are lost and reordered", impair);
+    report.case("packets of the guest are lost and duplicated", impair);
     for case in LOSSY {
         report.case(&format!("the guest requests, with loss: {case}"), || machine.run(case, &verbs(case, HOST)));
     }
@@ -85,7 +86,7 @@ fn run(lab: &Lab, report: &mut Report) {
     });
     let Some(servers) = started else { return };
     request(lab, report, "the host requests", HOST_CASES);
-    report.case("packets of the guest are lost and reordered", impair);
+    report.case("packets of the guest are lost and duplicated", impair);
     request(lab, report, "the host requests, with loss", LOSSY.map(|case| (case, case)));
     // The first one serves without end.
     let ended = || servers.into_iter().skip(1).try_for_each(|server| server.succeed().map(drop));
