@@ -36,7 +36,12 @@ impl Lab {
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
-        self.scratch.path().join(format!("{name}.sock"))
+        self.file(&format!("{name}.sock"))
+    }
+
+    /// Returns a path in the scratch directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
     }
 
     /// Starts `linerate` on the host, in `namespace` if given.

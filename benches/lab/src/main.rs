@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod capture;
 mod error;
 mod gate;
 mod host;

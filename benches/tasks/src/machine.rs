@@ -10,6 +10,8 @@ use std::process::Command;
 /// Packages of the lab: the emulator, and the files that guests take from this machine.
 const LAB: &str = "qemu-system-x86 busybox-static kmod make xz-utils rdma-core ibverbs-providers rdmacm-utils ethtool \
                    iproute2 iputils-ping";
+/// Packages of the suites that the quick one leaves out: a program for guests, and checks of captures.
+const WHOLE_LAB: &str = "gcc libibverbs-dev librdmacm-dev tshark";
 
 /// Capabilities that decide which steps can run.
 #[derive(Debug)]
@@ -82,15 +84,17 @@ impl Machine {
         cargo(&format!("build --release -p linerate-apps {more} {}", self.apps()))
     }
 
-    /// Returns the reason the lab cannot run here.
-    pub fn lab_obstacle(&self) -> Option<String> {
+    /// Returns the reason the lab cannot run here, or its quick suite.
+    pub fn lab_obstacle(&self, is_quick: bool) -> Option<String> {
         if !self.has_namespaces {
             return Some("it needs root, for network namespaces and to read the files that guests run".to_owned());
         }
         if !self.dpdk() || !self.rdma() {
             return Some("it needs DPDK, cmake, make and libclang".to_owned());
         }
-        LAB.split_whitespace().find(|package| !self.has(package)).map(|package| format!("{package} is missing"))
+        let more = if is_quick { "" } else { WHOLE_LAB };
+        let mut packages = LAB.split_whitespace().chain(more.split_whitespace());
+        packages.find(|package| !self.has(package)).map(|package| format!("{package} is missing"))
     }
 
     /// Creates a command that builds the lab in release mode, with the tests of devices from the packages `selection`,

@@ -129,7 +129,7 @@ fn lab(machine: &Machine, suites: &[&str]) -> Result<(), Error> {
     let _hugepages = reserve_hugepages(512);
     say("lab");
     let selection = "-p linerate-rdma --features native";
-    let result = match machine.lab_obstacle() {
+    let result = match machine.lab_obstacle(false) {
         Some(reason) => Err(Error::Skipped(reason)),
         None => {
             say("building in release mode");

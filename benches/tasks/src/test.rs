@@ -58,7 +58,7 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     let has_packaging = machine.has("debhelper dpkg-dev lintian man-db");
     let root = (machine.has_namespaces, "a root file system of Debian 13 needs root");
     let cases = [("PROPTEST_CASES", "5000"), ("SIMULATOR_SEEDS", "12000"), ("LINERATE_SCRIPTS_EACH_FAST_PATH", "1")];
-    let lab = |command| machine.lab_obstacle().map_or(Ok(command), Err);
+    let lab = |is_quick, command| machine.lab_obstacle(is_quick).map_or(Ok(command), Err);
     #[rustfmt::skip]
     let steps: Vec<(When, &str, Result<Command, String>)> = vec![
         (Check, "scripts parse", Ok(script("scripts_parse"))),
@@ -103,9 +103,9 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
             &[(machine.has("valgrind"), "instructions are counted by valgrind, which is missing")],
             command(&format!("{} --all", built("debug", "baseline"))))),
         // The tests of devices use the build of all packages, which exists already.
-        (All, "lab", lab(machine.lab(everything, &[]))),
+        (All, "lab", lab(false, machine.lab(everything, &[]))),
     ];
-    let quick_lab = (Always, "lab, in short", lab(command(&format!("{} rxe-quick", built("debug", "lab")))));
+    let quick_lab = (Always, "lab, in short", lab(true, command(&format!("{} rxe-quick", built("debug", "lab")))));
     let steps = steps.into_iter().chain((!all).then_some(quick_lab));
     let steps = steps.filter(|(when, ..)| all || matches!(when, Check | Always));
     steps.map(|(when, name, action)| Step { name, is_required: matches!(when, Check | CheckOfAll), action }).collect()

@@ -91,6 +91,9 @@ pub use linerate_service::{
 pub use linerate_stack::congestion::Algorithm;
 pub use linerate_stack::{Idle, InvalidCidr, InvalidVlan, IpCidr, VlanId};
 pub use network::{Network, Running};
+#[cfg(all(feature = "rdma", feature = "dpdk"))]
+#[doc(hidden)]
+pub use port::roce::{Device as RoceDevice, open_device as open_roce_device};
 pub use raw::{ETHERNET, FramePortConfig, FrameWorker};
 pub use run_context::{Device, RunContext, Threading};
 pub use stats_client::StatsClient;

@@ -8,6 +8,7 @@ mod loss;
 mod one_sided;
 mod pair;
 mod roce;
+mod roce_verbs;
 mod rxe;
 mod service;
 mod share;
@@ -33,6 +34,7 @@ pub struct Suite {
 pub const SUITES: &[Suite] = &[
     rxe::SUITE,
     roce::SUITE,
+    roce_verbs::SUITE,
     siw::SUITE,
     virtio_pci::SUITE,
     af_xdp::SUITE,

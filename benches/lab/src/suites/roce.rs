@@ -2,17 +2,25 @@
 
 use super::Suite;
 use super::pair::{DEVICE, INTERFACE, Provider, device};
-use super::service::{COUNTING, ECHO, End, KV, ONE_SIDED, Service};
+use super::service::{ALL, COUNTING, ECHO, End, KV, ONE_SIDED, Service};
 use crate::error::{Result, failed};
 use crate::host::Lab;
 use crate::machine::{Machine, Nic, Setup, Wire};
-use crate::program::Program;
+use crate::program::{Program, wait_for};
 use crate::report::Report;
+use linerate_harness::namespace::Namespace;
 
 pub const SUITE: Suite = Suite { name: "roce", about: "RoCEv2 of linerate on the host with Soft-RoCE in a guest", run };
 
-const HOST: &str = "10.84.0.1";
-const GUEST: &str = "10.84.0.2";
+pub const HOST: &str = "10.84.0.1";
+pub const GUEST: &str = "10.84.0.2";
+
+/// Interfaces of the host: that of QEMU, that of `linerate`, and the bridge that joins them.
+const WIRE: &str = "lr0";
+const TAP: &str = "lr1";
+const BRIDGE: &str = "br0";
+/// Ethernet address of `linerate`: the bridge takes frames to the address of its interface for itself.
+const TAP_MAC: &str = "02:6c:72:00:00:01";
 
 /// Arguments of both ends.
 const MODES: [(&str, &str); 2] = [("buffers of each connection", ""), ("shared buffers", "--srq 1024")];
@@ -27,7 +35,11 @@ const LOADS: [(&str, Service); 5] = [
 ];
 
 fn run(lab: &Lab, report: &mut Report) {
-    let Some((machine, echo)) = report.case("a guest with Soft-RoCE", || boot(lab)) else { return };
+    let booted = report.case("a guest with Soft-RoCE", || {
+        let server = serve(lab, ECHO, "")?;
+        Ok((boot(lab)?, server))
+    });
+    let Some((machine, echo)) = booted else { return };
     report.case("Soft-RoCE of the guest is answered by linerate", || load_in_guest(lab, &machine, ECHO, echo, ""));
     for (mode, words) in MODES {
         for (load, service) in LOADS {
@@ -49,10 +61,49 @@ fn run(lab: &Lab, report: &mut Report) {
         report
             .case(&format!("Soft-RoCE of the guest answers linerate: {name}"), || load_on_host(lab, &machine, service));
     }
+    drop(machine);
+    over_tap(lab, report);
+}
+
+/// Runs the services over TAP interfaces: a bridge of the host joins that of QEMU and that of `linerate`.
+fn over_tap(lab: &Lab, report: &mut Report) {
+    let Some((machine, namespace)) = report.case("a guest on a bridge of TAP interfaces", || boot_on_tap(lab)) else {
+        return;
+    };
+    let host = || End { args: format!("--mac {TAP_MAC}"), ..End::new(format!("roce:tap:{TAP}"), HOST) };
+    let join = || wait_for(TAP, || Ok(namespace.ip(&format!("link set {TAP} master {BRIDGE} up")).is_ok()));
+    for service in ALL {
+        report.case(&format!("over TAP: linerate answers Soft-RoCE: {}", service.name), || {
+            let mut server = lab.linerate(Some(&namespace), &service.serve(&host()))?;
+            join()?;
+            server.wait_for_line("ready ")?;
+            load_in_guest(lab, &machine, service, server, "")
+        });
+        report.case(&format!("over TAP: Soft-RoCE answers linerate: {}", service.name), || {
+            let mut server = machine.start_script(service.name, &lab.in_guest(&service.serve(&guest(""))))?;
+            server.wait_for_line("ready ")?;
+            let load = lab.linerate(Some(&namespace), &service.load(&host(), GUEST))?;
+            join()?;
+            service.check(&load.succeed()?, &server.stop()?)
+        });
+    }
+}
+
+fn boot_on_tap(lab: &Lab) -> Result<(Machine, Namespace)> {
+    let namespace = Namespace::new("lab")?;
+    let nics = vec![Nic::new(18, Wire::Tap(WIRE.to_owned()))];
+    let setup =
+        Setup { name: "guest", megabytes: 1024, cpus: 1, nics, namespace: Some(&namespace), ..Setup::default() };
+    let machine = Machine::start(lab, &setup)?;
+    machine.wait_until_up()?;
+    namespace.ip(&format!("link add {BRIDGE} up type bridge"))?;
+    namespace.ip(&format!("link set {WIRE} master {BRIDGE} up"))?;
+    prepare(&machine)?;
+    Ok((machine, namespace))
 }
 
 /// Returns the host's end.
-fn host(lab: &Lab, args: &str) -> End {
+pub fn host(lab: &Lab, args: &str) -> End {
     End { args: args.to_owned(), ..End::new(format!("roce:vhost:{}", lab.socket("roce").display()), HOST) }
 }
 
@@ -67,18 +118,24 @@ fn serve(lab: &Lab, service: Service, args: &str) -> Result<Program> {
     Ok(server)
 }
 
-fn boot(lab: &Lab) -> Result<(Machine, Program)> {
-    let server = serve(lab, ECHO, "")?;
+/// Boots the guest, on the socket of a running program of the host.
+pub fn boot(lab: &Lab) -> Result<Machine> {
     let nic = Nic { interrupts: false, ..Nic::new(18, Wire::VhostUser(lab.socket("roce"))) };
     let machine =
         Machine::start(lab, &Setup { name: "guest", megabytes: 1024, cpus: 1, nics: vec![nic], ..Setup::default() })?;
     machine.wait_until_up()?;
-    machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
-    machine.run("device", &device(Provider::Rxe))?;
-    Ok((machine, server))
+    prepare(&machine)?;
+    Ok(machine)
 }
 
-fn await_carrier(machine: &Machine) -> Result<()> {
+/// Assigns the guest's address, and creates the verbs device.
+fn prepare(machine: &Machine) -> Result<()> {
+    machine.bring_up(INTERFACE, Some(&format!("{GUEST}/24")))?;
+    machine.run("device", &device(Provider::Rxe)).map(drop)
+}
+
+/// Waits until the guest's interface has a link.
+pub fn await_carrier(machine: &Machine) -> Result<()> {
     let script = format!("until [ $(cat /sys/class/net/{INTERFACE}/carrier) = 1 ]; do sleep 0.05; done");
     machine.run("carrier", &script).map(drop)
 }

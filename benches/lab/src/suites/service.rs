@@ -82,7 +82,8 @@ impl End {
         End { via: via.into(), ip: ip.into(), workers: 1, args: String::new() }
     }
 
-    fn arguments(&self) -> String {
+    /// Returns the arguments of its network.
+    pub fn arguments(&self) -> String {
         // The host and two guests share few cores, so that idle workers must not poll.
         let network = match self.via.split_once(':') {
             None => String::new(),
@@ -91,14 +92,14 @@ impl End {
             Some(_) if self.via.ends_with(",share") => "--idle backoff".to_owned(),
             Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
         };
-        format!("--via {} {network} --workers {} {} --json", self.via, self.workers, self.args)
+        format!("--via {} {network} --workers {} {}", self.via, self.workers, self.args)
     }
 }
 
 impl Service {
     /// Returns the arguments of a server.
     pub fn serve(&self, end: &End) -> String {
-        format!("-v {} serve {} --listen {}:{} {}", self.name, end.arguments(), end.ip, self.port, self.serve)
+        format!("-v {} serve {} --json --listen {}:{} {}", self.name, end.arguments(), end.ip, self.port, self.serve)
     }
 
     /// Returns the arguments of a load of the server at `remote`.
@@ -106,7 +107,7 @@ impl Service {
         let Service { name, port, load, connections, seconds, .. } = self;
         let network = end.arguments();
         format!(
-            "-v {name} load {network} --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
+            "-v {name} load {network} --json --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
         )
     }
 

@@ -154,6 +154,12 @@ impl Completion {
         self.inner.vendor_error
     }
 
+    /// Returns the immediate data of a received message.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        self.inner.immediate
+    }
+
     /// Returns the completed operation, which is valid on success only.
     #[inline]
     pub fn opcode(&self) -> WcOpcode {

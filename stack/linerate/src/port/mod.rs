@@ -6,7 +6,7 @@ mod kernel;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(all(feature = "rdma", feature = "dpdk"))]
-mod roce;
+pub mod roce;
 #[cfg(feature = "dpdk")]
 mod shared;
 #[cfg(feature = "dpdk")]

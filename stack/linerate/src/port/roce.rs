@@ -24,15 +24,22 @@ pub fn open(
     cores: &[usize],
     stop: &Stop,
 ) -> Result<rdma::Port<Device>, Error> {
+    let device = open_device(via, options, listen.tcp.is_empty(), stop)?;
+    let eal = device.driver().port.eal();
+    Ok(rdma::Port::over(&device, options, listen, cores)?.with_eal(eal))
+}
+
+/// Opens the RoCEv2 device on the port `via`. A client's is opened once the link is up.
+pub fn open_device(via: &Via, options: &NetConfig, is_client: bool, stop: &Stop) -> Result<Arc<Device>, Error> {
     let kept_as = format!("{via} {:?} {:?} {:?} {:?}", options.ip, options.mac, options.vlan, options.mtu);
     if let Some(device) = kept_devices::find(&kept_as) {
-        return over(&device, options, listen, cores);
+        return Ok(device);
     }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };
     let bound = Listen { udp, ..Listen::default() };
-    let mut port = stack::Port::open(&port_options, &bound, listen.tcp.is_empty(), 1, stop)?;
+    let mut port = stack::Port::open(&port_options, &bound, is_client, 1, stop)?;
     let (queue, mut config) = port.take_queue()?;
     config.listen_udp_raw = Some(UDP_PORT);
     // The stack carries no connections of its own.
@@ -50,18 +57,7 @@ pub fn open(
     let name = format!("roce:{via}");
     let device = Arc::new(Device::new(&name, driver));
     kept_devices::keep(kept_as, &device);
-    over(&device, options, listen, cores)
-}
-
-/// Listens on `device` for a worker.
-fn over(
-    device: &Arc<Device>,
-    options: &NetConfig,
-    listen: &Listen,
-    cores: &[usize],
-) -> Result<rdma::Port<Device>, Error> {
-    let eal = device.driver().port.eal();
-    Ok(rdma::Port::over(device, options, listen, cores)?.with_eal(eal))
+    Ok(device)
 }
 
 /// Returns the largest IP packet in bytes.

@@ -27,12 +27,27 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, message, Operation::Send, signalled)
     }
 
-    /// Queues a WRITE of a message to `address` with immediate data.
+    /// Queues a WRITE of a message to `address`, with immediate data if given, and leaves it empty.
+    pub fn write(
+        &mut self,
+        message: &mut Message,
+        address: u64,
+        rkey: u32,
+        immediate: Option<u32>,
+    ) -> Result<(), PostRefused> {
+        let Core { sends, mr, .. } = &mut *self.core;
+        let operation = match immediate {
+            Some(immediate) => Operation::WriteImmediate { address, rkey, immediate },
+            None => Operation::Write { address, rkey },
+        };
+        sends.send(mr, message, operation, true)
+    }
+
+    /// Queues a WRITE of a message to `address` with its length as immediate data.
     #[cfg(test)]
     pub fn write_immediate(&mut self, message: &mut Message, address: u64, rkey: u32) -> Result<(), PostRefused> {
-        let Core { sends, mr, .. } = &mut *self.core;
         let immediate = message.len() as u32;
-        sends.send(mr, message, Operation::WriteImmediate { address, rkey, immediate }, true)
+        self.write(message, address, rkey, Some(immediate))
     }
 
     /// Queues a READ from `address` into `into`. Returns `into` if the queue is full, `into` is not in the region, or
