@@ -180,9 +180,12 @@ mod tests {
 
     #[test]
     fn lab_needs_root_and_packages() {
-        assert_eq!(Machine::with_missing(&["valgrind"]).lab_obstacle(), None);
-        assert_eq!(Machine::with_missing(&["kmod"]).lab_obstacle().unwrap(), "kmod is missing");
+        assert_eq!(Machine::with_missing(&["valgrind"]).lab_obstacle(false), None);
+        assert_eq!(Machine::with_missing(&["kmod"]).lab_obstacle(true).unwrap(), "kmod is missing");
+        let without_tshark = Machine::with_missing(&["tshark"]);
+        assert_eq!(without_tshark.lab_obstacle(true), None, "the quick suite needs no captures");
+        assert_eq!(without_tshark.lab_obstacle(false).unwrap(), "tshark is missing");
         let user = Machine { has_namespaces: false, missing: Vec::new() };
-        assert!(user.lab_obstacle().unwrap().contains("root"));
+        assert!(user.lab_obstacle(true).unwrap().contains("root"));
     }
 }
