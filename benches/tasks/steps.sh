@@ -42,36 +42,6 @@ readme_shows_the_example() {
     [ -z "$unknown" ] || fail "README.md: not in apps/examples/count.rs: $unknown"
 }
 
-# --- Tests.
-
-# Runs the tests of the packages and features $@, as many programs at a time as there are processors: many tests wait.
-# The longest begin first.
-tests() {
-    local longest='/(net|tools|clients)-'
-    scratch=$(mktemp -d /tmp/linerate-tests.XXXXXX)
-    trap 'rm -rf "$scratch"' EXIT
-    cargo test "$@" --no-run --message-format json-render-diagnostics |
-        sed -n 's/.*"manifest_path":"\([^"]*\)".*"test":true}.*"executable":"\([^"]*\)".*/\1 \2/p' >"$scratch/programs"
-    [ -s "$scratch/programs" ] || fail "cargo has built no tests"
-    { grep -E "$longest" "$scratch/programs"; echo "doc $*"; grep -vE "$longest" "$scratch/programs"; } |
-        xargs -P "$(nproc)" -L1 "$0" tests_of "$scratch" || fail "failed: $(paste -sd' ' "$scratch/failed")"
-}
-
-# Runs a program as cargo does, or the examples in documentation, and prints the output when it has ended.
-tests_of() {
-    local scratch=$1 manifest=$2 name=${3##*/} log status=0
-    log=$(mktemp "$scratch/log.XXXXXX")
-    if [ "$manifest" = doc ]; then
-        name=documentation
-        cargo test "${@:3}" --doc --no-fail-fast >"$log" 2>&1 || status=$?
-    else
-        (cd "${manifest%/*}" && CARGO_MANIFEST_DIR=$PWD "$3") >"$log" 2>&1 || status=$?
-    fi
-    [ "$status" = 0 ] || echo "$name" >>"$scratch/failed"
-    flock "$scratch/programs" sh -c 'printf "\n     %s\n" "$1"; cat "$2"' - "$name" "$log"
-    return "$((status != 0))"
-}
-
 # --- Instrumented tests, each in its own target directory, as all flags differ.
 
 require_nightly() {

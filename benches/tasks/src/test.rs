@@ -70,7 +70,7 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         // Includes the programs that the lab runs, with the features of all packages.
         (Check, "clippy and build of the tests",
             Ok(linted(format!("build --profile test {everything} --lib --bins --examples --tests")))),
-        (Always, "tests", Ok(with(LINTED, script(&format!("tests {everything}"))))),
+        (Always, "tests", Ok(linted(format!("test {everything} --no-fail-fast")))),
         (All, "documentation", Ok(with([("RUSTDOCFLAGS", "-D warnings")],
             cargo(&format!("doc --profile test {everything} --no-deps"))))),
         (All, "lock-free protocols (loom)", Ok(script("loom"))),
