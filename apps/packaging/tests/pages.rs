@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Collects the commands below `command`, as their words joined by `-`.
 fn names(command: &clap::Command, prefix: String, names: &mut BTreeSet<String>) {
-    for inner in command.get_subcommands() {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         self::names(inner, format!("{prefix}-{}", inner.get_name()), names);
     }
     names.insert(prefix);

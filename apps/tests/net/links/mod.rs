@@ -197,7 +197,8 @@ fn load_killed(link: Link) {
     }
     assert_no_errors(&Program::start(link.load("500ms")).wait());
     let summary = link.stop(server);
-    assert_eq!(summary["accepted"], 3 * 64, "{summary}");
+    // The last confirmations of a load may be lost when it is killed.
+    assert!((64..=3 * 64).contains(&summary["accepted"].as_u64().unwrap()), "{summary}");
 }
 
 /// Drains the server during a load, which completes without errors.

@@ -44,8 +44,8 @@ const HOST_CASES: [(&str, &str); 7] = [
 
 /// Cases that are repeated while packets of the guest are lost and duplicated.
 const LOSSY: [&str; 3] = ["transfers", "atomics", "pipeline"];
-/// Impairment of the guest's packets: requests, responses and acknowledgements. Few are lost and none reordered, because
-/// Soft-RoCE ignores a second NAK until its time-out of two seconds.
+/// Impairment of the guest's packets: requests, responses and acknowledgements. Few are lost and none reordered,
+/// because Soft-RoCE ignores a second NAK until its time-out of two seconds.
 const NETEM: &str = "loss 0.2% duplicate 1% limit 100000";
 
 fn run(lab: &Lab, report: &mut Report) {

@@ -1,8 +1,8 @@
 //! RoCEv2 in software (InfiniBand Architecture Specification, volume 1, release 1.4, with annexes A16 and A17).
 //!
 //! The [`Engine`] is sans-IO: time and packets are arguments, packets are written into buffers of the caller, and
-//! randomness is seeded. Equal input gives equal output. [`Carrier`] joins it to the UDP of a transport. A [`Device`] is an
-//! engine with its port, and implements [`Provider`](linerate_rdma_provider::Provider).
+//! randomness is seeded. Equal input gives equal output. [`Carrier`] joins it to the UDP of a transport. A [`Device`]
+//! is an engine with its port, and implements [`Provider`](linerate_rdma_provider::Provider).
 #![warn(missing_docs)]
 
 mod carrier;

@@ -45,9 +45,9 @@ enum Requests {
     Errors,
     /// A thousand connections at once
     Many,
-    /// Those of `rping -c`
+    /// Requests of `rping -c`
     Rping,
-    /// Those of `ucmatose -s`
+    /// Requests of `ucmatose -s`
     Ucmatose,
 }
 

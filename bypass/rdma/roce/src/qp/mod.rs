@@ -27,7 +27,7 @@ pub(crate) struct Objects {
     pub srqs: Table<Srq>,
     pub addresses: Table<Address>,
     pub counters: Counters,
-    /// Of received and of sent packets.
+    /// Cached sums of received and of sent packets.
     pub icrc: [Icrc; 2],
 }
 

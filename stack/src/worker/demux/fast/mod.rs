@@ -186,8 +186,8 @@ fn is_verified(frame: &impl Packet) -> bool {
 }
 
 /// Returns whether the checksums of `frame`, which begins with `start`, are correct, as reported by the port or, if the
-/// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`, which is
-/// `None` for a datagram without checksum. The checksum of a chain is left to the general path.
+/// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`, which
+/// is `None` for a datagram without checksum. The checksum of a chain is left to the general path.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: Option<usize>) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
