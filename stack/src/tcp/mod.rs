@@ -130,10 +130,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
         // These fields outlive the connections that use the slot.
         let Tcb { generation, wheel_at, flags, .. } = *entry;
-        // Assigned separately: a struct update would copy all other fields one by one.
-        *entry = tcb;
-        (entry.generation, entry.wheel_at) = (generation, wheel_at);
-        entry.flags = flags & Flags::LISTED | Flags::IN_TABLE | entry.flags;
+        *entry = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
         Some(Connection { slot, tcb: entry, cold, shared: &mut self.shared })
     }
 
