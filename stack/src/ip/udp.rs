@@ -77,12 +77,15 @@ impl UdpFastPath {
     }
 
     /// Returns whether a service is bound to the local address `local`.
-    #[inline]
+    #[inline(always)]
     pub fn listens(&self, local: &SocketAddr) -> bool {
         let at = self.by_port[usize::from(local.port()) % PORTS];
-        if self.listen.get(at as usize) == Some(local) {
-            return true;
-        }
+        self.listen.get(at as usize) == Some(local) || self.search(local)
+    }
+
+    /// Searches for a bound address that is not at the position of its port, or is unspecified.
+    #[inline(never)]
+    fn search(&self, local: &SocketAddr) -> bool {
         let from = self.listen.partition_point(|bound| bound.port() < local.port());
         let mut of_port = self.listen[from..].iter().take_while(|bound| bound.port() == local.port());
         of_port
