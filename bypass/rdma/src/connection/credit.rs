@@ -59,13 +59,6 @@ impl Credits {
         announced
     }
 
-    /// Returns the number of used buffers from which they are posted again, so that one call posts several. Fewer than
-    /// those whose credits are [overdue](Self::is_overdue) are left: the peer cannot stall for lack of them.
-    #[inline]
-    pub fn post_from(&self) -> u32 {
-        (self.own / 8).max(1)
-    }
-
     /// Records `count` newly posted local buffers.
     pub fn posted(&mut self, count: u32) {
         self.owed += count;
@@ -89,7 +82,6 @@ mod tests {
     struct End {
         credits: Credits,
         to_send: u32,
-        unconsumed: u32,
         unposted: u32,
         free: u32,
         arriving: VecDeque<(bool, u16)>,
@@ -114,29 +106,25 @@ mod tests {
         end.free -= 1;
         end.credits.gain(announced).unwrap();
         if is_data {
-            end.unconsumed += 1;
-        } else {
             end.unposted += 1;
+        } else {
             post(end);
         }
         true
     }
 
+    fn post(end: &mut End) {
+        end.free += 1;
+        end.credits.posted(1);
+    }
+
     fn consume(end: &mut End) -> bool {
-        let any = end.unconsumed > 0;
+        let any = end.unposted > 0;
         if any {
-            end.unconsumed -= 1;
-            end.unposted += 1;
+            end.unposted -= 1;
             post(end);
         }
         any
-    }
-
-    fn post(end: &mut End) {
-        if end.unposted >= end.credits.post_from() {
-            end.free += end.unposted;
-            end.credits.posted(std::mem::take(&mut end.unposted));
-        }
     }
 
     proptest! {
@@ -148,7 +136,7 @@ mod tests {
             choices in prop::collection::vec(0u8..6, 0..2000),
         ) {
             let end = |own: u16, peer: u16, to_send| {
-                End { credits: Credits::new(own, peer), to_send, unconsumed: 0, unposted: 0, free: own.into(), arriving: VecDeque::new() }
+                End { credits: Credits::new(own, peer), to_send, unposted: 0, free: own.into(), arriving: VecDeque::new() }
             };
             let (mut a, mut b) = (end(depths.0, depths.1, loads.0), end(depths.1, depths.0, loads.1));
             let mut step = |choice| match choice {

@@ -126,7 +126,7 @@ impl<C: Provider> Net<C> {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
         let wanted = conn.link.used.saturating_sub(conn.rx.held()) as usize;
-        if wanted < conn.link.credits.post_from() as usize {
+        if wanted == 0 {
             return;
         }
         let posted = match (&self.srq, &mut conn.link.transport) {
