@@ -38,6 +38,9 @@ struct conn {
 };
 
 static struct rdma_event_channel *channel;
+/* Connections of the requester. */
+static struct conn *conns[MANY];
+static int conn_count;
 static struct sockaddr_in address = { .sin_family = AF_INET };
 /* Completions of requests, and of buffers. */
 static struct ibv_cq *sent, *received;
@@ -120,17 +123,22 @@ static struct conn *open_conn(struct ask ask, uint8_t rnr_retries)
 	create_qp(conn->id, 100);
 	REQUIRE(!rdma_connect(conn->id, &param));
 	await(conn, RDMA_CM_EVENT_ESTABLISHED);
-	return conn;
+	return conns[conn_count++] = conn;
 }
 
-static uint64_t remote(struct conn *conn, int64_t offset)
+/* Disconnects all. An exit would not repeat a disconnect request that is lost. */
+static void close_conns(void)
 {
-	return (conn->offer.address[0] | (uint64_t)conn->offer.address[1] << 32) + offset;
+	for (int at = 0; at < conn_count; at++) {
+		REQUIRE(!rdma_disconnect(conns[at]->id));
+		await(conns[at], RDMA_CM_EVENT_DISCONNECTED);
+	}
 }
 
-static uint64_t window(struct conn *conn, int64_t offset)
+/* Returns an address of the responder. */
+static uint64_t place(const uint32_t words[2], int64_t offset)
 {
-	return (conn->offer.window[0] | (uint64_t)conn->offer.window[1] << 32) + offset;
+	return (words[0] | (uint64_t)words[1] << 32) + offset;
 }
 
 static void post_send(struct ibv_qp *qp, struct ibv_send_wr wr, uint8_t *bytes, uint32_t len, uint32_t lkey)
@@ -212,7 +220,7 @@ static void receive(const uint8_t *bytes, uint32_t len, const char *name)
 static void compare(struct conn *conn, const uint8_t *model, uint32_t at, uint32_t len, const char *name)
 {
 	memset(in, 0, len);
-	request(conn, IBV_WR_RDMA_READ, in, len, remote(conn, at), conn->offer.keys[ALL], 0, 0);
+	request(conn, IBV_WR_RDMA_READ, in, len, place(conn->offer.address, at), conn->offer.keys[ALL], 0, 0);
 	expect(IBV_WC_SUCCESS, name);
 	if (memcmp(in, model + at, len))
 		fail("%s: other bytes", name);
@@ -238,23 +246,20 @@ static void transfers(void)
 		send_bytes(conn, out, len);
 		expect(IBV_WC_SUCCESS, name);
 		receive(out, len, name);
-
 		memcpy(reply, &immediate, 4);
 		memcpy(reply + 4, out, len);
 		buffer(conn->id->qp, in, LONGEST + 4);
 		request(conn, IBV_WR_SEND_WITH_IMM, out, len, 0, 0, immediate, 0);
 		expect(IBV_WC_SUCCESS, name);
 		receive(reply, len + 4, name);
-
 		memcpy(model + at, out, len);
-		request(conn, IBV_WR_RDMA_WRITE, out, len, remote(conn, at), key, 0, 0);
+		request(conn, IBV_WR_RDMA_WRITE, out, len, place(conn->offer.address, at), key, 0, 0);
 		expect(IBV_WC_SUCCESS, name);
 		compare(conn, model, at - 8, len + 16, name);
-
 		fill(out, len, seed + 100);
 		memcpy(model + at + 3, out, len);
 		buffer(conn->id->qp, in, LONGEST + 4);
-		request(conn, IBV_WR_RDMA_WRITE_WITH_IMM, out, len, remote(conn, at + 3), key, immediate, 0);
+		request(conn, IBV_WR_RDMA_WRITE_WITH_IMM, out, len, place(conn->offer.address, at + 3), key, immediate, 0);
 		expect(IBV_WC_SUCCESS, name);
 		receive(reply, 4, name);
 		compare(conn, model, at - 8, len + 16, name);
@@ -277,7 +282,7 @@ static void atomics(void)
 		{ IBV_WR_ATOMIC_FETCH_AND_ADD, 0x0102030405060708, 0, 77 },
 	};
 	for (size_t step = 0; step < COUNT(steps); step++) {
-		request(conn, steps[step].opcode, in, 8, remote(conn, 0), conn->offer.keys[ALL], steps[step].number,
+		request(conn, steps[step].opcode, in, 8, place(conn->offer.address, 0), conn->offer.keys[ALL], steps[step].number,
 			steps[step].swap);
 		expect(IBV_WC_SUCCESS, "an atomic operation");
 		if (memcmp(in, &steps[step].old, 8))
@@ -301,10 +306,10 @@ static void pipeline(void)
 		buffer(conn->id->qp, replies + 100 * round, 100);
 	for (int round = 0; round < ROUNDS; round++) {
 		fill(out + round * LEN, LEN, round);
-		request(conn, IBV_WR_RDMA_WRITE, out + round * LEN, LEN, remote(conn, 8 + round * LEN), key, 0, 0);
+		request(conn, IBV_WR_RDMA_WRITE, out + round * LEN, LEN, place(conn->offer.address, 8 + round * LEN), key, 0, 0);
 		send_bytes(conn, out + round * LEN, 100);
-		request(conn, IBV_WR_RDMA_READ, read + round * LEN, LEN, remote(conn, 8 + round * LEN), key, 0, 0);
-		request(conn, IBV_WR_ATOMIC_FETCH_AND_ADD, old + round * 8, 8, remote(conn, 0), key, 1, 0);
+		request(conn, IBV_WR_RDMA_READ, read + round * LEN, LEN, place(conn->offer.address, 8 + round * LEN), key, 0, 0);
+		request(conn, IBV_WR_ATOMIC_FETCH_AND_ADD, old + round * 8, 8, place(conn->offer.address, 0), key, 1, 0);
 	}
 	for (int round = 0; round < 4 * ROUNDS; round++)
 		expect(IBV_WC_SUCCESS, "a request of many");
@@ -323,7 +328,7 @@ static void invalidation(void)
 	uint32_t len = conn->offer.window_len, key = conn->offer.keys[WINDOW];
 	uint8_t *model = malloc(len);
 	fill(model, len, 0);
-	request(conn, IBV_WR_RDMA_READ, in, len, window(conn, 0), key, 0, 0);
+	request(conn, IBV_WR_RDMA_READ, in, len, place(conn->offer.window, 0), key, 0, 0);
 	expect(IBV_WC_SUCCESS, "READ by the window");
 	REQUIRE(!memcmp(in, model, len));
 	buffer(conn->id->qp, in, 128);
@@ -331,7 +336,7 @@ static void invalidation(void)
 	request(conn, IBV_WR_SEND_WITH_INV, out, 100, 0, key, 0, 0);
 	expect(IBV_WC_SUCCESS, "SEND with invalidate");
 	receive(out, 100, "SEND with invalidate");
-	request(conn, IBV_WR_RDMA_READ, in, len, window(conn, 0), key, 0, 0);
+	request(conn, IBV_WR_RDMA_READ, in, len, place(conn->offer.window, 0), key, 0, 0);
 	expect(IBV_WC_REM_ACCESS_ERR, "READ by the invalidated window");
 }
 
@@ -365,7 +370,7 @@ static void errors(void)
 		struct ask ask = { .buffers = cases[at].buffers, .size = cases[at].size, .memory = MEMORY };
 		struct conn *conn = open_conn(ask, 1);
 		int64_t offset = cases[at].offset;
-		uint64_t to = cases[at].right == WINDOW ? window(conn, offset) : remote(conn, offset);
+		uint64_t to = place(cases[at].right == WINDOW ? conn->offer.window : conn->offer.address, offset);
 		uint32_t *keys = conn->offer.keys, none = keys[ALL] ^ 0x55555500;
 		uint32_t key = cases[at].right == NOTHING ? none : keys[cases[at].right];
 		buffer(conn->id->qp, in, 64);
@@ -375,14 +380,14 @@ static void errors(void)
 		send_bytes(conn, out, 8);
 		expect(IBV_WC_WR_FLUSH_ERR, "a later request");
 		REQUIRE(next(received).status == IBV_WC_WR_FLUSH_ERR);
-		rdma_disconnect(conn->id);
 	}
 }
 
 static void shared(void)
 {
 	struct ask ask = { .buffers = 0, .size = 4096, .shared = 1 };
-	struct conn *conns[] = { open_conn(ask, UNLIMITED), open_conn(ask, UNLIMITED), open_conn(ask, UNLIMITED) };
+	for (int at = 0; at < 3; at++)
+		open_conn(ask, UNLIMITED);
 	for (uint32_t round = 0; round < 300; round++) {
 		struct conn *conn = conns[round % 3];
 		uint32_t len = round * 13 % 4097;
@@ -432,9 +437,7 @@ static void datagrams(void)
 		for (int is_right = 0; is_right < 2; is_right++) {
 			uint32_t len = is_right ? sizes[at] : 5;
 			struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
-			wr.wr.ud.ah = ah;
-			wr.wr.ud.remote_qpn = conn->offer.qp;
-			wr.wr.ud.remote_qkey = conn->offer.qkey ^ !is_right;
+			wr.wr.ud = (typeof(wr.wr.ud)){ ah, conn->offer.qp, conn->offer.qkey ^ !is_right };
 			fill(out, len, at);
 			post_send(qp, wr, out, len, mr->lkey);
 			expect(IBV_WC_SUCCESS, "a datagram");
@@ -451,9 +454,8 @@ static void datagrams(void)
 
 static void many(void)
 {
-	struct conn **conns = calloc(MANY, sizeof(*conns));
 	for (int at = 0; at < MANY; at++)
-		conns[at] = open_conn((struct ask){ .buffers = 1, .size = 64 }, UNLIMITED);
+		open_conn((struct ask){ .buffers = 1, .size = 64 }, UNLIMITED);
 	for (int at = 0; at < MANY; at++) {
 		fill(out + 64 * at, 50, at);
 		buffer(conns[at]->id->qp, in + 64 * at, 64);
@@ -556,7 +558,6 @@ static void serve(void)
 	puts("ready ");
 	fflush(stdout);
 	for (;;) {
-		int is_idle = 1;
 		while (!rdma_get_cm_event(channel, &event)) {
 			struct rdma_cm_id *ended = event->event == RDMA_CM_EVENT_DISCONNECTED ? event->id : NULL;
 			if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST)
@@ -564,20 +565,14 @@ static void serve(void)
 			rdma_ack_cm_event(event);
 			if (ended)
 				rdma_disconnect(ended);
-			is_idle = 0;
 		}
-		while (pd && ibv_poll_cq(received, 1, &wc) == 1) {
+		while (pd && ibv_poll_cq(received, 1, &wc) == 1)
 			if (!wc.status)
 				echo(wc);
-			is_idle = 0;
-		}
-		while (pd && ibv_poll_cq(sent, 1, &wc) == 1) {
+		while (pd && ibv_poll_cq(sent, 1, &wc) == 1)
 			if (!wc.status)
 				post((struct slot *)wc.wr_id);
-			is_idle = 0;
-		}
-		if (is_idle)
-			usleep(50);
+		usleep(20);
 	}
 }
 
@@ -597,6 +592,7 @@ int main(int count, char **arguments)
 	for (size_t at = 0; at < COUNT(cases); at++) {
 		if (!strcmp(cases[at].name, arguments[1])) {
 			cases[at].run();
+			close_conns();
 			return 0;
 		}
 	}
