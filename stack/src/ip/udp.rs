@@ -122,10 +122,8 @@ impl UdpFastPath {
                 Ok(prepared) => prepared,
                 Err(result) => return result,
             };
-            let checksum = match egress.capabilities().tx_checksum.udp {
-                true => Checksum::Offload,
-                false => Checksum::OfPayload(checksum::data(payload)),
-            };
+            let is_offloaded = egress.capabilities().tx_checksum.udp;
+            let checksum = if is_offloaded { Checksum::Offload } else { Checksum::OfPayload(checksum::data(payload)) };
             let written = route.write_headers(&mut packet, payload.len(), checksum, egress);
             if written.is_none() || packet.chain(tail).is_err() {
                 return SendResult::NotHandled;
@@ -160,10 +158,12 @@ impl UdpFastPath {
         let Some(out) = packet.append(len) else { return Err(write) };
         write(out);
         // Without offload, the sum of the payload is computed before the headers precede it.
-        let checksum = match () {
-            () if self.raw == Some(local.port()) => Checksum::None,
-            () if egress.capabilities().tx_checksum.udp => Checksum::Offload,
-            () => Checksum::OfPayload(checksum::data(packet.data())),
+        let checksum = if self.raw == Some(local.port()) {
+            Checksum::None
+        } else if egress.capabilities().tx_checksum.udp {
+            Checksum::Offload
+        } else {
+            Checksum::OfPayload(checksum::data(packet.data()))
         };
         if route.write_headers(&mut packet, len, checksum, egress).is_none() {
             return Ok(SendResult::Full);

@@ -56,11 +56,11 @@ enum Command {
     /// Run the program of --batch
     #[command(hide = true)]
     Batch {
-        /// Its core
+        /// Core to run on
         #[arg(long, value_name = "N")]
         core: usize,
 
-        /// Its duration
+        /// Time to run for
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         time: Duration,
     },

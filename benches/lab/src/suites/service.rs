@@ -107,7 +107,8 @@ impl Service {
         let Service { name, port, load, connections, seconds, .. } = self;
         let network = end.arguments();
         format!(
-            "-v {name} load {network} --json --connect {remote}:{port} --connections {connections} --duration {seconds}s {load}"
+            "-v {name} load {network} --json --connect {remote}:{port} --connections {connections} \
+             --duration {seconds}s {load}"
         )
     }
 

@@ -18,8 +18,13 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
+    /// Returns the IP and UDP header in the first `len` bytes, which zeros follow.
+    pub fn new(bytes: [u8; MAX_HEADERS], len: usize) -> Self {
+        Headers { bytes, len }
+    }
+
     /// Copies the IP and UDP header `bytes`.
-    pub fn new(bytes: &[u8]) -> Self {
+    pub fn copied(bytes: &[u8]) -> Self {
         let mut headers = Headers { bytes: [0; MAX_HEADERS], len: bytes.len() };
         headers.bytes[..bytes.len()].copy_from_slice(bytes);
         headers

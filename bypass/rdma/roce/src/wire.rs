@@ -1,6 +1,6 @@
 //! Packet format: BTH and its extension headers (IBA 9.2, 9.3).
 
-use crate::icrc::{Headers, Icrc};
+use crate::icrc::{Headers, Icrc, MAX_HEADERS};
 use crate::path::Path;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -139,7 +139,7 @@ pub(crate) fn parse<'a>(packet: &'a [u8], icrc: &mut Icrc) -> Result<Received<'a
     let payload = packet.get(ip_len + UDP..end).ok_or(Malformed::Header)?;
     let (payload, crc) = payload.split_last_chunk::<ICRC>().ok_or(Malformed::Header)?;
     let (bth, rest) = payload.split_first_chunk::<BTH>().ok_or(Malformed::Header)?;
-    if icrc.of_received(Headers::new(&packet[..ip_len + UDP]), payload).to_le_bytes() != *crc {
+    if icrc.of_received(Headers::copied(&packet[..ip_len + UDP]), payload).to_le_bytes() != *crc {
         return Err(Malformed::Icrc);
     }
     let [code, flags, p, q, _, a, b, c, ack, x, y, z] = *bth;
@@ -196,7 +196,7 @@ impl Path {
     /// Returns the headers of a packet with `len` bytes of UDP payload, as the stack sends them: without fragmentation
     /// and identification. Masked fields are unspecified.
     pub(crate) fn headers(&self, len: usize) -> Headers {
-        let mut bytes = [0; IPV6 + UDP];
+        let mut bytes = [0; MAX_HEADERS];
         let udp_len = (UDP + len) as u16;
         let ip_len = match (self.local, self.remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
@@ -227,7 +227,7 @@ impl Path {
         udp[..2].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        Headers::new(&bytes[..ip_len + UDP])
+        Headers::new(bytes, ip_len + UDP)
     }
 }
 

@@ -82,6 +82,8 @@ mod tests {
     struct End {
         credits: Credits,
         to_send: u32,
+        /// Size of the send queue, if the end sends back what it consumes, and consumes nothing while the queue is full.
+        echoes: Option<u32>,
         unposted: u32,
         free: u32,
         arriving: VecDeque<(bool, u16)>,
@@ -119,8 +121,9 @@ mod tests {
     }
 
     fn consume(end: &mut End) -> bool {
-        let any = end.unposted > 0;
+        let any = end.unposted > 0 && end.echoes.is_none_or(|room| end.to_send < room);
         if any {
+            end.to_send += u32::from(end.echoes.is_some());
             end.unposted -= 1;
             post(end);
         }
@@ -131,14 +134,17 @@ mod tests {
         /// In any order of events, every message finds a buffer and all data is sent.
         #[test]
         fn every_message_finds_a_buffer_without_deadlock(
-            depths in (LEAST_BUFFERS..20, LEAST_BUFFERS..20),
+            depths in (LEAST_BUFFERS..40, LEAST_BUFFERS..40),
             loads in (0u32..200, 0u32..200),
+            echoes in prop::option::of(1u32..40),
             choices in prop::collection::vec(0u8..6, 0..2000),
         ) {
-            let end = |own: u16, peer: u16, to_send| {
-                End { credits: Credits::new(own, peer), to_send, unposted: 0, free: own.into(), arriving: VecDeque::new() }
+            let end = |own: u16, peer: u16, to_send, echoes| {
+                let (credits, arriving) = (Credits::new(own, peer), VecDeque::new());
+                End { credits, to_send, echoes, unposted: 0, free: own.into(), arriving }
             };
-            let (mut a, mut b) = (end(depths.0, depths.1, loads.0), end(depths.1, depths.0, loads.1));
+            let mut a = end(depths.0, depths.1, loads.0, None);
+            let mut b = end(depths.1, depths.0, loads.1, echoes);
             let mut step = |choice| match choice {
                 0 => send(&mut a, &mut b),
                 1 => send(&mut b, &mut a),

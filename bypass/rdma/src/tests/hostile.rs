@@ -103,7 +103,7 @@ fn peer_cannot_write() {
         let mut memory = rig.ends[1].buffers.alloc(64).unwrap();
         memory.fill(7);
         let mut message = super::rig::message(&rig.ends[0].arena, &message);
-        qp.write_immediate(&mut message, memory.as_ptr().addr() as u64, 0).unwrap();
+        qp.write(&mut message, memory.as_ptr().addr() as u64, 0, Some(1)).unwrap();
         qp.flush().unwrap();
         rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);
         assert_eq!(memory[..], [7; 64]);

@@ -157,7 +157,7 @@ fn counters_cannot_be_written() {
     let mut other = rig.half(&setup);
     rig.ends[0].completes_by(usual);
     let mut message = super::rig::message(&rig.ends[0].arena, &[1; 8]);
-    other.write_immediate(&mut message, counters.address(), counters.rkey()).unwrap();
+    other.write(&mut message, counters.address(), counters.rkey(), Some(8)).unwrap();
     other.flush().unwrap();
     begin(&mut rig, &setup, (0..60).map(|_| add_to(&counters, 0, 1)));
     rig.run_until(|ends| {

@@ -7,7 +7,7 @@ pub(crate) mod testing;
 
 use crate::cm::Cm;
 use crate::counters::Counters;
-use crate::icrc::Icrc;
+use crate::icrc::{Icrc, MAX_HEADERS};
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::qp::requester::MAX_MESSAGE;
@@ -40,7 +40,6 @@ const FIRST_QP: u32 = 0x10;
 const MAD: usize = 256;
 /// Longest extension headers of a packet with payload: WRITE with immediate.
 const MAX_EXTENSION: usize = 20;
-const MAX_HEADERS: usize = 40 + 8;
 
 /// Configuration of a device.
 #[derive(Debug, Clone)]

@@ -145,7 +145,8 @@ unsafe impl Provider for SimDevice {
         fn query_qp(qp: Handle) -> QpAttr, uses [Qp qp];
         fn cm_create_id(channel: Handle) -> Handle, uses [CmChannel channel], fails CmCreate;
         fn cm_listen(id: Handle, address: SocketAddr, backlog: u32) -> SocketAddr, uses [CmId id], fails CmListen;
-        fn cm_resolve_addr(id: Handle, remote: SocketAddr, timeout_ms: u32) -> (), uses [CmId id], fails CmResolveAddress;
+        fn cm_resolve_addr(id: Handle, remote: SocketAddr, timeout_ms: u32) -> (),
+            uses [CmId id], fails CmResolveAddress;
         fn cm_resolve_route(id: Handle, timeout_ms: u32) -> (), uses [CmId id], fails CmResolveRoute;
         fn cm_establish(id: Handle) -> (), uses [CmId id], fails CmEstablish;
         fn cm_reject(id: Handle, private_data: &[u8]) -> (), uses [CmId id], fails CmReject;

@@ -43,13 +43,6 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, message, operation, true)
     }
 
-    /// Queues a WRITE of a message to `address` with its length as immediate data.
-    #[cfg(test)]
-    pub fn write_immediate(&mut self, message: &mut Message, address: u64, rkey: u32) -> Result<(), PostRefused> {
-        let immediate = message.len() as u32;
-        self.write(message, address, rkey, Some(immediate))
-    }
-
     /// Queues a READ from `address` into `into`. Returns `into` if the queue is full, `into` is not in the region, or
     /// there is no memory for the response.
     pub fn read(&mut self, into: ArenaMut, address: u64, rkey: u32) -> Result<(), ArenaMut> {
