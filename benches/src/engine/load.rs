@@ -1,6 +1,6 @@
 //! Load of echoes, whose turns are timed in place of the server's.
 
-use super::pair::{MAX_IDLE_TURNS, TURN};
+use super::pair::{FOREVER, InTurn, TURN};
 use super::{Bench, PairOptions, worker};
 use crate::client::BenchError;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
@@ -13,9 +13,6 @@ use linerate_stack::{Config, Engine, SmoltcpEngine, Worker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Measurement time of the load, which ends later than any run.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 type Side<S, E> = Box<Worker<MemoryNic, S, E>>;
 
@@ -68,24 +65,14 @@ impl<E: Engine<MemoryNic>> Load<E> {
         bench.run(connections)?;
         Ok(bench)
     }
+}
 
-    /// Runs both ends until `is_reached`. Fails if that takes longer than `connections` need to open.
-    fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
-        for _ in 0..MAX_IDLE_TURNS * connections.max(1000) {
-            if is_reached(self) {
-                return Ok(());
-            }
-            self.turns();
-        }
-        Err(BenchError::Missing(connections))
-    }
-
+impl<E: Engine<MemoryNic>> InTurn for Load<E> {
     /// Returns the number of frames that the load has received: one for each reply.
     fn received(&mut self) -> u64 {
         self.load.nic().stats().rx_frames
     }
 
-    /// Runs a turn of each end, and returns the time that the load spent.
     fn turns(&mut self) -> Duration {
         self.now += TURN;
         let began = std::time::Instant::now();
@@ -99,16 +86,7 @@ impl<E: Engine<MemoryNic>> Load<E> {
 impl<E: Engine<MemoryNic>> Bench for Load<E> {
     fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
         self.target += echoes as u64;
-        let (mut spent, mut idle) = (Duration::ZERO, 0);
-        while let Some(missing) = self.target.checked_sub(self.received()).filter(|missing| *missing > 0) {
-            let before = self.received();
-            spent += self.turns();
-            idle = if self.received() > before { 0 } else { idle + 1 };
-            if idle > MAX_IDLE_TURNS {
-                return Err(BenchError::Missing(missing as usize));
-            }
-        }
-        Ok(spent)
+        self.run_to(self.target)
     }
 }
 

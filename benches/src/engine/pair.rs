@@ -19,6 +19,43 @@ pub(super) const TURN: Duration = Duration::from_micros(2);
 /// Turns without an answer after which the server counts as hanging.
 pub(super) const MAX_IDLE_TURNS: usize = 8;
 
+/// Measurement time of a load, which ends later than any run.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+/// Load and server that run in turn.
+pub(super) trait InTurn {
+    /// Returns the number of operations that the measured end has received.
+    fn received(&mut self) -> u64;
+
+    /// Runs a turn of each end, and returns the time that the measured end spent.
+    fn turns(&mut self) -> Duration;
+
+    /// Runs both ends until `is_reached`. Fails if that takes longer than `connections` need to open.
+    fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
+        for _ in 0..MAX_IDLE_TURNS * connections.max(1000) {
+            if is_reached(self) {
+                return Ok(());
+            }
+            self.turns();
+        }
+        Err(BenchError::Missing(connections))
+    }
+
+    /// Runs both ends until the measured one has received `target` operations, and returns the time that it spent.
+    fn run_to(&mut self, target: u64) -> Result<Duration, BenchError> {
+        let (mut spent, mut idle) = (Duration::ZERO, 0);
+        while let Some(missing) = target.checked_sub(self.received()).filter(|missing| *missing > 0) {
+            let before = self.received();
+            spent += self.turns();
+            idle = if self.received() > before { 0 } else { idle + 1 };
+            if idle > MAX_IDLE_TURNS {
+                return Err(BenchError::Missing(missing as usize));
+            }
+        }
+        Ok(spent)
+    }
+}
+
 /// Options of the two ends that all kinds of work share.
 #[derive(Debug, Clone, Copy)]
 pub struct PairOptions {

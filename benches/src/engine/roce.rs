@@ -1,7 +1,7 @@
 //! Echoes over queue pairs of RoCEv2 in software, at the server.
 
 use super::Bench;
-use super::pair::{MAX_IDLE_TURNS, TURN};
+use super::pair::{FOREVER, InTurn, TURN};
 use crate::client::BenchError;
 use linerate_bypass::MacAddr;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
@@ -15,9 +15,6 @@ use linerate_stack::{Config, NativeEngine};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Measurement time of the load, which ends later than any run.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// Engine over the stack on an in-memory link, in virtual time.
 struct Node(Box<linerate_stack::Worker<MemoryNic, Carrier, NativeEngine<MemoryPacket>>>);
@@ -109,7 +106,10 @@ impl Roce {
         let server = End::new(far, 2, &[remote], connections, Echo);
         let load = End::new(near, 1, &[], connections, load);
         let mut bench = Roce { server, load, now: Instant::ZERO, target: 0 };
-        bench.wait_until(connections, |_| barrier.opened() == connections)?;
+        bench.wait_until(connections, |bench| {
+            bench.connect();
+            barrier.opened() == connections
+        })?;
         barrier.prepare();
         barrier.begin();
         // The load checks the barrier at intervals.
@@ -120,25 +120,19 @@ impl Roce {
         Ok(bench)
     }
 
-    /// Runs both ends and their connectors until `is_reached`.
-    fn wait_until(&mut self, connections: usize, is_reached: impl Fn(&mut Self) -> bool) -> Result<(), BenchError> {
-        for _ in 0..MAX_IDLE_TURNS * connections.max(1000) {
-            if is_reached(self) {
-                return Ok(());
-            }
-            self.turns();
-            self.server.connector.turn(self.now).expect("a live device");
-            self.load.connector.turn(self.now).expect("a live device");
-        }
-        Err(BenchError::Missing(connections))
+    /// Runs the connectors.
+    fn connect(&mut self) {
+        self.server.connector.turn(self.now).expect("a live device");
+        self.load.connector.turn(self.now).expect("a live device");
     }
+}
 
+impl InTurn for Roce {
     /// Returns the number of messages that the server has received.
     fn received(&mut self) -> u64 {
         self.server.worker.summary().rx_frames
     }
 
-    /// Runs a turn of each end, and returns the time that the server spent.
     fn turns(&mut self) -> Duration {
         self.now += TURN;
         self.load.turn(self.now);
@@ -149,16 +143,7 @@ impl Roce {
 impl Bench for Roce {
     fn run(&mut self, echoes: usize) -> Result<Duration, BenchError> {
         self.target += echoes as u64;
-        let (mut spent, mut idle) = (Duration::ZERO, 0);
-        while let Some(missing) = self.target.checked_sub(self.received()).filter(|missing| *missing > 0) {
-            let before = self.received();
-            spent += self.turns();
-            idle = if self.received() > before { 0 } else { idle + 1 };
-            if idle > MAX_IDLE_TURNS {
-                return Err(BenchError::Missing(missing as usize));
-            }
-        }
-        Ok(spent)
+        self.run_to(self.target)
     }
 }
 
