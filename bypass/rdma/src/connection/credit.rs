@@ -82,7 +82,7 @@ mod tests {
     struct End {
         credits: Credits,
         to_send: u32,
-        /// Size of the send queue, if the end sends back what it consumes, and consumes nothing while the queue is full.
+        /// Size of the send queue of an end that sends back what it consumes. While it is full, nothing is consumed.
         echoes: Option<u32>,
         unposted: u32,
         free: u32,
