@@ -65,6 +65,9 @@ enum Command {
     /// Reflect and send raw frames to measure a port without a protocol stack
     #[command(subcommand)]
     Raw(raw::Command),
+    /// Run an unmodified program whose sockets at the addresses of the network are carried by the stack
+    #[cfg(feature = "dpdk")]
+    Run(Box<crate::commands::run::RunArgs>),
     /// Show the workers and connections of a running process on a live screen
     Top(top::TopArgs),
     /// List the connections of a running process with transport details
@@ -135,6 +138,12 @@ pub fn main() -> ExitCode {
         Command::Kv(command) => kv::run(command, other_networks),
         Command::Compare(args) => compare::run(*args).map_err(Error::from),
         Command::Raw(command) => raw::run(command),
+        #[cfg(feature = "dpdk")]
+        Command::Run(run) => {
+            let (_, at) = config::selected_commands(&program, &args.args);
+            let options = args.args[at..].split(|word| word == "--").next().unwrap_or_default();
+            crate::commands::run::run(*run, options, cli.verbose)
+        }
         Command::Top(args) => top::run(&args),
         Command::Conns(args) => conns::run(&args),
         Command::Hugepages(args) => hugepages::run(args).map_err(Error::from),

@@ -46,6 +46,10 @@ pub enum Error {
         loopback = if .0.is_ipv4() { "127.0.0.1" } else { "[::1]" }, port = .0.port()
     )]
     LocalServer(SocketAddr),
+    /// A program could not be started by `linerate run`.
+    #[cfg(feature = "dpdk")]
+    #[error(transparent)]
+    Run(#[from] crate::commands::run::RunError),
     /// No frame was reflected.
     #[error("{0}: no frame was reflected within 10 s: run raw reflect at the other end, or fix the link")]
     NoReflector(Via),

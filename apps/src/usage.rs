@@ -19,7 +19,7 @@ A service and a load generator over kernel sockets, a DPDK port or an RDMA devic
 All commands: linerate --help. Options of one: linerate echo serve --help. Networks: --via in linerate doctor.";
 
 /// Example of each command without subcommands.
-const EXAMPLES: [&str; 22] = [
+const EXAMPLES: [&str; 23] = [
     "linerate echo serve --listen 127.0.0.1:7007",
     "linerate echo load --connect 127.0.0.1:7007 --connections 64",
     "linerate discard serve --listen 127.0.0.1:7009",
@@ -33,6 +33,7 @@ const EXAMPLES: [&str; 22] = [
     "linerate compare --quick",
     "linerate raw reflect --via vhost:/tmp/a.sock",
     "linerate raw load --via virtio-user:/tmp/a.sock",
+    "linerate run --via af_xdp:eth0,share -- redis-server --port 6379",
     "linerate top --interval 500ms",
     "linerate conns --sort rtt",
     "linerate hugepages status",

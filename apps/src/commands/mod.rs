@@ -12,5 +12,7 @@ pub mod kv;
 pub mod raw;
 #[cfg(feature = "rdma")]
 pub mod rdma;
+#[cfg(feature = "dpdk")]
+pub mod run;
 pub(crate) mod shared;
 pub mod top;

@@ -70,12 +70,13 @@ impl Machine {
     /// Returns the selection of all packages and features that the machine can build.
     pub fn everything(&self) -> String {
         let excluded = if self.dpdk() { "" } else { " --exclude linerate-dpdk-sys" };
-        format!("--workspace{excluded} {}{}", self.apps(), self.devices())
+        let preload = if self.dpdk() { " --features linerate-preload/dpdk" } else { "" };
+        format!("--workspace{excluded} {}{preload}{}", self.apps(), self.devices())
     }
 
     /// Returns the features of libraries with devices that the machine can build.
     pub fn devices(&self) -> String {
-        let dpdk = if self.dpdk() { " --features linerate-bypass/dpdk" } else { "" };
+        let dpdk = if self.dpdk() { " --features linerate-bypass/dpdk --features linerate-preload/dpdk" } else { "" };
         format!("{dpdk}{}", if self.rdma() { " --features linerate-rdma/native" } else { "" })
     }
 
@@ -157,8 +158,8 @@ mod tests {
     #[test]
     fn features_need_all_of_their_packages() {
         let all = "--workspace --no-default-features --features linerate-apps/smoltcp-engine --features \
-                   linerate-apps/dpdk --features linerate-apps/rdma --features linerate-bypass/dpdk --features \
-                   linerate-rdma/native";
+                   linerate-apps/dpdk --features linerate-apps/rdma --features linerate-preload/dpdk --features \
+                   linerate-bypass/dpdk --features linerate-rdma/native";
         assert_eq!(Machine::with_missing(&["valgrind"]).everything(), all);
         assert!(!Machine::with_missing(&["cmake"]).everything().contains("rdma"));
         let neither = Machine::with_missing(&["libclang-dev"]).everything();

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum endpoints at all addresses.
 const MOST: u32 = 8192;
@@ -22,6 +22,8 @@ pub struct Endpoints {
     pub udp: Vec<SocketAddr>,
     /// Local ports of outgoing TCP connections.
     pub outgoing: Option<RangeInclusive<u16>>,
+    /// True if [`SharedInterface::listen`](super::SharedInterface::listen) may add TCP addresses.
+    pub may_grow: bool,
 }
 
 impl Endpoints {
@@ -42,38 +44,71 @@ impl Endpoints {
 /// Map of the endpoints, which an XDP program reads.
 #[derive(Debug)]
 pub(super) struct EndpointSet {
-    endpoints: Endpoints,
     map: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    endpoints: Endpoints,
+    addresses: Vec<IpAddr>,
     /// Keys in the map.
-    keys: Mutex<BTreeSet<Key>>,
+    keys: BTreeSet<Key>,
 }
 
 impl EndpointSet {
     /// Creates the map, without addresses.
     pub fn new(endpoints: Endpoints) -> io::Result<Self> {
-        Ok(EndpointSet { endpoints, map: sys::create_set(Key::LEN, MOST)?, keys: Mutex::default() })
+        let state = State { endpoints, addresses: Vec::new(), keys: BTreeSet::new() };
+        Ok(EndpointSet { map: sys::create_set(Key::LEN, MOST)?, state: Mutex::new(state) })
     }
 
     pub fn selection(&self) -> Frames<'_> {
-        let Endpoints { tcp, udp, outgoing } = &self.endpoints;
+        let Endpoints { tcp, udp, outgoing, may_grow } = &self.state().endpoints;
         let ports = tcp.iter().chain(udp).map(SocketAddr::port).collect();
-        Frames::Endpoints { keys: &self.map, ports, outgoing: outgoing.clone() }
+        Frames::Endpoints { keys: &self.map, ports: (!may_grow).then_some(ports), outgoing: outgoing.clone() }
     }
 
     /// Changes the addresses. Frames to an address in the old and the new set are redirected all the time.
     pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
-        let wanted = self.endpoints.keys(addresses);
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        addresses.clone_into(&mut state.addresses);
+        state.fill(&self.map)
+    }
+
+    /// Adds a TCP address.
+    pub fn listen(&self, tcp: SocketAddr) -> io::Result<()> {
+        let mut state = self.state();
+        state.endpoints.tcp.push(tcp);
+        state.fill(&self.map)
+    }
+
+    /// Removes a TCP address.
+    pub fn unlisten(&self, tcp: SocketAddr) -> io::Result<()> {
+        let mut state = self.state();
+        state.endpoints.tcp.retain(|other| *other != tcp);
+        state.fill(&self.map)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Writes the keys of the endpoints to `map`.
+    fn fill(&mut self, map: &OwnedFd) -> io::Result<()> {
+        let wanted = self.endpoints.keys(&self.addresses);
         for key in &wanted {
-            if !keys.contains(key) {
-                sys::insert(&self.map, key.bytes())?;
-                keys.insert(*key);
+            if !self.keys.contains(key) {
+                sys::insert(map, key.bytes())?;
+                self.keys.insert(*key);
             }
         }
-        for key in keys.iter().filter(|key| !wanted.contains(key)) {
-            sys::remove(&self.map, key.bytes())?;
+        for key in self.keys.iter().filter(|key| !wanted.contains(key)) {
+            sys::remove(map, key.bytes())?;
         }
-        *keys = wanted;
+        self.keys = wanted;
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use reservation::NotReserved;
 use reservation::Reservation;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 /// Function of Linux 6.8 and later that returns the VLAN tag that is not in a frame, for drivers that support it. A
@@ -168,6 +168,17 @@ impl SharedInterface {
     /// Sets the kernel's addresses at which the port has its endpoints.
     pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
         self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.set_addresses(addresses))
+    }
+
+    /// Redirects segments to `tcp`, which is at the kernel's addresses. The interface has been attached with endpoints
+    /// that [may grow](Endpoints::may_grow).
+    pub fn listen(&self, tcp: SocketAddr) -> io::Result<()> {
+        self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.listen(tcp))
+    }
+
+    /// Passes segments to `tcp` to the kernel again.
+    pub fn unlisten(&self, tcp: SocketAddr) -> io::Result<()> {
+        self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.unlisten(tcp))
     }
 
     /// Returns the number of frames passed to the kernel.

@@ -85,7 +85,7 @@ mod tests {
     use std::net::{TcpListener, UdpSocket};
 
     fn endpoints(tcp: &[SocketAddr], udp: &[SocketAddr]) -> Endpoints {
-        Endpoints { tcp: tcp.to_vec(), udp: udp.to_vec(), outgoing: None }
+        Endpoints { tcp: tcp.to_vec(), udp: udp.to_vec(), ..Endpoints::default() }
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub enum Error {
     NoRemoteMemory,
     #[error("`via` {0}: no local address: give `ip` ADDRESS/PREFIX, `dhcp` or `slaac`")]
     NoAddress(Via),
+    #[error("`via` {0}: not a network of the TCP/IP stack: choose a port of DPDK, such as af_xdp:INTERFACE,share")]
+    NoStack(Via),
+    #[error("no address after {0} s: check the DHCP server or the router")]
+    NoAddressInTime(u64),
     #[error("`connect` {0}: no local address of that family: give `ip` ADDRESS/PREFIX")]
     NoAddressFor(SocketAddr),
     #[error("`listen` {address}: not a local address: listen on {}, or give it with `ip`", listed(.own))]
@@ -188,6 +192,7 @@ impl Error {
                 | NotInMode { .. }
                 | NoRemoteMemory
                 | NoAddress(_)
+                | NoStack(_)
                 | NoAddressFor(_)
                 | NotLocal { .. }
                 | Loopback { .. }

@@ -56,6 +56,8 @@ mod cli;
 mod config;
 mod cores;
 mod error;
+#[cfg(feature = "dpdk")]
+mod inline;
 mod kept_devices;
 mod network;
 mod port;
@@ -80,6 +82,8 @@ pub use config::{
 };
 pub use cores::{CoreList, CorePlacement, usable as usable_cores};
 pub use error::Error;
+#[cfg(feature = "dpdk")]
+pub use inline::InlineNetwork;
 #[doc(hidden)]
 pub use kept_devices::KeptDevices;
 pub use linerate_bypass::arena::{Arena, ArenaError};

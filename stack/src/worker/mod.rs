@@ -23,7 +23,8 @@ use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
 use linerate_bypass::{BURST, Nic};
 use linerate_service::mailbox::Receiver;
 use linerate_service::time::{Clock, Duration, Instant};
-use linerate_service::{Drain, Service, ServiceHost, Silenced, Stop, Summary, WorkerCtx};
+use linerate_service::{Drain, Service, ServiceHost, Silenced, Stop, Summary, Transport, WorkerCtx};
+use std::net::{IpAddr, SocketAddr};
 use transport::{Core, addresses_of};
 
 /// Bursts received in one turn while each is full. Data that accumulated for a connection then reach its service
@@ -249,7 +250,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     }
 
     /// Closes all connections, after the grace period by reset.
-    fn shut_down(&mut self, clock: &Clock) {
+    pub fn shut_down(&mut self, clock: &Clock) {
         self.host.net.stopping = true;
         self.host.net.engine.close_all();
         let until = clock.now() + GRACE;
@@ -305,6 +306,22 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         &mut self.host.service
     }
 
+    /// Returns the service and its transport, for operations between turns. The next turn sends what they queue.
+    pub fn parts(&mut self) -> (&mut S, &mut impl Transport) {
+        (&mut self.host.service, &mut self.host.net)
+    }
+
+    /// Returns whether `ip` is an address of this host.
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.host.net.egress.addresses().is_local(ip)
+    }
+
+    /// Returns whether there is a route to the host `ip`.
+    pub fn has_route(&self, ip: IpAddr) -> bool {
+        let addresses = self.host.net.egress.addresses();
+        addresses.can_be_remote(ip) && addresses.next_hop(ip).is_some()
+    }
+
     fn process_mailboxes(&mut self) -> usize {
         let now = self.host.net.now;
         let mut read = 0;
@@ -340,5 +357,17 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             service.datagram(net, datagram);
         }
         most
+    }
+}
+
+impl<N: Nic, S: Service> Worker<N, S> {
+    /// Begins to accept connections to `address`, in addition to [`Config::listen`].
+    pub fn listen(&mut self, address: SocketAddr) {
+        self.host.net.engine.listen(address);
+    }
+
+    /// Stops accepting connections to `address`.
+    pub fn unlisten(&mut self, address: SocketAddr) {
+        self.host.net.engine.unlisten(address);
     }
 }

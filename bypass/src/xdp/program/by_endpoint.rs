@@ -87,11 +87,11 @@ impl Key {
 
 /// Appends the selection: unfragmented TCP segments and UDP datagrams, without IP options or extension headers, whose
 /// destination is a key of the map `keys`, and ICMP errors about TCP segments whose source is such a key. The keys have
-/// `ports`, except that TCP ports in `outgoing` are looked up as [`ANY_PORT`].
+/// `ports`, or any if there are none, except that TCP ports in `outgoing` are looked up as [`ANY_PORT`].
 pub(super) fn select(
     asm: &mut Assembler,
     keys: &OwnedFd,
-    ports: &BTreeSet<u16>,
+    ports: Option<&BTreeSet<u16>>,
     outgoing: Option<&RangeInclusive<u16>>,
     exits: Exits,
 ) {
@@ -167,7 +167,7 @@ pub(super) fn select(
         asm.bind(other);
     }
     // The lookup costs more than the rest of the program, and most frames of the kernel are to other ports.
-    if ports.len() <= MOST_COMPARED {
+    if let Some(ports) = ports.filter(|ports| ports.len() <= MOST_COMPARED) {
         ports.iter().for_each(|port| asm.jump_if_word(R8, port.to_be().into(), found));
         asm.jump(pass);
     }

@@ -43,7 +43,8 @@ pub(super) enum Frames<'a> {
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,
-        ports: BTreeSet<u16>,
+        /// All ports of the map, if no others are added.
+        ports: Option<BTreeSet<u16>>,
         /// TCP ports that the map contains as [`ANY_PORT`].
         outgoing: Option<RangeInclusive<u16>>,
     },
@@ -140,7 +141,7 @@ fn select(asm: &mut Assembler, frames: &Frames, passed: &OwnedFd, redirect: Labe
     match frames {
         Frames::Addresses(addresses) => by_address::select(asm, addresses, exits),
         Frames::Endpoints { keys, ports, outgoing } => {
-            by_endpoint::select(asm, keys, ports, outgoing.as_ref(), exits);
+            by_endpoint::select(asm, keys, ports.as_ref(), outgoing.as_ref(), exits);
         }
     }
 

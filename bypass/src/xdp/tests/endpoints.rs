@@ -26,6 +26,7 @@ fn load_next_to(further: u16) -> Option<(EndpointSet, OwnedFd, OwnedFd)> {
         tcp: parse(&["0.0.0.0:7", "[::]:7", "203.0.113.7:80", "203.0.113.8:81"]),
         udp: parse(&["203.0.113.7:7", "[2001:db8::7]:7"]),
         outgoing: Some(61_000..=65_535),
+        may_grow: false,
     };
     endpoints.udp.extend((1000..1000 + further).map(|port| SocketAddr::new(addresses()[0], port)));
     let set = match EndpointSet::new(endpoints) {

@@ -10,7 +10,7 @@ pub mod roce;
 #[cfg(feature = "dpdk")]
 mod shared;
 #[cfg(feature = "dpdk")]
-mod stack;
+pub mod stack;
 
 use crate::config::Listen;
 use crate::config::NetConfig;

@@ -14,6 +14,8 @@ use linerate_service::inspect::Link;
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Summary, WorkerCtx};
 use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
+use std::io;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -135,7 +137,6 @@ impl Port {
     }
 
     /// Returns the queue pair of a port with one worker, and the configuration of its stack.
-    #[cfg(feature = "rdma")]
     pub fn take_queue(&mut self) -> Result<(QueuePair, Config), Error> {
         let mut queues = self.port.take_queues();
         if let Some(output) = self.output.take() {
@@ -145,7 +146,6 @@ impl Port {
     }
 
     /// Returns EAL.
-    #[cfg(feature = "rdma")]
     pub fn eal(&self) -> Eal {
         self.eal.clone()
     }
@@ -197,13 +197,9 @@ impl Port {
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
+        let mailboxes = self.mailboxes(queues.len())?;
         let (clock, state) = (Clock::start(), self.port.state());
         state.stop_on_failure(stop);
-        let mut mailboxes = Mailboxes::for_workers(queues.len());
-        if let (Some(host), Some(shared)) = (self.host.take(), self.port.shared_interface()) {
-            let control = ControlThread::start(host, shared.clone(), &mut mailboxes);
-            self.control = Some(control.map_err(Error::NoControlThread)?);
-        }
         let job = |(queue, mailboxes): (QueuePair, Mailboxes<_, S::Message>)| -> Job<S> {
             let (eal, config, make) = (self.eal.clone(), self.config.clone(), make.clone());
             let (stop, ready, state) = (stop.clone(), ready.clone(), state.clone());
@@ -219,6 +215,42 @@ impl Port {
             })
         };
         Ok(queues.into_iter().zip(mailboxes).map(job).collect())
+    }
+
+    /// Returns the mailboxes of `workers` workers, and starts the control plane of a shared interface.
+    fn mailboxes<M: Send>(&mut self, workers: usize) -> Result<Vec<Mailboxes<Mbuf, M>>, Error> {
+        let mut mailboxes = Mailboxes::for_workers(workers);
+        if let (Some(host), Some(shared)) = (self.host.take(), self.port.shared_interface()) {
+            let control = ControlThread::start(host, shared.clone(), &mut mailboxes);
+            self.control = Some(control.map_err(Error::NoControlThread)?);
+        }
+        Ok(mailboxes)
+    }
+
+    /// Returns the worker of a port with one queue pair, for the thread that calls its turns.
+    pub fn worker<S: Service>(
+        &mut self,
+        service: impl FnOnce(WorkerCtx<S::Message>) -> S,
+        clock: &Clock,
+    ) -> Result<Worker<QueuePair, S>, Error> {
+        let (queue, config) = self.take_queue()?;
+        let mailboxes = self.mailboxes(1)?.swap_remove(0);
+        Ok(Worker::new(&config, mailboxes, queue, service, clock.now()))
+    }
+
+    /// Redirects segments to `address` to the port, where the interface is shared with the kernel.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        self.port.shared_interface().map_or(Ok(()), |shared| shared.listen(address))
+    }
+
+    /// Undoes [`listen`](Self::listen).
+    pub fn unlisten(&self, address: SocketAddr) -> io::Result<()> {
+        self.port.shared_interface().map_or(Ok(()), |shared| shared.unlisten(address))
+    }
+
+    /// Returns an error if the device has failed.
+    pub fn check(&self) -> Result<(), Error> {
+        Ok(self.port.state().check()?)
     }
 
     /// Returns the drop counters of the port's devices. Call it after the workers have ended; dropping the port then

@@ -27,6 +27,7 @@ const HEAP_PER_POOL: usize = 4;
 const RX_BUFFER: usize = 4 << 20;
 const TX_BUFFER: usize = 1 << 20;
 
+#[derive(PartialEq, Eq)]
 pub(crate) struct Listener {
     ipv4: bool,
     /// Address, IPv4 in mapped form; `None` for any address.
@@ -35,7 +36,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    fn new(listen: &SocketAddr) -> Self {
+    pub fn new(listen: &SocketAddr) -> Self {
         let (ip, ipv4) = match listen.ip() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), true),
             IpAddr::V6(ip) => (ip, false),

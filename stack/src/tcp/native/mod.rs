@@ -16,7 +16,7 @@ use crate::tcp::clock::wheel::Wheel;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::connection::fair_share::Sweep;
 use crate::tcp::connection::secrets::Secrets;
-use crate::tcp::connection::settings::Settings;
+use crate::tcp::connection::settings::{Listener as Listening, Settings};
 use crate::tcp::connection::{Clock, Connection, Listener, Shared, Timers};
 use crate::tcp::tables::ephemeral_ports::EphemeralPorts;
 use crate::tcp::tables::flow_table::FlowTable;
@@ -33,7 +33,7 @@ use crate::wire::tcp::options;
 use crate::wire::tcp::seq::Seq;
 use crate::wire::tuple::Tuple;
 use hashbrown::HashMap;
-use linerate_bypass::{BURST, Nic};
+use linerate_bypass::{BURST, Nic, Packet};
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Summary, Unsent, WriteError};
@@ -48,6 +48,19 @@ const CACHE_RESIDENT: usize = 1280;
 
 /// Interval between two readings of the port's free packets. A reading touches more than one cache line.
 const POOL_PERIOD: Duration = Duration::from_millis(1);
+
+impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
+    /// Begins to accept connections to `address`.
+    pub(crate) fn listen(&mut self, address: SocketAddr) {
+        self.shared.settings.listen.push(Listening::new(&address));
+    }
+
+    /// Stops accepting connections to `address`. Half-open connections may still be established.
+    pub(crate) fn unlisten(&mut self, address: SocketAddr) {
+        let ended = Listening::new(&address);
+        self.shared.settings.listen.retain(|other| *other != ended);
+    }
+}
 
 impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn new(config: &Config, worker: usize, workers: usize, egress: &mut Egress<N>, now: Instant) -> Self {

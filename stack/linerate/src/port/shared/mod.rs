@@ -64,7 +64,9 @@ impl SharedHost {
 
     pub fn endpoints(&self) -> Endpoints {
         let Listen { tcp, udp, .. } = self.listen.clone();
-        Endpoints { tcp, udp, outgoing: self.outgoing.map(PortRange::into) }
+        // A network without listening addresses may receive some while it runs.
+        let may_grow = tcp.is_empty();
+        Endpoints { tcp, udp, outgoing: self.outgoing.map(PortRange::into), may_grow }
     }
 }
 

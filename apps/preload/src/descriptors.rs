@@ -1,0 +1,82 @@
+//! Table of the descriptors that belong to the stack.
+
+use libc::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Descriptors that can belong to the stack. Higher ones stay with the kernel.
+const MOST: usize = 1 << 20;
+
+/// Index of a file of the [runtime](crate::runtime).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileId(pub u32);
+
+/// File of each descriptor, plus one; 0 for the kernel's. Untouched pages occupy no memory.
+static TABLE: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+
+/// Bound of the descriptors that have been in the table.
+static END: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the file of `fd`, if it belongs to the stack.
+#[inline]
+pub fn file(fd: c_int) -> Option<FileId> {
+    let entry = TABLE.get(usize::try_from(fd).ok()?)?.load(Ordering::Acquire);
+    entry.checked_sub(1).map(FileId)
+}
+
+/// Enters `fd` into the table. Returns false if it is too high.
+pub fn insert(fd: c_int, file: FileId) -> bool {
+    let Some(entry) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else { return false };
+    END.fetch_max(fd as u32 + 1, Ordering::Relaxed);
+    entry.store(file.0 + 1, Ordering::Release);
+    true
+}
+
+/// Removes `fd` and returns its file.
+pub fn remove(fd: c_int) -> Option<FileId> {
+    file(fd)?;
+    TABLE[fd as usize].swap(0, Ordering::AcqRel).checked_sub(1).map(FileId)
+}
+
+/// Returns the descriptors of the table from `first` to `last`.
+pub fn range(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let end = END.load(Ordering::Relaxed).min(last.saturating_add(1));
+    (first..end).map(|fd| fd as c_int).filter(|fd| file(*fd).is_some())
+}
+
+/// Epoll sets whose items are counted. Higher ones count as sets with descriptors of the kernel.
+const MOST_SETS: usize = 1 << 16;
+
+/// Descriptors of the kernel in each epoll set. One that was closed without EPOLL_CTL_DEL stays counted.
+static KERNEL_ITEMS: [AtomicU32; MOST_SETS] = [const { AtomicU32::new(0) }; MOST_SETS];
+
+fn kernel_items(set: c_int) -> Option<&'static AtomicU32> {
+    KERNEL_ITEMS.get(usize::try_from(set).ok()?)
+}
+
+/// Returns whether the epoll set may have descriptors of the kernel.
+pub fn has_kernel_items(set: c_int) -> bool {
+    kernel_items(set).is_none_or(|items| items.load(Ordering::Relaxed) > 0)
+}
+
+/// Counts a descriptor of the kernel that was added to the epoll set.
+pub fn kernel_item_added(set: c_int) {
+    if let Some(items) = kernel_items(set) {
+        items.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a descriptor of the kernel that was removed from the epoll set.
+pub fn kernel_item_removed(set: c_int) {
+    if let Some(items) = kernel_items(set) {
+        let _ = items.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |items| items.checked_sub(1));
+    }
+}
+
+/// Forgets the items of an epoll set that is closed.
+pub fn set_closed(set: c_int) {
+    if let Some(items) = kernel_items(set)
+        && items.load(Ordering::Relaxed) > 0
+    {
+        items.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,119 @@
+//! Calls on descriptors of any kind.
+
+use super::export;
+use crate::descriptors;
+use crate::real;
+use crate::runtime;
+use libc::{c_int, c_uint, c_ulong};
+
+/// Gives the new descriptor `fd` the file of `from`.
+fn duplicated(from: c_int, fd: c_int) -> c_int {
+    if fd >= 0
+        && fd != from
+        && let Some(file) = descriptors::file(from)
+    {
+        let _ = runtime::enter(|runtime| {
+            runtime.duplicate(file, fd);
+            Ok(())
+        });
+    }
+    fd
+}
+
+fn set_blocking(fd: c_int, is_blocking: bool) {
+    if let Some(file) = descriptors::file(fd) {
+        let _ = runtime::enter(|runtime| {
+            runtime.socket(file)?.is_blocking = is_blocking;
+            Ok(())
+        });
+    }
+}
+
+fn forget_range(first: c_uint, last: c_uint) {
+    descriptors::range(first, last).for_each(runtime::forget);
+}
+
+export! {
+    fn close(fd: c_int) -> c_int {
+        runtime::forget(fd);
+        descriptors::set_closed(fd);
+        // SAFETY: the argument of the program.
+        unsafe { real::close(fd) }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+            forget_range(first, last);
+        }
+        // SAFETY: the arguments of the program.
+        unsafe { real::close_range(first, last, flags) }
+    }
+
+    fn closefrom(first: c_int) -> () {
+        forget_range(first.max(0) as c_uint, c_uint::MAX);
+        // SAFETY: the argument of the program.
+        unsafe { real::closefrom(first) }
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: the argument of the program.
+        duplicated(fd, unsafe { real::dup(fd) })
+    }
+
+    fn dup2(fd: c_int, to: c_int) -> c_int {
+        if fd != to {
+            runtime::forget(to);
+        }
+        // SAFETY: the arguments of the program.
+        duplicated(fd, unsafe { real::dup2(fd, to) })
+    }
+
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if fd != to {
+            runtime::forget(to);
+        }
+        // SAFETY: the arguments of the program.
+        duplicated(fd, unsafe { real::dup3(fd, to, flags) })
+    }
+
+    // The third argument is passed in the same register with and without a variable number of arguments.
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: the arguments of the program.
+        let result = unsafe { real::fcntl(fd, command, argument) };
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, result),
+            libc::F_SETFL if result == 0 => set_blocking(fd, argument as c_int & libc::O_NONBLOCK == 0),
+            _ => {}
+        }
+        result
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        // SAFETY: offsets have 64 bits.
+        unsafe { fcntl(fd, command, argument) }
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        if let Some(file) = descriptors::file(fd)
+            && request == libc::FIONREAD
+        {
+            let readable = runtime::enter(|runtime| {
+                let id = runtime.socket(file)?.id;
+                let (sockets, net) = runtime.sockets()?;
+                Ok(sockets.readable(net, id))
+            });
+            if let Ok(n) = readable {
+                // SAFETY: the program passes the address of an integer.
+                unsafe { *(argument as *mut c_int) = c_int::try_from(n).unwrap_or(c_int::MAX) };
+                return 0;
+            }
+        }
+        // SAFETY: the arguments of the program.
+        let result = unsafe { real::ioctl(fd, request, argument) };
+        if request == libc::FIONBIO && result == 0 {
+            // SAFETY: the kernel has read the integer.
+            set_blocking(fd, unsafe { *(argument as *const c_int) } == 0);
+        }
+        result
+    }
+}

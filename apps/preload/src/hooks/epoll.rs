@@ -1,0 +1,156 @@
+//! Epoll sets, which may have descriptors of the stack and of the kernel.
+
+use super::{export, fail};
+use crate::descriptors::{self, FileId};
+use crate::real;
+use crate::runtime::{self, EpollFile, Kind};
+use crate::signals::Interruptions;
+use crate::waiting::{Deadline, KernelQueries};
+use libc::{c_int, epoll_event, sigset_t, timespec};
+use linerate_sockets::{EpollId, Interest, Ready};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Most events of one call: more wait for the next one.
+const MOST: usize = 1024;
+
+/// Returns the epoll set of `fd`, which this call creates if necessary.
+fn set_of(fd: c_int) -> Result<(FileId, EpollId), Errno> {
+    runtime::enter(|runtime| match descriptors::file(fd) {
+        Some(file) => Ok((file, runtime.epoll(file)?.id)),
+        None => {
+            let id = runtime.sockets()?.0.epoll_create();
+            Ok((runtime.open(fd, Kind::Epoll(EpollFile { id })), id))
+        }
+    })
+}
+
+/// Adds, changes or removes the socket `file` of `fd` in the set.
+fn control(set: c_int, operation: c_int, fd: c_int, file: FileId, interest: Option<Interest>) -> Result<(), Errno> {
+    let (_, id) = set_of(set)?;
+    runtime::enter(|runtime| {
+        let socket = runtime.socket(file)?.id;
+        let (sockets, _) = runtime.sockets()?;
+        match (operation, interest) {
+            (libc::EPOLL_CTL_ADD, Some(interest)) => sockets.epoll_add(id, socket, fd, interest),
+            (libc::EPOLL_CTL_MOD, Some(interest)) => sockets.epoll_modify(id, socket, fd, interest),
+            (libc::EPOLL_CTL_DEL, _) => sockets.epoll_delete(id, socket, fd),
+            _ => Err(Errno::INVAL),
+        }
+    })
+}
+
+/// Returns whether the kernel's socket of `fd` listens, too.
+fn kernel_listens(file: FileId) -> bool {
+    runtime::enter(|runtime| Ok(runtime.socket(file)?.kernel_listens)).unwrap_or(false)
+}
+
+/// Waits for events of the set.
+///
+/// # Safety
+/// `events` points to `most` writable elements, and `mask` is null or points to a set of signals.
+unsafe fn wait(
+    set: c_int,
+    file: FileId,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<c_int, Errno> {
+    let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?.min(MOST);
+    let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
+    let mut queries = KernelQueries::of_epoll(set);
+    let mut ready: Vec<Ready> = Vec::with_capacity(most.min(64));
+    loop {
+        let is_busy = runtime::enter(|runtime| {
+            let is_busy = runtime.turn();
+            let id = runtime.epoll(file)?.id;
+            let (sockets, net) = runtime.sockets()?;
+            sockets.epoll_collect(net, id, most, &mut ready);
+            Ok(is_busy)
+        })?;
+        let n = ready.len();
+        for (at, event) in ready.iter().enumerate() {
+            // SAFETY: `at` is less than `most`.
+            unsafe { events.add(at).write_unaligned(epoll_event { events: event.events, u64: event.data }) };
+        }
+        let mut kernel = 0;
+        if n < most && queries.is_due(n > 0, is_busy) {
+            // SAFETY: the caller vouches for the elements and the mask.
+            kernel = unsafe { real::epoll_pwait(set, events.add(n), (most - n) as c_int, 0, mask) };
+            if kernel < 0 && n == 0 {
+                return Err(super::last_error());
+            }
+        }
+        if n > 0 || kernel > 0 {
+            return Ok(n as c_int + kernel.max(0));
+        }
+        if interruptions.any() {
+            return Err(Errno::INTR);
+        }
+        if deadline.has_passed() {
+            return Ok(0);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Returns a timeout in milliseconds; negative is none.
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+export! {
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // SAFETY: the arguments of the program.
+        let kernel = || unsafe { real::epoll_ctl(set, operation, fd, event) };
+        let own = descriptors::file(fd).filter(|_| !runtime::is_inside());
+        if own.is_none_or(kernel_listens) {
+            let result = kernel();
+            match operation {
+                libc::EPOLL_CTL_ADD if result == 0 => descriptors::kernel_item_added(set),
+                libc::EPOLL_CTL_DEL if result == 0 => descriptors::kernel_item_removed(set),
+                _ => {}
+            }
+            if own.is_none() || result < 0 {
+                return result;
+            }
+        }
+        let interest = (!event.is_null()).then(|| {
+            // SAFETY: the program passes an event.
+            let event = unsafe { event.read_unaligned() };
+            Interest { events: event.events, data: event.u64 }
+        });
+        let Some(file) = own else { return 0 };
+        super::status(control(set, operation, fd, file, interest))
+    }
+
+    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+        // SAFETY: epoll_wait(2) is epoll_pwait(2) without a mask.
+        unsafe { epoll_pwait(set, events, most, timeout, std::ptr::null()) }
+    }
+
+    fn epoll_pwait(
+        set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t,
+    ) -> c_int {
+        match descriptors::file(set).filter(|_| !runtime::is_inside()) {
+            // SAFETY: the arguments of the program.
+            None => unsafe { real::epoll_pwait(set, events, most, timeout, mask) },
+            // SAFETY: the arguments of the program.
+            Some(file) => unsafe { wait(set, file, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
+        }
+    }
+
+    fn epoll_pwait2(
+        set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t,
+    ) -> c_int {
+        match descriptors::file(set).filter(|_| !runtime::is_inside()) {
+            // SAFETY: the arguments of the program.
+            None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
+            // SAFETY: the arguments of the program.
+            Some(file) => unsafe {
+                wait(set, file, events, most, super::poll::duration(timeout), mask)
+            }.unwrap_or_else(fail),
+        }
+    }
+}

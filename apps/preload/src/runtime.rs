@@ -1,0 +1,333 @@
+//! The network of the process, and the files of its descriptors.
+
+use crate::config;
+use crate::descriptors::{self, FileId};
+use crate::real;
+use libc::c_int;
+use linerate::{InlineNetwork, NetConfig};
+use linerate_bypass::dpdk::ThreadGuard;
+use linerate_service::Transport;
+use linerate_sockets::{EpollId, SocketId, Sockets};
+use rustix::io::Errno;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Open file description of the stack.
+#[derive(Debug)]
+pub struct File {
+    pub kind: Kind,
+    /// Number of descriptors.
+    references: u32,
+}
+
+#[derive(Debug)]
+pub enum Kind {
+    Socket(SocketFile),
+    Epoll(EpollFile),
+}
+
+#[derive(Debug, Clone)]
+pub struct SocketFile {
+    pub id: SocketId,
+    /// True for a socket of AF_INET6.
+    pub is_v6: bool,
+    /// False with O_NONBLOCK.
+    pub is_blocking: bool,
+    pub receive_timeout: Option<Duration>,
+    pub send_timeout: Option<Duration>,
+    /// True if the kernel's socket listens, too: on an unspecified address, which includes the kernel's addresses.
+    pub kernel_listens: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct EpollFile {
+    pub id: EpollId,
+}
+
+/// State that a call of the program needs.
+pub struct Runtime {
+    network: State,
+    pub files: Slab<File>,
+    /// Turns so far.
+    turns: u64,
+}
+
+enum State {
+    /// Not started.
+    Idle,
+    Running(Box<InlineNetwork<Sockets>>),
+    /// Cannot be started, or the program was not started by `linerate run`.
+    Absent,
+}
+
+/// Longest time without a turn while the program computes.
+const TICK: Duration = Duration::from_millis(1);
+
+static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime { network: State::Idle, files: Slab::new(), turns: 0 });
+
+/// True in a child of fork(2), which does not share the network.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// True while this thread is in the library: calls of DPDK, and of signal handlers, are the kernel's.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Registration with EAL.
+    static GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
+}
+
+/// Returns whether this thread is in the library.
+pub fn is_inside() -> bool {
+    IS_INSIDE.get()
+}
+
+/// Calls `operation` with the runtime.
+///
+/// # Errors
+/// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EIO` after
+/// an internal error, which is logged.
+pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
+    if IS_INSIDE.replace(true) {
+        return Err(Errno::AGAIN);
+    }
+    let result = if IS_CHILD.load(Ordering::Relaxed) {
+        Err(Errno::BADF)
+    } else {
+        let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+        catch_unwind(AssertUnwindSafe(|| operation(&mut runtime))).unwrap_or_else(|_| {
+            tracing::error!("internal error in the call of a socket: the call fails");
+            Err(Errno::IO)
+        })
+    };
+    IS_INSIDE.set(false);
+    result
+}
+
+impl Runtime {
+    /// Returns the network, which this call starts if necessary; `None` if there is none.
+    pub fn network(&mut self) -> Option<&mut InlineNetwork<Sockets>> {
+        if let State::Idle = self.network {
+            self.network = match start() {
+                Some(network) => State::Running(Box::new(network)),
+                None => State::Absent,
+            };
+        }
+        match &mut self.network {
+            State::Running(network) => Some(network),
+            _ => None,
+        }
+    }
+
+    /// Runs a turn of the worker. Returns whether it did anything.
+    pub fn turn(&mut self) -> bool {
+        let State::Running(network) = &mut self.network else { return false };
+        GUARD.with_borrow_mut(|guard| {
+            if guard.is_none() {
+                // Without a registration, the thread works without a cache of packets.
+                *guard = network.eal().register_thread().ok();
+            }
+        });
+        self.turns += 1;
+        network.turn() > 0
+    }
+
+    /// Returns the sockets and their transport.
+    ///
+    /// # Errors
+    /// `EBADF` without a network.
+    pub fn sockets(&mut self) -> Result<(&mut Sockets, &mut impl Transport), Errno> {
+        match &mut self.network {
+            State::Running(network) => Ok(network.parts()),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Returns the socket of `file`.
+    ///
+    /// # Errors
+    /// `ENOTSOCK` for an epoll set.
+    pub fn socket(&mut self, file: FileId) -> Result<&mut SocketFile, Errno> {
+        match self.files.get_mut(file.0 as usize).map(|file| &mut file.kind) {
+            Some(Kind::Socket(socket)) => Ok(socket),
+            Some(Kind::Epoll(_)) => Err(Errno::NOTSOCK),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// Returns the epoll set of `file`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a socket.
+    pub fn epoll(&mut self, file: FileId) -> Result<&mut EpollFile, Errno> {
+        match self.files.get_mut(file.0 as usize).map(|file| &mut file.kind) {
+            Some(Kind::Epoll(set)) => Ok(set),
+            Some(Kind::Socket(_)) => Err(Errno::INVAL),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    /// Adds a file with the descriptor `fd`.
+    pub fn open(&mut self, fd: c_int, kind: Kind) -> FileId {
+        let file = FileId(self.files.insert(File { kind, references: 1 }) as u32);
+        descriptors::insert(fd, file);
+        file
+    }
+
+    /// Adds the descriptor `fd` to `file`.
+    pub fn duplicate(&mut self, file: FileId, fd: c_int) {
+        if descriptors::insert(fd, file)
+            && let Some(file) = self.files.get_mut(file.0 as usize)
+        {
+            file.references += 1;
+        }
+    }
+
+    /// Releases a descriptor of `file`; the last one closes it.
+    pub fn release(&mut self, file: FileId) {
+        let Some(open) = self.files.get_mut(file.0 as usize) else { return };
+        open.references -= 1;
+        if open.references > 0 {
+            return;
+        }
+        let closed = self.files.remove(file.0 as usize).kind;
+        let State::Running(network) = &mut self.network else { return };
+        let (sockets, net) = network.parts();
+        match closed {
+            Kind::Epoll(set) => sockets.epoll_close(set.id),
+            Kind::Socket(socket) => {
+                if let Some(address) = sockets.close(net, socket.id) {
+                    unlisten(network, address);
+                }
+            }
+        }
+    }
+}
+
+fn unlisten(network: &mut InlineNetwork<Sockets>, address: SocketAddr) {
+    if let Err(error) = network.unlisten(address) {
+        tracing::warn!("{address}: the kernel still redirects its segments: {error}");
+    }
+}
+
+/// Removes `fd` from the table, because the program closes it, and releases its file.
+pub fn forget(fd: c_int) {
+    // A handler that interrupts the library, and a child, close the kernel's descriptor only.
+    if !is_inside()
+        && let Some(file) = descriptors::remove(fd)
+    {
+        let _ = enter(|runtime| {
+            runtime.release(file);
+            Ok(())
+        });
+    }
+}
+
+fn start() -> Option<InlineNetwork<Sockets>> {
+    let config = match config::read()? {
+        Ok(config) => config,
+        Err(error) => {
+            report(&error);
+            return None;
+        }
+    };
+    log_to_stderr();
+    match open(&config) {
+        Ok(network) => Some(network),
+        Err(error) => {
+            report(&error.to_string());
+            None
+        }
+    }
+}
+
+fn open(config: &NetConfig) -> Result<InlineNetwork<Sockets>, linerate::Error> {
+    let network = InlineNetwork::open(config, |_| Sockets::default())?;
+    // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays loaded.
+    unsafe {
+        libc::atexit(at_exit);
+        libc::pthread_atfork(None, None, Some(in_child));
+    }
+    start_ticker();
+    Ok(network)
+}
+
+/// Starts a thread that runs turns while no thread of the program waits: acknowledgements and timers go on while the
+/// program computes.
+fn start_ticker() {
+    // SAFETY: the sets are initialized by sigfillset and pthread_sigmask.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        // Signals are for the threads of the program. A thread inherits the mask of its creator.
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let started = std::thread::Builder::new().name("linerate-ticker".to_owned()).spawn(tick);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        if let Err(error) = started {
+            tracing::warn!("connections wait while the program computes: no thread: {error}");
+        }
+    }
+}
+
+fn tick() {
+    let mut seen = 0;
+    loop {
+        std::thread::sleep(TICK);
+        let ended = enter(|runtime| {
+            if runtime.turns == seen {
+                runtime.turn();
+            }
+            seen = runtime.turns;
+            Ok(!matches!(runtime.network, State::Running(_) | State::Idle))
+        });
+        if ended != Ok(false) {
+            return;
+        }
+    }
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+/// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
+fn report(reason: &str) {
+    eprintln!("linerate run: {reason}");
+}
+
+extern "C" fn in_child() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+    IS_INSIDE.set(false);
+}
+
+/// Ends the connections of a process that exits.
+extern "C" fn at_exit() {
+    if IS_CHILD.load(Ordering::Relaxed) || IS_INSIDE.replace(true) {
+        return;
+    }
+    // Another thread may hold the runtime for ever: threads are not joined before a process exits.
+    let runtime = match RUNTIME.try_lock() {
+        Ok(runtime) => Some(runtime),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    if let Some(mut runtime) = runtime {
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let State::Running(mut network) = std::mem::replace(&mut runtime.network, State::Absent) {
+                network.shut_down();
+            }
+        }));
+    }
+    IS_INSIDE.set(false);
+}
+
+/// Returns O_NONBLOCK of the kernel's descriptor.
+pub fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: F_GETFL takes no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}

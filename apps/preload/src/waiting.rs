@@ -1,0 +1,100 @@
+//! Waits of the program's threads, which run the turns of the worker.
+
+use crate::descriptors;
+use crate::runtime::{self, Runtime};
+use libc::c_int;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// End of a wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// Returns the deadline after `timeout`, or none.
+    pub fn after(timeout: Option<Duration>) -> Self {
+        Deadline(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub fn has_passed(self) -> bool {
+        self.0.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+/// Repeats `attempt`, with a turn of the worker after each, until it does not return `EAGAIN` or `deadline` passes.
+pub fn until_ready<R>(
+    deadline: Deadline,
+    mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    loop {
+        let result = runtime::enter(|runtime| {
+            let first = attempt(runtime);
+            if matches!(first, Err(Errno::AGAIN)) && runtime.turn() { attempt(runtime) } else { first }
+        });
+        match result {
+            Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => std::hint::spin_loop(),
+            result => return result,
+        }
+    }
+}
+
+/// Makes one attempt, and another after a turn of the worker if it returns `EAGAIN`.
+pub fn once<R>(mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
+    runtime::enter(|runtime| match attempt(runtime) {
+        Err(Errno::AGAIN) => {
+            runtime.turn();
+            attempt(runtime)
+        }
+        result => result,
+    })
+}
+
+/// Times at which a wait asks the kernel for events of its descriptors, which takes a system call.
+#[derive(Debug)]
+pub struct KernelQueries {
+    has_items: bool,
+    /// Turns without work until the next query.
+    idle_turns: u32,
+}
+
+/// Interval between two queries while the worker is busy.
+const BUSY_PERIOD: Duration = Duration::from_micros(100);
+/// Turns without work between two queries.
+const IDLE_TURNS: u32 = 16;
+
+thread_local! {
+    /// Time of the last query of this thread.
+    static LAST_QUERY: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+impl KernelQueries {
+    /// Queries of an epoll set.
+    pub fn of_epoll(set: c_int) -> Self {
+        Self::of_some(descriptors::has_kernel_items(set))
+    }
+
+    /// Queries of descriptors, if there are any.
+    pub fn of_some(has_items: bool) -> Self {
+        KernelQueries { has_items, idle_turns: 0 }
+    }
+
+    /// Returns whether the kernel should be asked now. `has_events` is true if the stack has events to return,
+    /// `is_busy` if the last turn did anything.
+    pub fn is_due(&mut self, has_events: bool, is_busy: bool) -> bool {
+        if !self.has_items {
+            return false;
+        }
+        if !has_events && !is_busy {
+            let is_due = self.idle_turns == 0;
+            self.idle_turns = if is_due { IDLE_TURNS } else { self.idle_turns - 1 };
+            return is_due;
+        }
+        let now = Instant::now();
+        let is_due = LAST_QUERY.get().is_none_or(|last| now.duration_since(last) >= BUSY_PERIOD);
+        if is_due {
+            LAST_QUERY.set(Some(now));
+        }
+        is_due
+    }
+}

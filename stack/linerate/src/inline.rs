@@ -1,0 +1,106 @@
+//! Network whose turns the threads of the caller run.
+
+use crate::config::{Listen, NetConfig};
+use crate::error::Error;
+use crate::port::stack;
+use linerate_bypass::Via;
+use linerate_bypass::dpdk::{Eal, QueuePair};
+use linerate_service::time::{Clock, Duration};
+use linerate_service::{Service, Stop, Transport, WorkerCtx};
+use linerate_stack::Worker;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// Limit of the wait for an address: of DHCP, of router advertisements, or of duplicate address detection.
+const START: Duration = Duration::from_secs(10);
+
+/// Network of one worker without a thread of its own, for programs with an event loop: the program calls
+/// [`turn`](Self::turn), and operates on the service between turns.
+pub struct InlineNetwork<S: Service> {
+    worker: Worker<QueuePair, S>,
+    clock: Clock,
+    /// Declared last: the port closes after its queue pair is gone.
+    port: stack::Port,
+}
+
+impl<S: Service> InlineNetwork<S> {
+    /// Opens the network of `config` and creates its service.
+    ///
+    /// # Errors
+    /// `config` is invalid, names a network without the TCP/IP stack, or cannot be opened; or the host has no address
+    /// after ten seconds.
+    pub fn open(config: &NetConfig, service: impl FnOnce(WorkerCtx<S::Message>) -> S) -> Result<Self, Error> {
+        let listen = Listen::default();
+        config.check(&listen)?;
+        if matches!(config.via, Via::Kernel | Via::Rdma { .. } | Via::Roce { .. }) {
+            return Err(Error::NoStack(config.via.clone()));
+        }
+        let mut port = stack::Port::open(config, &listen, false, 1, &Stop::default())?;
+        let clock = Clock::start();
+        let worker = port.worker(service, &clock)?;
+        let mut network = InlineNetwork { worker, clock, port };
+        let until = network.clock.now() + START;
+        while !network.worker.has_started() {
+            network.turn();
+            if let Some(duplicate) = network.worker.duplicate() {
+                return Err(duplicate.into());
+            }
+            if network.clock.now() > until {
+                return Err(Error::NoAddressInTime(START.as_secs()));
+            }
+        }
+        Ok(network)
+    }
+
+    /// Receives frames, delivers events and sends. Returns the number of frames and events.
+    pub fn turn(&mut self) -> usize {
+        let now = self.clock.now();
+        self.worker.turn(now)
+    }
+
+    /// Returns the service and its transport, for operations between turns. The next turn sends what they queue.
+    pub fn parts(&mut self) -> (&mut S, &mut impl Transport) {
+        self.worker.parts()
+    }
+
+    /// Returns whether `ip` is an address of this host.
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.worker.is_local(ip)
+    }
+
+    /// Returns whether there is a route to `ip`.
+    pub fn has_route(&self, ip: IpAddr) -> bool {
+        self.worker.has_route(ip)
+    }
+
+    /// Begins to accept connections to `address`.
+    ///
+    /// # Errors
+    /// The interface is shared with the kernel, and the kernel refuses to redirect the segments.
+    pub fn listen(&mut self, address: SocketAddr) -> io::Result<()> {
+        self.port.listen(address)?;
+        self.worker.listen(address);
+        Ok(())
+    }
+
+    /// Stops accepting connections to `address`.
+    pub fn unlisten(&mut self, address: SocketAddr) -> io::Result<()> {
+        self.worker.unlisten(address);
+        self.port.unlisten(address)
+    }
+
+    /// Returns an error if the device has failed.
+    pub fn check(&self) -> Result<(), Error> {
+        self.port.check()
+    }
+
+    /// Returns EAL, with which the threads that call [`turn`](Self::turn) should be registered.
+    pub fn eal(&self) -> Eal {
+        self.port.eal()
+    }
+
+    /// Closes all connections, after a grace period by reset.
+    pub fn shut_down(&mut self) {
+        self.worker.shut_down(&self.clock);
+    }
+}

@@ -1,0 +1,228 @@
+//! Epoll sets (epoll(7)).
+//!
+//! A set lists the items whose sockets have changed. Readiness is computed when events are collected, so that an item
+//! whose socket is no longer ready leaves the list without an event. A level-triggered item with an event stays in the
+//! list.
+
+use crate::service::{SocketId, Sockets};
+use linerate_service::Transport;
+use rustix::io::Errno;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Bits of epoll_event(3type).
+pub(crate) mod bits {
+    pub const IN: u32 = 0x1;
+    pub const OUT: u32 = 0x4;
+    pub const ERR: u32 = 0x8;
+    pub const HUP: u32 = 0x10;
+    pub const RDNORM: u32 = 0x40;
+    pub const WRNORM: u32 = 0x100;
+    pub const RDHUP: u32 = 0x2000;
+    pub const ONESHOT: u32 = 1 << 30;
+    pub const EDGE: u32 = 1 << 31;
+    /// Conditions that are always reported.
+    pub const ALWAYS: u32 = ERR | HUP;
+    /// Bits that select a behaviour, not a condition.
+    pub const MODES: u32 = 0xf000_0000;
+}
+
+/// Epoll set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EpollId(pub(crate) u32);
+
+impl EpollId {
+    /// Returns the index of the set, which is reused after its end.
+    pub fn index(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the set with this index.
+    pub fn from_index(index: u32) -> Self {
+        EpollId(index)
+    }
+}
+
+/// Events of interest of one descriptor, and the value that its events carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interest {
+    /// Conditions, and the bits EPOLLET and EPOLLONESHOT.
+    pub events: u32,
+    /// Value of the caller.
+    pub data: u64,
+}
+
+/// Event of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Conditions.
+    pub events: u32,
+    /// Value of the caller.
+    pub data: u64,
+}
+
+/// Item of a set that refers to a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Watcher {
+    set: EpollId,
+    item: u32,
+    descriptor: i32,
+}
+
+#[derive(Debug)]
+struct Item {
+    socket: SocketId,
+    interest: Interest,
+    /// True if the item is in the list.
+    is_listed: bool,
+}
+
+/// Items of a set, and those that may have events.
+#[derive(Debug, Default)]
+pub(crate) struct EpollSet {
+    items: Slab<Item>,
+    listed: VecDeque<u32>,
+}
+
+impl EpollSet {
+    fn list(&mut self, item: u32) {
+        let listed = &mut self.items[item as usize].is_listed;
+        if !std::mem::replace(listed, true) {
+            self.listed.push_back(item);
+        }
+    }
+}
+
+impl Sockets {
+    /// Creates an epoll set.
+    pub fn epoll_create(&mut self) -> EpollId {
+        EpollId(self.epolls.insert(EpollSet::default()) as u32)
+    }
+
+    /// Ends an epoll set.
+    pub fn epoll_close(&mut self, id: EpollId) {
+        if let Some(set) = self.epolls.try_remove(id.0 as usize) {
+            for (_, item) in set.items {
+                if let Some(socket) = self.sockets.get_mut(item.socket.0 as usize) {
+                    socket.watchers.retain(|watcher| watcher.set != id);
+                }
+            }
+        }
+    }
+
+    /// Returns the number of sockets in the set.
+    pub fn epoll_len(&self, id: EpollId) -> usize {
+        self.epolls.get(id.0 as usize).map_or(0, |set| set.items.len())
+    }
+
+    fn watcher(&self, set: EpollId, socket: SocketId, descriptor: i32) -> Option<Watcher> {
+        let watchers = &self.sockets.get(socket.0 as usize)?.watchers;
+        watchers.iter().find(|watcher| watcher.set == set && watcher.descriptor == descriptor).copied()
+    }
+
+    /// Adds the socket of `descriptor` to the set (EPOLL_CTL_ADD).
+    ///
+    /// # Errors
+    /// `EEXIST` if the set has the descriptor.
+    pub fn epoll_add(
+        &mut self,
+        id: EpollId,
+        socket: SocketId,
+        descriptor: i32,
+        interest: Interest,
+    ) -> Result<(), Errno> {
+        if self.watcher(id, socket, descriptor).is_some() {
+            return Err(Errno::EXIST);
+        }
+        let set = self.epolls.get_mut(id.0 as usize).ok_or(Errno::BADF)?;
+        let item = set.items.insert(Item { socket, interest, is_listed: false }) as u32;
+        set.list(item);
+        self.sockets[socket.0 as usize].watchers.push(Watcher { set: id, item, descriptor });
+        Ok(())
+    }
+
+    /// Changes the events of interest (EPOLL_CTL_MOD) and arms the item again.
+    ///
+    /// # Errors
+    /// `ENOENT` if the set does not have the descriptor.
+    pub fn epoll_modify(
+        &mut self,
+        id: EpollId,
+        socket: SocketId,
+        descriptor: i32,
+        interest: Interest,
+    ) -> Result<(), Errno> {
+        let watcher = self.watcher(id, socket, descriptor).ok_or(Errno::NOENT)?;
+        let set = &mut self.epolls[id.0 as usize];
+        set.items[watcher.item as usize].interest = interest;
+        set.list(watcher.item);
+        Ok(())
+    }
+
+    /// Removes the descriptor from the set (EPOLL_CTL_DEL).
+    ///
+    /// # Errors
+    /// `ENOENT` if the set does not have it.
+    pub fn epoll_delete(&mut self, id: EpollId, socket: SocketId, descriptor: i32) -> Result<(), Errno> {
+        let watcher = self.watcher(id, socket, descriptor).ok_or(Errno::NOENT)?;
+        self.sockets[socket.0 as usize].watchers.retain(|other| *other != watcher);
+        self.remove_item(watcher);
+        Ok(())
+    }
+
+    fn remove_item(&mut self, watcher: Watcher) {
+        let Some(set) = self.epolls.get_mut(watcher.set.0 as usize) else { return };
+        let item = set.items.remove(watcher.item as usize);
+        if item.is_listed {
+            set.listed.retain(|listed| *listed != watcher.item);
+        }
+    }
+
+    /// Removes `socket` from all sets, or the items of `descriptor` only.
+    pub fn unwatch(&mut self, socket: SocketId, descriptor: Option<i32>) {
+        let Some(watched) = self.sockets.get_mut(socket.0 as usize) else { return };
+        let is_of = |watcher: &Watcher| descriptor.is_none_or(|descriptor| watcher.descriptor == descriptor);
+        let ended: Vec<_> = watched.watchers.extract_if(.., |watcher| is_of(watcher)).collect();
+        ended.into_iter().for_each(|watcher| self.remove_item(watcher));
+    }
+
+    /// Lists the items of `socket` in their sets: its readiness may have changed.
+    pub(crate) fn wake(&mut self, socket: SocketId) {
+        self.changes += 1;
+        let watchers = self.sockets.get(socket.0 as usize).map_or(&[][..], |socket| &socket.watchers);
+        for watcher in watchers {
+            if let Some(set) = self.epolls.get_mut(watcher.set.0 as usize) {
+                set.list(watcher.item);
+            }
+        }
+    }
+
+    /// Appends up to `most` events of the set to `events`.
+    pub fn epoll_collect(&mut self, net: &mut impl Transport, id: EpollId, most: usize, events: &mut Vec<Ready>) {
+        let Some(mut left) = self.epolls.get(id.0 as usize).map(|set| set.listed.len()) else { return };
+        let end = events.len() + most;
+        while left > 0 && events.len() < end {
+            left -= 1;
+            let set = &mut self.epolls[id.0 as usize];
+            let Some(at) = set.listed.pop_front() else { return };
+            let Item { socket, interest, is_listed } = &mut set.items[at as usize];
+            *is_listed = false;
+            let (socket, Interest { events: wanted, data }) = (*socket, *interest);
+            // An item that a one-shot event has disarmed has no conditions, not even those that are always reported.
+            if wanted & !bits::MODES == 0 && wanted & bits::ONESHOT != 0 {
+                continue;
+            }
+            let ready = self.readiness(net, socket) & (wanted | bits::ALWAYS);
+            if ready == 0 {
+                continue;
+            }
+            events.push(Ready { events: ready, data });
+            let set = &mut self.epolls[id.0 as usize];
+            if wanted & bits::ONESHOT != 0 {
+                set.items[at as usize].interest.events &= bits::MODES;
+            } else if wanted & bits::EDGE == 0 {
+                set.list(at);
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! Sockets of a worker.
+
+use crate::epoll::{EpollSet, bits};
+use crate::socket::{Socket, State};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport, WriteError};
+use rustix::io::Errno;
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Largest backlog of a listening socket (net.core.somaxconn).
+const MAX_BACKLOG: usize = 4096;
+
+/// Socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SocketId(pub(crate) u32);
+
+impl SocketId {
+    /// Returns the index of the socket, which is reused after its end.
+    pub fn index(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the socket with this index.
+    pub fn from_index(index: u32) -> Self {
+        SocketId(index)
+    }
+}
+
+/// Direction of a shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// SHUT_RD
+    Read,
+    /// SHUT_WR
+    Write,
+    /// SHUT_RDWR
+    Both,
+}
+
+/// Stream sockets and epoll sets of a worker.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    pub(crate) sockets: Slab<Socket>,
+    pub(crate) epolls: Slab<EpollSet>,
+    /// Listening sockets by their addresses.
+    listeners: HashMap<SocketAddr, SocketId>,
+    /// Number of changes of readiness.
+    pub(crate) changes: u64,
+}
+
+impl Sockets {
+    /// Creates a socket.
+    pub fn socket(&mut self) -> SocketId {
+        SocketId(self.sockets.insert(Socket::new()) as u32)
+    }
+
+    /// Returns the number of changes of readiness so far: an operation that returned `EAGAIN` may succeed after a change.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns the number of sockets, with those that are being closed.
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Returns whether there are no sockets.
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    fn get(&mut self, id: SocketId) -> Result<&mut Socket, Errno> {
+        self.sockets.get_mut(id.0 as usize).ok_or(Errno::BADF)
+    }
+
+    /// Returns the local address.
+    pub fn local_addr(&self, id: SocketId) -> Option<SocketAddr> {
+        self.sockets.get(id.0 as usize)?.local
+    }
+
+    /// Returns the address of the peer of a connected socket.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn peer_addr(&self, id: SocketId) -> Result<SocketAddr, Errno> {
+        let socket = self.sockets.get(id.0 as usize).ok_or(Errno::BADF)?;
+        match socket.state {
+            State::Connected(_) => socket.peer.ok_or(Errno::NOTCONN),
+            _ => Err(Errno::NOTCONN),
+        }
+    }
+
+    /// Returns and clears the pending error (SO_ERROR).
+    pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
+        self.get(id).ok()?.error.take()
+    }
+
+    /// Sets whether closing resets the connection (SO_LINGER with a time of zero).
+    pub fn reset_on_close(&mut self, id: SocketId, resets: bool) {
+        if let Ok(socket) = self.get(id) {
+            socket.resets = resets;
+        }
+    }
+
+    /// Returns whether the socket listens.
+    pub fn is_listening(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Listening { .. }))
+    }
+
+    /// Returns whether the socket is connecting.
+    pub fn is_connecting(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Connecting))
+    }
+
+    /// Sets the local address of a socket (bind(2)).
+    ///
+    /// # Errors
+    /// `EINVAL` if the socket has one; `EADDRINUSE` if another socket listens on it.
+    pub fn bind(&mut self, id: SocketId, address: SocketAddr) -> Result<(), Errno> {
+        if self.listener_at(address).is_some() {
+            return Err(Errno::ADDRINUSE);
+        }
+        let socket = self.get(id)?;
+        if socket.local.is_some() {
+            return Err(Errno::INVAL);
+        }
+        socket.local = Some(address);
+        Ok(())
+    }
+
+    /// Begins to listen on the bound address (listen(2)). Returns the address, on which the worker must accept, or
+    /// `None` if the socket listened already.
+    ///
+    /// # Errors
+    /// `EINVAL` for a connected or unbound socket, `EADDRINUSE` if another socket listens on its address.
+    pub fn listen(&mut self, id: SocketId, backlog: usize) -> Result<Option<SocketAddr>, Errno> {
+        // The kernel accepts one connection more than the backlog.
+        let most = backlog.clamp(1, MAX_BACKLOG) + 1;
+        let socket = self.get(id)?;
+        let address = socket.local.ok_or(Errno::INVAL)?;
+        match &mut socket.state {
+            State::Listening { backlog, .. } => {
+                *backlog = most;
+                return Ok(None);
+            }
+            State::Idle => {}
+            _ => return Err(Errno::INVAL),
+        }
+        if self.listeners.contains_key(&address) {
+            return Err(Errno::ADDRINUSE);
+        }
+        self.get(id)?.state = State::Listening { backlog: most, queue: VecDeque::new() };
+        self.listeners.insert(address, id);
+        Ok(Some(address))
+    }
+
+    /// Takes a connection out of the queue of a listening socket (accept(2)).
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none, `EINVAL` if the socket does not listen.
+    pub fn accept(&mut self, id: SocketId) -> Result<(SocketId, SocketAddr), Errno> {
+        let State::Listening { queue, .. } = &mut self.get(id)?.state else { return Err(Errno::INVAL) };
+        let accepted = queue.pop_front().ok_or(Errno::AGAIN)?;
+        let peer = self.get(accepted)?.peer;
+        Ok((accepted, peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))))
+    }
+
+    /// Starts a connection (connect(2)).
+    ///
+    /// # Errors
+    /// `EINPROGRESS` once it is started, `EALREADY` while it is, `EISCONN` afterwards.
+    pub fn connect(&mut self, net: &mut impl Transport, id: SocketId, remote: SocketAddr) -> Result<(), Errno> {
+        let socket = self.get(id)?;
+        match socket.state {
+            State::Idle | State::Ended => {}
+            State::Connecting => return Err(Errno::ALREADY),
+            State::Connected(_) => return Err(Errno::ISCONN),
+            State::Listening { .. } => return Err(Errno::OPNOTSUPP),
+        }
+        socket.take_error()?;
+        socket.state = State::Connecting;
+        socket.peer = Some(remote);
+        net.connect(remote, id.0.into());
+        Err(Errno::INPROGRESS)
+    }
+
+    /// Reads received bytes into `out` (recv(2)), or copies them with `peek` (MSG_PEEK). Returns 0 at the end of the
+    /// stream.
+    pub fn recv(&mut self, net: &mut impl Transport, id: SocketId, out: &mut [u8], peek: bool) -> Result<usize, Errno> {
+        let socket = self.get(id)?;
+        let conn = match socket.state {
+            State::Connected(conn) => Some(conn),
+            State::Connecting => return Err(Errno::AGAIN),
+            State::Ended => None,
+            State::Idle | State::Listening { .. } => return Err(Errno::NOTCONN),
+        };
+        if let Some(conn) = conn.filter(|_| peek) {
+            while socket.peeked.len() < out.len()
+                && let Some(bytes) = net.take(conn, usize::MAX)
+            {
+                socket.peeked.extend(&bytes[..]);
+            }
+        }
+        let mut n = 0;
+        if !socket.peeked.is_empty() {
+            let (first, second) = socket.peeked.as_slices();
+            for part in [first, second] {
+                let len = part.len().min(out.len() - n);
+                out[n..n + len].copy_from_slice(&part[..len]);
+                n += len;
+            }
+            if !peek {
+                socket.peeked.drain(..n);
+            }
+        }
+        if let Some(conn) = conn.filter(|_| !peek) {
+            while n < out.len() {
+                let received = net.peek(conn);
+                let len = received.len().min(out.len() - n);
+                if len == 0 {
+                    break;
+                }
+                out[n..n + len].copy_from_slice(&received[..len]);
+                net.consume(conn, len);
+                n += len;
+            }
+        }
+        if n > 0 || out.is_empty() {
+            return Ok(n);
+        }
+        socket.take_error()?;
+        match conn {
+            Some(_) if !socket.peer_finished && !socket.read_shut => Err(Errno::AGAIN),
+            _ => Ok(0),
+        }
+    }
+
+    /// Returns the number of bytes that can be read (FIONREAD).
+    pub fn readable(&self, net: &impl Transport, id: SocketId) -> usize {
+        let Some(socket) = self.sockets.get(id.0 as usize) else { return 0 };
+        let received = if let State::Connected(conn) = socket.state { net.received(conn) } else { 0 };
+        received + socket.peeked.len()
+    }
+
+    /// Sends as many of `bytes` as there is space for (send(2)).
+    ///
+    /// # Errors
+    /// `EAGAIN` without space, `EPIPE` if the socket is not connected or shut down for writing.
+    pub fn send(&mut self, net: &mut impl Transport, id: SocketId, bytes: &[u8]) -> Result<usize, Errno> {
+        let socket = self.get(id)?;
+        socket.take_error()?;
+        let conn = match socket.state {
+            State::Connected(conn) if !socket.write_shut => conn,
+            State::Connecting => return Err(Errno::AGAIN),
+            _ => return Err(Errno::PIPE),
+        };
+        let n = net.write(conn, bytes);
+        if n == 0 && !bytes.is_empty() {
+            return match net.reserve(conn, 1) {
+                Err(WriteError::Closed) => Err(Errno::PIPE),
+                _ => Err(Errno::AGAIN),
+            };
+        }
+        Ok(n)
+    }
+
+    /// Shuts a connection down (shutdown(2)).
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn shutdown(&mut self, net: &mut impl Transport, id: SocketId, how: Shutdown) -> Result<(), Errno> {
+        let socket = self.get(id)?;
+        let State::Connected(conn) = socket.state else { return Err(Errno::NOTCONN) };
+        if how != Shutdown::Write {
+            socket.read_shut = true;
+        }
+        if how != Shutdown::Read && !socket.write_shut {
+            socket.write_shut = true;
+            net.close(conn);
+        }
+        self.wake(id);
+        Ok(())
+    }
+
+    /// Closes the socket, to which no descriptor refers. Returns the address on which it listened. Unread bytes reset
+    /// the connection (RFC 2525 §2.17).
+    pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Option<SocketAddr> {
+        self.unwatch(id, None);
+        let socket = self.get(id).ok()?;
+        match &mut socket.state {
+            State::Idle | State::Ended => _ = self.sockets.remove(id.0 as usize),
+            State::Connecting => socket.orphaned = true,
+            State::Connected(conn) => {
+                let conn = *conn;
+                socket.orphaned = true;
+                if socket.resets || !socket.peeked.is_empty() || net.received(conn) > 0 {
+                    net.abort(conn);
+                } else {
+                    net.close(conn);
+                }
+            }
+            State::Listening { queue, .. } => {
+                let waiting = std::mem::take(queue);
+                let address = socket.local;
+                self.sockets.remove(id.0 as usize);
+                for accepted in waiting {
+                    self.reset_on_close(accepted, true);
+                    self.close(net, accepted);
+                }
+                self.listeners.retain(|_, other| *other != id);
+                return address;
+            }
+        }
+        None
+    }
+
+    /// Returns the conditions of epoll_ctl(2) and poll(2) that hold.
+    pub fn readiness(&self, net: &mut impl Transport, id: SocketId) -> u32 {
+        use bits::*;
+        const READABLE: u32 = IN | RDNORM;
+        const WRITABLE: u32 = OUT | WRNORM;
+        let Some(socket) = self.sockets.get(id.0 as usize) else { return 0 };
+        let error = if socket.error.is_some() { ERR } else { 0 };
+        error
+            | match &socket.state {
+                State::Idle => WRITABLE | HUP,
+                State::Listening { queue, .. } => {
+                    if queue.is_empty() {
+                        0
+                    } else {
+                        READABLE
+                    }
+                }
+                State::Connecting => 0,
+                State::Connected(conn) => {
+                    let ends = socket.peer_finished || socket.read_shut;
+                    let mut ready = if ends { READABLE | RDHUP } else { 0 };
+                    if ends && socket.write_shut {
+                        ready |= HUP;
+                    }
+                    if !socket.peeked.is_empty() || net.received(*conn) > 0 {
+                        ready |= READABLE;
+                    }
+                    if socket.write_shut || net.send_space(*conn) > 0 {
+                        ready |= WRITABLE;
+                    }
+                    ready
+                }
+                State::Ended => READABLE | WRITABLE | RDHUP | HUP,
+            }
+    }
+
+    fn listener_at(&self, local: SocketAddr) -> Option<SocketId> {
+        let any = if local.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+        let exact = self.listeners.get(&local);
+        exact.or_else(|| self.listeners.get(&SocketAddr::new(any, local.port()))).copied()
+    }
+
+    /// Adds an accepted connection to the queue of its listening socket.
+    fn accepted(&mut self, net: &mut impl Transport, conn: ConnId) -> Option<SocketId> {
+        let local = net.local_addr(conn)?;
+        let listener = self.listener_at(local)?;
+        let State::Listening { backlog, queue } = &self.get(listener).ok()?.state else { return None };
+        if queue.len() >= *backlog {
+            return None;
+        }
+        let connected =
+            Socket { state: State::Connected(conn), local: Some(local), peer: net.peer_addr(conn), ..Socket::new() };
+        let id = SocketId(self.sockets.insert(connected) as u32);
+        if let State::Listening { queue, .. } = &mut self.sockets[listener.0 as usize].state {
+            queue.push_back(id);
+        }
+        self.wake(listener);
+        Some(id)
+    }
+
+    /// Completes a connect.
+    fn connected(&mut self, net: &mut impl Transport, conn: ConnId, token: u64) -> Option<SocketId> {
+        let id = SocketId(u32::try_from(token).ok()?);
+        let socket = self.get(id).ok()?;
+        if socket.orphaned {
+            self.sockets.remove(id.0 as usize);
+            return None;
+        }
+        socket.state = State::Connected(conn);
+        socket.local = net.local_addr(conn);
+        self.wake(id);
+        Some(id)
+    }
+}
+
+impl Service for Sockets {
+    /// Socket of the connection, unless it is reset.
+    type Conn = Option<SocketId>;
+    type Message = Infallible;
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> Option<SocketId> {
+        let socket = match origin {
+            Origin::Accepted => self.accepted(net, conn),
+            Origin::Connected(token) => self.connected(net, conn, token),
+        };
+        if socket.is_none() {
+            net.abort(conn);
+        }
+        socket
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, token: u64, error: ConnectError) {
+        let id = SocketId(token as u32);
+        let Ok(socket) = self.get(id) else { return };
+        if socket.orphaned {
+            self.sockets.remove(id.0 as usize);
+            return;
+        }
+        socket.state = State::Ended;
+        socket.error = Some(match error {
+            ConnectError::Refused => Errno::CONNREFUSED,
+            ConnectError::TimedOut => Errno::TIMEDOUT,
+            ConnectError::NoLocalAddress | ConnectError::TooMany => Errno::ADDRNOTAVAIL,
+            _ => Errno::HOSTUNREACH,
+        });
+        self.wake(id);
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Option<SocketId>) {
+        let Some(id) = *state else { return };
+        match self.sockets.get(id.0 as usize) {
+            // Data for a closed socket (RFC 9293 §3.6.1).
+            Some(socket) if socket.orphaned => net.abort(conn),
+            _ => self.wake(id),
+        }
+    }
+
+    fn writable(&mut self, _: &mut impl Transport, _: ConnId, state: &mut Option<SocketId>) {
+        state.iter().for_each(|id| self.wake(*id));
+    }
+
+    fn peer_closed(&mut self, _: &mut impl Transport, _: ConnId, state: &mut Option<SocketId>) {
+        let Some(id) = *state else { return };
+        if let Ok(socket) = self.get(id) {
+            socket.peer_finished = true;
+        }
+        self.wake(id);
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, state: Option<SocketId>, reason: CloseReason) {
+        let Some(id) = state else { return };
+        let Ok(socket) = self.get(id) else { return };
+        if socket.orphaned {
+            self.sockets.remove(id.0 as usize);
+            return;
+        }
+        socket.state = State::Ended;
+        socket.error = match reason {
+            CloseReason::Finished => None,
+            CloseReason::Reset if socket.peer_finished => Some(Errno::PIPE),
+            CloseReason::Reset | CloseReason::Aborted => Some(Errno::CONNRESET),
+            CloseReason::AddressLost => Some(Errno::NETDOWN),
+            _ => Some(Errno::TIMEDOUT),
+        };
+        self.wake(id);
+    }
+}

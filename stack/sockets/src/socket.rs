@@ -1,0 +1,71 @@
+//! State of one socket.
+
+use crate::epoll::Watcher;
+use crate::service::SocketId;
+use linerate_service::ConnId;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Stream socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub state: State,
+    /// Local and remote address, as far as they are known.
+    pub local: Option<SocketAddr>,
+    pub peer: Option<SocketAddr>,
+    /// Pending error (SO_ERROR).
+    pub error: Option<Errno>,
+    /// Bytes that MSG_PEEK has taken out of the receive queue of the connection.
+    pub peeked: VecDeque<u8>,
+    /// True if the peer has finished sending.
+    pub peer_finished: bool,
+    /// True after a shutdown of reading or writing.
+    pub read_shut: bool,
+    pub write_shut: bool,
+    /// True if close resets the connection (SO_LINGER with a time of zero).
+    pub resets: bool,
+    /// True if no descriptor refers to the socket, whose connection still ends.
+    pub orphaned: bool,
+    /// Items of epoll sets.
+    pub watchers: Vec<Watcher>,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Neither listening nor connected.
+    Idle,
+    Listening {
+        /// Maximum length of `queue`.
+        backlog: usize,
+        /// Connections that have not been accepted.
+        queue: VecDeque<SocketId>,
+    },
+    Connecting,
+    Connected(ConnId),
+    /// The connection has ended, or could not be established.
+    Ended,
+}
+
+impl Socket {
+    pub fn new() -> Self {
+        Socket {
+            state: State::Idle,
+            local: None,
+            peer: None,
+            error: None,
+            peeked: VecDeque::new(),
+            peer_finished: false,
+            read_shut: false,
+            write_shut: false,
+            resets: false,
+            orphaned: false,
+            watchers: Vec::new(),
+        }
+    }
+
+    /// Returns and clears the pending error.
+    pub fn take_error(&mut self) -> Result<(), Errno> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,308 @@
+use crate::epoll::bits::*;
+use crate::*;
+use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
+use linerate_service::time::Duration;
+use linerate_stack::{Config, Mailboxes, Worker};
+use rustix::io::Errno;
+use std::net::SocketAddr;
+
+const EDGE_IN: u32 = IN | EDGE;
+
+/// Two hosts with sockets on a link in virtual time.
+struct Hosts {
+    workers: Vec<Worker<MemoryNic, Sockets>>,
+    link: Link,
+}
+
+/// Hosts by their index.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::new("10.0.0.2".parse().unwrap(), port)
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let (a, b) = Link::pair(LinkConfig::default());
+        let link = a.link().clone();
+        let now = link.clock().now();
+        let worker = |(nic, last): (MemoryNic, u8)| {
+            let config = Config {
+                addresses: vec![format!("10.0.0.{last}/24").parse().unwrap()],
+                seed: last.into(),
+                ..Config::default()
+            };
+            Worker::new(&config, Mailboxes::for_workers(1).remove(0), nic, |_| Sockets::default(), now)
+        };
+        let workers = [(a, 1), (b, 2)].into_iter().map(worker).collect();
+        Hosts { workers, link }
+    }
+
+    /// Runs both hosts for a round trip.
+    fn run(&mut self) {
+        for _ in 0..200 {
+            let now = self.link.clock().now();
+            self.workers.iter_mut().for_each(|worker| _ = worker.turn(now));
+            self.link.clock().advance(Duration::from_micros(10));
+        }
+    }
+
+    fn on<R>(&mut self, host: usize, operate: impl FnOnce(&mut Sockets) -> R) -> R {
+        operate(self.workers[host].parts().0)
+    }
+
+    fn recv(&mut self, host: usize, id: SocketId, most: usize, peek: bool) -> Result<Vec<u8>, Errno> {
+        let (sockets, net) = self.workers[host].parts();
+        let mut out = vec![0; most];
+        let n = sockets.recv(net, id, &mut out, peek)?;
+        out.truncate(n);
+        Ok(out)
+    }
+
+    fn send(&mut self, host: usize, id: SocketId, bytes: &[u8]) -> Result<usize, Errno> {
+        let (sockets, net) = self.workers[host].parts();
+        let sent = sockets.send(net, id, bytes);
+        self.run();
+        sent
+    }
+
+    fn close(&mut self, host: usize, id: SocketId) {
+        let (sockets, net) = self.workers[host].parts();
+        if let Some(address) = sockets.close(net, id) {
+            self.workers[host].unlisten(address);
+        }
+        self.run();
+    }
+
+    fn shutdown(&mut self, host: usize, id: SocketId, how: Shutdown) -> Result<(), Errno> {
+        let (sockets, net) = self.workers[host].parts();
+        let result = sockets.shutdown(net, id, how);
+        self.run();
+        result
+    }
+
+    fn readiness(&mut self, host: usize, id: SocketId) -> u32 {
+        let (sockets, net) = self.workers[host].parts();
+        sockets.readiness(net, id)
+    }
+
+    fn collect(&mut self, host: usize, set: EpollId) -> Vec<(u32, u64)> {
+        let (sockets, net) = self.workers[host].parts();
+        let mut events = Vec::new();
+        sockets.epoll_collect(net, set, 16, &mut events);
+        events.iter().map(|event| (event.events, event.data)).collect()
+    }
+
+    fn listen(&mut self, port: u16, backlog: usize) -> SocketId {
+        let (sockets, _) = self.workers[SERVER].parts();
+        let id = sockets.socket();
+        sockets.bind(id, address(port)).unwrap();
+        let bound = sockets.listen(id, backlog).unwrap().unwrap();
+        self.workers[SERVER].listen(bound);
+        id
+    }
+
+    fn connect(&mut self, port: u16) -> SocketId {
+        let (sockets, net) = self.workers[CLIENT].parts();
+        let id = sockets.socket();
+        assert_eq!(sockets.connect(net, id, address(port)), Err(Errno::INPROGRESS));
+        self.run();
+        id
+    }
+
+    /// Returns both ends of a connection.
+    fn pair(&mut self) -> (SocketId, SocketId) {
+        let listener = self.listen(7, 1);
+        let client = self.connect(7);
+        let (server, _) = self.on(SERVER, |sockets| sockets.accept(listener)).unwrap();
+        (client, server)
+    }
+}
+
+#[test]
+fn accepted_connection_carries_bytes_both_ways() {
+    let mut hosts = Hosts::new();
+    let listener = hosts.listen(7, 8);
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.accept(listener)), Err(Errno::AGAIN));
+    let client = hosts.connect(7);
+    assert_eq!(hosts.readiness(SERVER, listener), IN | RDNORM);
+    let (server, peer) = hosts.on(SERVER, |sockets| sockets.accept(listener)).unwrap();
+    assert_eq!(Some(peer), hosts.on(CLIENT, |sockets| sockets.local_addr(client)));
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.peer_addr(client)), Ok(address(7)));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.local_addr(server)), Some(address(7)));
+    assert_eq!(hosts.recv(SERVER, server, 9, false), Err(Errno::AGAIN));
+    assert_eq!(hosts.send(CLIENT, client, b"request"), Ok(7));
+    assert_eq!(hosts.recv(SERVER, server, 9, false).unwrap(), b"request");
+    assert_eq!(hosts.send(SERVER, server, b"response"), Ok(8));
+    assert_eq!(hosts.recv(CLIENT, client, 4, false).unwrap(), b"resp");
+    assert_eq!(hosts.recv(CLIENT, client, 9, false).unwrap(), b"onse");
+}
+
+#[test]
+fn peeked_bytes_are_read_again() {
+    let mut hosts = Hosts::new();
+    let (client, server) = hosts.pair();
+    for part in [&b"one "[..], b"two ", b"three"] {
+        assert_eq!(hosts.send(CLIENT, client, part), Ok(part.len()));
+    }
+    assert_eq!(hosts.recv(SERVER, server, 8, true).unwrap(), b"one two ");
+    assert_eq!(hosts.recv(SERVER, server, 64, true).unwrap(), b"one two three");
+    assert_eq!(hosts.send(CLIENT, client, b" four"), Ok(5));
+    assert_eq!(hosts.readiness(SERVER, server) & IN, IN);
+    assert_eq!(hosts.recv(SERVER, server, 64, false).unwrap(), b"one two three four");
+    assert_eq!(hosts.recv(SERVER, server, 64, false), Err(Errno::AGAIN));
+}
+
+#[test]
+fn half_close_ends_the_stream_of_the_peer_only() {
+    let mut hosts = Hosts::new();
+    let (client, server) = hosts.pair();
+    hosts.shutdown(CLIENT, client, Shutdown::Write).unwrap();
+    assert_eq!(hosts.send(CLIENT, client, b"late"), Err(Errno::PIPE));
+    assert_eq!(hosts.readiness(SERVER, server), IN | RDNORM | RDHUP | OUT | WRNORM);
+    assert_eq!(hosts.recv(SERVER, server, 9, false).unwrap(), b"");
+    assert_eq!(hosts.send(SERVER, server, b"answer"), Ok(6));
+    assert_eq!(hosts.recv(CLIENT, client, 9, false).unwrap(), b"answer");
+    hosts.shutdown(SERVER, server, Shutdown::Both).unwrap();
+    assert_eq!(hosts.recv(CLIENT, client, 9, false).unwrap(), b"");
+    assert_eq!(hosts.readiness(CLIENT, client) & (HUP | ERR), HUP);
+}
+
+#[test]
+fn close_with_unread_bytes_resets_the_peer() {
+    let mut hosts = Hosts::new();
+    let (client, server) = hosts.pair();
+    assert_eq!(hosts.send(CLIENT, client, b"unread"), Ok(6));
+    hosts.close(SERVER, server);
+    assert_eq!(hosts.readiness(CLIENT, client) & (ERR | HUP | IN), ERR | HUP | IN);
+    assert_eq!(hosts.recv(CLIENT, client, 9, false), Err(Errno::CONNRESET));
+    assert_eq!(hosts.recv(CLIENT, client, 9, false).unwrap(), b"", "the error is reported once");
+    assert_eq!(hosts.send(CLIENT, client, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn data_for_a_closed_socket_is_answered_by_a_reset() {
+    let mut hosts = Hosts::new();
+    let (client, server) = hosts.pair();
+    hosts.close(SERVER, server);
+    assert_eq!(hosts.recv(CLIENT, client, 9, false).unwrap(), b"");
+    assert_eq!(hosts.send(CLIENT, client, b"late"), Ok(4));
+    assert_eq!(hosts.send(CLIENT, client, b"later"), Err(Errno::PIPE), "the peer had closed before it reset");
+    hosts.close(CLIENT, client);
+    for host in [CLIENT, SERVER] {
+        let left = hosts.on(host, |sockets| sockets.len());
+        assert_eq!(left, usize::from(host == SERVER), "only the listening socket is left");
+    }
+}
+
+#[test]
+fn refused_connection_is_an_error_of_the_socket() {
+    let mut hosts = Hosts::new();
+    let client = hosts.connect(8);
+    assert_eq!(hosts.readiness(CLIENT, client) & (ERR | HUP | OUT), ERR | HUP | OUT);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), Some(Errno::CONNREFUSED));
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), None);
+}
+
+#[test]
+fn backlog_bounds_connections_that_are_not_accepted() {
+    let mut hosts = Hosts::new();
+    let listener = hosts.listen(7, 2);
+    let clients: Vec<_> = (0..5).map(|_| hosts.connect(7)).collect();
+    let accepted = std::iter::from_fn(|| hosts.on(SERVER, |sockets| sockets.accept(listener)).ok()).count();
+    assert_eq!(accepted, 3, "one more than the backlog, as the kernel");
+    assert_eq!(hosts.recv(CLIENT, clients[4], 1, false), Err(Errno::CONNRESET));
+}
+
+#[test]
+fn closed_listener_resets_waiting_connections_and_frees_its_address() {
+    let mut hosts = Hosts::new();
+    let listener = hosts.listen(7, 2);
+    let waiting = hosts.connect(7);
+    let second = hosts.on(SERVER, |sockets| sockets.socket());
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.bind(second, address(7))), Err(Errno::ADDRINUSE));
+    hosts.close(SERVER, listener);
+    assert_eq!(hosts.recv(CLIENT, waiting, 1, false), Err(Errno::CONNRESET));
+    let refused = hosts.connect(7);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(refused)), Some(Errno::CONNREFUSED));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.bind(second, address(7))), Ok(()));
+}
+
+/// Adds the server's end of a connection to a set. Returns the set and both ends.
+fn watched(hosts: &mut Hosts, events: u32) -> (EpollId, SocketId, SocketId) {
+    let (client, server) = hosts.pair();
+    let set = hosts.on(SERVER, |sockets| {
+        let set = sockets.epoll_create();
+        sockets.epoll_add(set, server, 5, Interest { events, data: 77 }).unwrap();
+        set
+    });
+    (set, client, server)
+}
+
+#[test]
+fn level_triggered_item_is_reported_until_it_is_read() {
+    let mut hosts = Hosts::new();
+    let (set, client, server) = watched(&mut hosts, IN);
+    assert_eq!(hosts.collect(SERVER, set), []);
+    hosts.send(CLIENT, client, b"ab").unwrap();
+    for _ in 0..2 {
+        assert_eq!(hosts.collect(SERVER, set), [(IN, 77)]);
+        hosts.recv(SERVER, server, 1, false).unwrap();
+    }
+    assert_eq!(hosts.collect(SERVER, set), []);
+}
+
+#[test]
+fn edge_triggered_item_is_reported_once_for_each_arrival() {
+    let mut hosts = Hosts::new();
+    let (set, client, _) = watched(&mut hosts, EDGE_IN);
+    for _ in 0..2 {
+        hosts.send(CLIENT, client, b"ab").unwrap();
+        assert_eq!(hosts.collect(SERVER, set), [(IN, 77)]);
+        assert_eq!(hosts.collect(SERVER, set), []);
+    }
+}
+
+#[test]
+fn one_shot_item_is_disarmed_until_it_is_modified() {
+    let mut hosts = Hosts::new();
+    let (set, client, server) = watched(&mut hosts, IN | ONESHOT);
+    hosts.send(CLIENT, client, b"ab").unwrap();
+    assert_eq!(hosts.collect(SERVER, set), [(IN, 77)]);
+    hosts.send(CLIENT, client, b"cd").unwrap();
+    assert_eq!(hosts.collect(SERVER, set), []);
+    let again = Interest { events: IN | ONESHOT, data: 78 };
+    hosts.on(SERVER, |sockets| sockets.epoll_modify(set, server, 5, again)).unwrap();
+    assert_eq!(hosts.collect(SERVER, set), [(IN, 78)]);
+}
+
+#[test]
+fn writable_item_is_reported_when_space_returns() {
+    let mut hosts = Hosts::new();
+    let (set, client, server) = watched(&mut hosts, OUT);
+    assert_eq!(hosts.collect(SERVER, set), [(OUT, 77)]);
+    let chunk = [0; 1 << 16];
+    while hosts.send(SERVER, server, &chunk).is_ok() {}
+    assert_eq!(hosts.collect(SERVER, set), []);
+    while hosts.recv(CLIENT, client, chunk.len(), false).is_ok_and(|bytes| !bytes.is_empty()) {
+        hosts.run();
+    }
+    assert_eq!(hosts.collect(SERVER, set), [(OUT, 77)]);
+}
+
+#[test]
+fn set_reports_hangup_without_interest_and_nothing_after_removal() {
+    let mut hosts = Hosts::new();
+    let (set, client, server) = watched(&mut hosts, 0);
+    hosts.on(CLIENT, |sockets| sockets.reset_on_close(client, true));
+    hosts.close(CLIENT, client);
+    assert_eq!(hosts.collect(SERVER, set), [(ERR | HUP, 77)]);
+    let changed = Interest { events: IN, data: 1 };
+    let add = |sockets: &mut Sockets| sockets.epoll_add(set, server, 5, changed);
+    assert_eq!(hosts.on(SERVER, add), Err(Errno::EXIST));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, server, 5)), Ok(()));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, server, 5)), Err(Errno::NOENT));
+    assert_eq!(hosts.collect(SERVER, set), []);
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_len(set)), 0);
+}
