@@ -3,8 +3,9 @@
 use crate::config;
 use crate::descriptors::{self, FileId};
 use crate::real;
+use crate::waiting;
 use libc::c_int;
-use linerate::{InlineNetwork, NetConfig};
+use linerate::{Idle, InlineNetwork, NetConfig};
 use linerate_bypass::dpdk::ThreadGuard;
 use linerate_service::Transport;
 use linerate_sockets::{EpollId, SocketId, Sockets};
@@ -246,6 +247,9 @@ fn start() -> Option<InlineNetwork<Sockets>> {
 
 fn open(config: &NetConfig) -> Result<InlineNetwork<Sockets>, linerate::Error> {
     let network = InlineNetwork::open(config, |_| Sockets::default())?;
+    if config.idle == Some(Idle::Backoff) {
+        waiting::sleep_when_idle();
+    }
     // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays loaded.
     unsafe {
         libc::atexit(at_exit);

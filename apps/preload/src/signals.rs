@@ -3,7 +3,7 @@
 use crate::real;
 use libc::{c_int, c_void, siginfo_t};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Number of signals (SIGRTMAX) and one.
 const SIGNALS: usize = 65;
@@ -11,23 +11,36 @@ const SIGNALS: usize = 65;
 /// Handler of each signal, as the program gave it.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 
+/// Whether the action of each signal has SA_RESTART.
+static RESTARTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
+
 thread_local! {
     /// Handlers that have run on this thread.
     static RUN: Cell<u32> = const { Cell::new(0) };
+    /// Handlers without SA_RESTART among them.
+    static RUN_WITHOUT_RESTART: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Handlers that had run when a wait began.
 #[derive(Debug, Clone, Copy)]
-pub struct Interruptions(u32);
+pub struct Interruptions {
+    run: u32,
+    without_restart: u32,
+}
 
 impl Interruptions {
     pub fn so_far() -> Self {
-        Interruptions(RUN.get())
+        Interruptions { run: RUN.get(), without_restart: RUN_WITHOUT_RESTART.get() }
     }
 
-    /// Returns whether a handler has run since.
+    /// Returns whether a handler has run since, which ends epoll_wait(2) and poll(2).
     pub fn any(self) -> bool {
-        RUN.get() != self.0
+        RUN.get() != self.run
+    }
+
+    /// Returns whether a handler has run since that ends other calls, too (signal(7)).
+    pub fn ends_calls(self) -> bool {
+        RUN_WITHOUT_RESTART.get() != self.without_restart
     }
 }
 
@@ -35,7 +48,11 @@ impl Interruptions {
 /// registers.
 extern "C" fn counted(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     RUN.set(RUN.get().wrapping_add(1));
-    let handler = HANDLERS[signal as usize % SIGNALS].load(Ordering::Acquire);
+    let at = signal as usize % SIGNALS;
+    if !RESTARTS[at].load(Ordering::Relaxed) {
+        RUN_WITHOUT_RESTART.set(RUN_WITHOUT_RESTART.get().wrapping_add(1));
+    }
+    let handler = HANDLERS[at].load(Ordering::Acquire);
     if handler != 0 {
         // SAFETY: the address is a handler that the program passed to sigaction(2).
         let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };
@@ -55,6 +72,7 @@ pub unsafe fn set_action(signal: c_int, new: *const libc::sigaction, old: *mut l
         // SAFETY: the caller passes an action.
         let mut action = unsafe { *new };
         if !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+            RESTARTS[at].store(action.sa_flags & libc::SA_RESTART != 0, Ordering::Relaxed);
             HANDLERS[at].store(action.sa_sigaction, Ordering::Release);
             action.sa_sigaction = counted as *const () as usize;
         }

@@ -2,9 +2,11 @@
 
 use crate::descriptors;
 use crate::runtime::{self, Runtime};
+use crate::signals::Interruptions;
 use libc::c_int;
 use rustix::io::Errno;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// End of a wait.
@@ -22,18 +24,64 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt`, with a turn of the worker after each, until it does not return `EAGAIN` or `deadline` passes.
+/// Whether waits sleep (`--idle backoff`).
+static SLEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Lets waits sleep after turns without work.
+pub fn sleep_when_idle() {
+    SLEEPS.store(true, Ordering::Relaxed);
+}
+
+/// Pauses of one wait.
+#[derive(Debug, Default)]
+pub struct Pauses {
+    idle_turns: u32,
+}
+
+/// Turns without work before the first pause.
+const BUSY_TURNS: u32 = 1000;
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+impl Pauses {
+    /// Returns the duration of a pause after a turn, which is zero except with `--idle backoff`.
+    pub fn next(&mut self, is_busy: bool) -> Duration {
+        self.idle_turns = if is_busy { 0 } else { self.idle_turns.saturating_add(1) };
+        match self.idle_turns.checked_sub(BUSY_TURNS) {
+            Some(pauses) if SLEEPS.load(Ordering::Relaxed) => {
+                LONGEST_PAUSE.min(Duration::from_micros(1 << pauses.min(10)))
+            }
+            _ => {
+                std::hint::spin_loop();
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// Repeats `attempt`, with a turn of the worker after each, until it does not return `EAGAIN`, `deadline` passes, or a
+/// handler without SA_RESTART has run.
 pub fn until_ready<R>(
     deadline: Deadline,
     mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
+    let interruptions = Interruptions::so_far();
+    let mut pauses = Pauses::default();
     loop {
+        let mut is_busy = false;
         let result = runtime::enter(|runtime| {
             let first = attempt(runtime);
-            if matches!(first, Err(Errno::AGAIN)) && runtime.turn() { attempt(runtime) } else { first }
+            is_busy = matches!(first, Err(Errno::AGAIN)) && runtime.turn();
+            if is_busy { attempt(runtime) } else { first }
         });
         match result {
-            Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => std::hint::spin_loop(),
+            Err(Errno::AGAIN) if interruptions.ends_calls() => return Err(Errno::INTR),
+            Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => {
+                let pause = pauses.next(is_busy);
+                if !pause.is_zero() {
+                    std::thread::sleep(pause);
+                }
+            }
             result => return result,
         }
     }

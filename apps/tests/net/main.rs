@@ -9,3 +9,5 @@ mod interfaces;
 mod links;
 mod linux;
 mod peers;
+#[cfg(feature = "dpdk")]
+mod run;

@@ -114,6 +114,13 @@ impl Sockets {
         self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Connecting))
     }
 
+    /// Records that connect(2) has returned success.
+    pub fn report_connected(&mut self, id: SocketId) {
+        if let Ok(socket) = self.get(id) {
+            socket.connect_unreported = false;
+        }
+    }
+
     /// Sets the local address of a socket (bind(2)).
     ///
     /// # Errors
@@ -170,14 +177,15 @@ impl Sockets {
     /// Starts a connection (connect(2)).
     ///
     /// # Errors
-    /// `EINPROGRESS` once it is started, `EALREADY` while it is, `EISCONN` afterwards.
+    /// `EINPROGRESS` once it is started, `EALREADY` while it is, `EISCONN` after its success has been returned.
     pub fn connect(&mut self, net: &mut impl Transport, id: SocketId, remote: SocketAddr) -> Result<(), Errno> {
         let socket = self.get(id)?;
         match socket.state {
             State::Idle | State::Ended => {}
             State::Connecting => return Err(Errno::ALREADY),
-            State::Connected(_) => return Err(Errno::ISCONN),
-            State::Listening { .. } => return Err(Errno::OPNOTSUPP),
+            // The first connect(2) after the completion returns its success.
+            State::Connected(_) if std::mem::take(&mut socket.connect_unreported) => return Ok(()),
+            State::Connected(_) | State::Listening { .. } => return Err(Errno::ISCONN),
         }
         socket.take_error()?;
         socket.state = State::Connecting;
@@ -385,6 +393,7 @@ impl Sockets {
             return None;
         }
         socket.state = State::Connected(conn);
+        socket.connect_unreported = true;
         socket.local = net.local_addr(conn);
         self.wake(id);
         Some(id)

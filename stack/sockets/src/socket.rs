@@ -18,6 +18,8 @@ pub(crate) struct Socket {
     pub error: Option<Errno>,
     /// Bytes that MSG_PEEK has taken out of the receive queue of the connection.
     pub peeked: VecDeque<u8>,
+    /// True if connect(2) has not returned that the socket is connected.
+    pub connect_unreported: bool,
     /// True if the peer has finished sending.
     pub peer_finished: bool,
     /// True after a shutdown of reading or writing.
@@ -55,6 +57,7 @@ impl Socket {
             peer: None,
             error: None,
             peeked: VecDeque::new(),
+            connect_unreported: false,
             peer_finished: false,
             read_shut: false,
             write_shut: false,

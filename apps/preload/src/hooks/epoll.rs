@@ -5,7 +5,7 @@ use crate::descriptors::{self, FileId};
 use crate::real;
 use crate::runtime::{self, EpollFile, Kind};
 use crate::signals::Interruptions;
-use crate::waiting::{Deadline, KernelQueries};
+use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use linerate_sockets::{EpollId, Interest, Ready};
 use rustix::io::Errno;
@@ -60,6 +60,7 @@ unsafe fn wait(
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?.min(MOST);
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
     let mut queries = KernelQueries::of_epoll(set);
+    let mut pauses = Pauses::default();
     let mut ready: Vec<Ready> = Vec::with_capacity(most.min(64));
     loop {
         let is_busy = runtime::enter(|runtime| {
@@ -74,10 +75,18 @@ unsafe fn wait(
             // SAFETY: `at` is less than `most`.
             unsafe { events.add(at).write_unaligned(epoll_event { events: event.events, u64: event.data }) };
         }
+        let pause = super::time_of(pauses.next(n > 0 || is_busy));
         let mut kernel = 0;
-        if n < most && queries.is_due(n > 0, is_busy) {
-            // SAFETY: the caller vouches for the elements and the mask.
-            kernel = unsafe { real::epoll_pwait(set, events.add(n), (most - n) as c_int, 0, mask) };
+        if n < most && (queries.is_due(n > 0, is_busy) || pause.tv_nsec > 0) {
+            // SAFETY: the caller vouches for the elements and the mask. A wait without a duration does not deliver the
+            // signals that the mask unblocks, which ppoll(2) does.
+            kernel = unsafe {
+                if !mask.is_null() && real::ppoll(std::ptr::null_mut(), 0, &super::poll::NOW, mask) < 0 {
+                    -1
+                } else {
+                    real::epoll_pwait2(set, events.add(n), (most - n) as c_int, &pause, mask)
+                }
+            };
             if kernel < 0 && n == 0 {
                 return Err(super::last_error());
             }
@@ -91,7 +100,6 @@ unsafe fn wait(
         if deadline.has_passed() {
             return Ok(0);
         }
-        std::hint::spin_loop();
     }
 }
 

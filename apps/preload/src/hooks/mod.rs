@@ -7,8 +7,14 @@ mod poll;
 mod signal;
 mod socket;
 
-use libc::{c_int, ssize_t};
+use libc::{c_int, ssize_t, timespec};
 use rustix::io::Errno;
+use std::time::Duration;
+
+/// Returns a duration of less than a second as a time of C.
+fn time_of(pause: Duration) -> timespec {
+    timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() }
+}
 
 /// Sets errno, and returns -1.
 fn fail(error: Errno) -> c_int {

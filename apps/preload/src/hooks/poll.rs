@@ -5,12 +5,12 @@ use crate::descriptors;
 use crate::real;
 use crate::runtime;
 use crate::signals::Interruptions;
-use crate::waiting::{Deadline, KernelQueries};
+use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 use std::time::Duration;
 
-const NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+pub const NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Returns a timeout; null is none.
 ///
@@ -48,6 +48,7 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
         asked.revents = 0;
     }
     let mut queries = KernelQueries::of_some(kernel.iter().any(|asked| asked.fd >= 0));
+    let mut pauses = Pauses::default();
     loop {
         let (is_busy, mut ready) = runtime::enter(|runtime| {
             let is_busy = runtime.turn();
@@ -63,9 +64,10 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
             }
             Ok((is_busy, ready))
         })?;
-        if queries.is_due(ready > 0, is_busy) {
+        let pause = super::time_of(pauses.next(ready > 0 || is_busy));
+        if queries.is_due(ready > 0, is_busy) || pause.tv_nsec > 0 {
             // SAFETY: the elements of the vector; the mask is the program's.
-            let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &NOW, mask) };
+            let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &pause, mask) };
             if n < 0 && ready == 0 {
                 return Err(super::last_error());
             }
@@ -83,7 +85,6 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
         if deadline.has_passed() {
             return Ok(0);
         }
-        std::hint::spin_loop();
     }
 }
 

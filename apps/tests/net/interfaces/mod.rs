@@ -2,7 +2,7 @@
 
 mod kernel_addresses;
 mod refusals;
-mod shared;
+pub mod shared;
 mod unprivileged;
 
 use crate::common::client::{connect, exchange};

@@ -62,7 +62,7 @@ pub fn assert_datagrams(ended: &Ended) {
 
 /// Ends of a link.
 pub struct Link {
-    serve: String,
+    pub serve: String,
     pub load: String,
     pub socket: String,
     directory: tempfile::TempDir,
@@ -73,6 +73,11 @@ impl Link {
         let directory = tempfile::tempdir().unwrap();
         let socket = socket(&directory);
         Link { serve: serve(&socket), load: load(&socket), socket, directory }
+    }
+
+    /// Returns the directory of the socket.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub fn vhost() -> Link {
