@@ -123,7 +123,7 @@ package() {
     mkdir -p "$out"
     RUSTFLAGS="-C target-cpu=x86-64-v3 $(map --remap-path-prefix)" CFLAGS="-g -O2 -fstack-protector-strong $(map \
         -ffile-prefix-map)" cargo build --locked --release --target x86_64-unknown-linux-gnu -p linerate-apps \
-        -p linerate-packaging
+        -p linerate-packaging -p linerate-preload
     "$programs/linerate-pages" "$out/pages"
     deb=$(apps/packaging/deb "$programs" "$out/pages" "$out")
     note "$deb"

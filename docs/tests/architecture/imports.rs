@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Directories of the crates, each after those on which it depends. Tests and examples may depend on later ones.
-const CRATES: [&str; 24] = [
+const CRATES: [&str; 26] = [
     "hugepages",
     "stack/service",
     "bypass/dpdk-sys",
@@ -18,8 +18,10 @@ const CRATES: [&str; 24] = [
     "stack",
     "stack/kernel",
     "stack/split",
+    "stack/sockets",
     "stack/async",
     "stack/linerate",
+    "apps/preload",
     "apps/process",
     "apps/http",
     "apps/kv",

@@ -245,7 +245,10 @@ export! {
             match sockets.take_error(socket.id) {
                 Some(error) => Err(error),
                 None if sockets.is_connecting(socket.id) => Err(Errno::AGAIN),
-                None => Ok(sockets.report_connected(socket.id)),
+                None => {
+                    sockets.report_connected(socket.id);
+                    Ok(())
+                }
             }
         };
         let deadline = Deadline::after(if socket.is_blocking { socket.send_timeout } else { Some(Duration::ZERO) });
