@@ -16,4 +16,5 @@ mod real;
 mod runtime;
 mod signals;
 mod sockaddr;
+mod turns;
 mod waiting;

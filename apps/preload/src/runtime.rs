@@ -3,6 +3,7 @@
 use crate::config;
 use crate::descriptors::{self, FileId};
 use crate::real;
+use crate::turns::Waiting;
 use crate::waiting;
 use libc::c_int;
 use linerate::{Idle, InlineNetwork, NetConfig};
@@ -56,6 +57,9 @@ pub struct Runtime {
     pub files: Slab<File>,
     /// Turns so far.
     turns: u64,
+    pub waiting: Waiting,
+    /// Addresses without a listener, whose connections may go on.
+    retired: Vec<SocketAddr>,
 }
 
 enum State {
@@ -68,8 +72,19 @@ enum State {
 
 /// Longest time without a turn while the program computes.
 const TICK: Duration = Duration::from_millis(1);
+/// Ticks between two searches for addresses that can be released.
+const TICKS_PER_RELEASE: u32 = 1000;
 
-static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime { network: State::Idle, files: Slab::new(), turns: 0 });
+static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime {
+    network: State::Idle,
+    files: Slab::new(),
+    turns: 0,
+    waiting: Waiting::new(),
+    retired: Vec::new(),
+});
+
+/// True once the process exits: its other threads may still call.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// True in a child of fork(2), which does not share the network.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
@@ -89,14 +104,17 @@ pub fn is_inside() -> bool {
 /// Calls `operation` with the runtime.
 ///
 /// # Errors
-/// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EIO` after
-/// an internal error, which is logged.
+/// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EINTR` after a
+/// moment once the process exits, and `EIO` after an internal error, which is logged.
 pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
     if IS_INSIDE.replace(true) {
         return Err(Errno::AGAIN);
     }
     let result = if IS_CHILD.load(Ordering::Relaxed) {
         Err(Errno::BADF)
+    } else if HAS_ENDED.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
+        Err(Errno::INTR)
     } else {
         let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
         catch_unwind(AssertUnwindSafe(|| operation(&mut runtime))).unwrap_or_else(|_| {
@@ -133,7 +151,20 @@ impl Runtime {
             }
         });
         self.turns += 1;
-        network.turn() > 0
+        let is_busy = network.turn() > 0;
+        if self.waiting.has_sleepers() {
+            let (sockets, _) = network.parts();
+            self.waiting.wake(|set, changes| match set {
+                Some(set) => sockets.epoll_has_listed(set),
+                None => sockets.changes() != changes,
+            });
+        }
+        is_busy
+    }
+
+    /// Returns the number of changes of readiness so far.
+    pub fn changes(&mut self) -> u64 {
+        self.sockets().map_or(0, |(sockets, _)| sockets.changes())
     }
 
     /// Returns the sockets and their transport.
@@ -171,6 +202,20 @@ impl Runtime {
         }
     }
 
+    /// Releases retired addresses that have no connection.
+    fn release_addresses(&mut self) {
+        let State::Running(network) = &mut self.network else { return };
+        self.retired.retain(|address| {
+            if network.parts().0.uses(*address) {
+                return true;
+            }
+            if let Err(error) = network.release(*address) {
+                tracing::warn!("{address}: the kernel still redirects its segments: {error}");
+            }
+            false
+        });
+    }
+
     /// Adds a file with the descriptor `fd`.
     pub fn open(&mut self, fd: c_int, kind: Kind) -> FileId {
         let file = FileId(self.files.insert(File { kind, references: 1 }) as u32);
@@ -201,16 +246,11 @@ impl Runtime {
             Kind::Epoll(set) => sockets.epoll_close(set.id),
             Kind::Socket(socket) => {
                 if let Some(address) = sockets.close(net, socket.id) {
-                    unlisten(network, address);
+                    network.unlisten(address);
+                    self.retired.push(address);
                 }
             }
         }
-    }
-}
-
-fn unlisten(network: &mut InlineNetwork<Sockets>, address: SocketAddr) {
-    if let Err(error) = network.unlisten(address) {
-        tracing::warn!("{address}: the kernel still redirects its segments: {error}");
     }
 }
 
@@ -277,10 +317,14 @@ fn start_ticker() {
 }
 
 fn tick() {
-    let mut seen = 0;
+    let (mut seen, mut ticks) = (0, 0_u32);
     loop {
         std::thread::sleep(TICK);
+        ticks = ticks.wrapping_add(1);
         let ended = enter(|runtime| {
+            if ticks.is_multiple_of(TICKS_PER_RELEASE) {
+                runtime.release_addresses();
+            }
             if runtime.turns == seen {
                 runtime.turn();
             }
@@ -321,6 +365,7 @@ extern "C" fn at_exit() {
     };
     if let Some(mut runtime) = runtime {
         let _ = catch_unwind(AssertUnwindSafe(|| {
+            HAS_ENDED.store(true, Ordering::Relaxed);
             if let State::Running(mut network) = std::mem::replace(&mut runtime.network, State::Absent) {
                 network.shut_down();
             }

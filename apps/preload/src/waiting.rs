@@ -3,6 +3,7 @@
 use crate::descriptors;
 use crate::runtime::{self, Runtime};
 use crate::signals::Interruptions;
+use crate::turns::Waiter;
 use libc::c_int;
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -17,6 +18,11 @@ impl Deadline {
     /// Returns the deadline after `timeout`, or none.
     pub fn after(timeout: Option<Duration>) -> Self {
         Deadline(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// Returns the time until the deadline.
+    pub fn left(self) -> Option<Duration> {
+        self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     pub fn has_passed(self) -> bool {
@@ -66,20 +72,27 @@ pub fn until_ready<R>(
     mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let interruptions = Interruptions::so_far();
-    let mut pauses = Pauses::default();
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(None));
     loop {
         let mut is_busy = false;
         let result = runtime::enter(|runtime| {
             let first = attempt(runtime);
-            is_busy = matches!(first, Err(Errno::AGAIN)) && runtime.turn();
-            if is_busy { attempt(runtime) } else { first }
+            is_busy = matches!(first, Err(Errno::AGAIN)) && waiter.turn(runtime);
+            let result = if is_busy { attempt(runtime) } else { first };
+            match result {
+                Err(Errno::AGAIN) => waiter.rest(runtime),
+                _ => waiter.leave(runtime),
+            }
+            result
         });
         match result {
             Err(Errno::AGAIN) if interruptions.ends_calls() => return Err(Errno::INTR),
             Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => {
-                let pause = pauses.next(is_busy);
-                if !pause.is_zero() {
-                    std::thread::sleep(pause);
+                if !waiter.sleep(&[], deadline.left(), std::ptr::null()) {
+                    let pause = pauses.next(is_busy);
+                    if !pause.is_zero() {
+                        std::thread::sleep(pause);
+                    }
                 }
             }
             result => return result,
@@ -125,6 +138,11 @@ impl KernelQueries {
     /// Queries of descriptors, if there are any.
     pub fn of_some(has_items: bool) -> Self {
         KernelQueries { has_items, idle_turns: 0 }
+    }
+
+    /// Returns whether there are descriptors of the kernel.
+    pub fn has_items(&self) -> bool {
+        self.has_items
     }
 
     /// Returns whether the kernel should be asked now. `has_events` is true if the stack has events to return,

@@ -83,9 +83,16 @@ impl<S: Service> InlineNetwork<S> {
         Ok(())
     }
 
-    /// Stops accepting connections to `address`.
-    pub fn unlisten(&mut self, address: SocketAddr) -> io::Result<()> {
+    /// Stops accepting connections to `address`. Those that exist go on.
+    pub fn unlisten(&mut self, address: SocketAddr) {
         self.worker.unlisten(address);
+    }
+
+    /// Releases `address`, to which there is neither a listener nor a connection, to the kernel that shares the interface.
+    ///
+    /// # Errors
+    /// The kernel still redirects the segments.
+    pub fn release(&mut self, address: SocketAddr) -> io::Result<()> {
         self.port.unlisten(address)
     }
 

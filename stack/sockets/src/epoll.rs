@@ -115,6 +115,11 @@ impl Sockets {
         self.epolls.get(id.0 as usize).map_or(0, |set| set.items.len())
     }
 
+    /// Returns whether the set may have events.
+    pub fn epoll_has_listed(&self, id: EpollId) -> bool {
+        self.epolls.get(id.0 as usize).is_some_and(|set| !set.listed.is_empty())
+    }
+
     fn watcher(&self, set: EpollId, socket: SocketId, descriptor: i32) -> Option<Watcher> {
         let watchers = &self.sockets.get(socket.0 as usize)?.watchers;
         watchers.iter().find(|watcher| watcher.set == set && watcher.descriptor == descriptor).copied()

@@ -104,6 +104,15 @@ impl Sockets {
         }
     }
 
+    /// Returns whether a socket listens on `address`, or has a connection that was accepted there.
+    pub fn uses(&self, address: SocketAddr) -> bool {
+        let is_at = |local: SocketAddr| {
+            local.port() == address.port()
+                && (local.ip() == address.ip() || address.ip().is_unspecified() && local.is_ipv4() == address.is_ipv4())
+        };
+        self.listeners.contains_key(&address) || self.sockets.iter().any(|(_, socket)| socket.local.is_some_and(is_at))
+    }
+
     /// Returns whether the socket listens.
     pub fn is_listening(&self, id: SocketId) -> bool {
         self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Listening { .. }))

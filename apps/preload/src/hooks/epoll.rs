@@ -5,8 +5,9 @@ use crate::descriptors::{self, FileId};
 use crate::real;
 use crate::runtime::{self, EpollFile, Kind};
 use crate::signals::Interruptions;
+use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
-use libc::{c_int, epoll_event, sigset_t, timespec};
+use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
 use linerate_sockets::{EpollId, Interest, Ready};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -51,7 +52,6 @@ fn kernel_listens(file: FileId) -> bool {
 /// `events` points to `most` writable elements, and `mask` is null or points to a set of signals.
 unsafe fn wait(
     set: c_int,
-    file: FileId,
     events: *mut epoll_event,
     most: c_int,
     timeout: Option<Duration>,
@@ -60,14 +60,20 @@ unsafe fn wait(
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?.min(MOST);
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
     let mut queries = KernelQueries::of_epoll(set);
-    let mut pauses = Pauses::default();
+    let (_, id) = set_of(set)?;
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(Some(id)));
+    let kernel_set = pollfd { fd: if queries.has_items() { set } else { -1 }, events: libc::POLLIN, revents: 0 };
     let mut ready: Vec<Ready> = Vec::with_capacity(most.min(64));
     loop {
         let is_busy = runtime::enter(|runtime| {
-            let is_busy = runtime.turn();
-            let id = runtime.epoll(file)?.id;
+            let is_busy = waiter.turn(runtime);
             let (sockets, net) = runtime.sockets()?;
             sockets.epoll_collect(net, id, most, &mut ready);
+            if ready.is_empty() {
+                waiter.rest(runtime);
+            } else {
+                waiter.leave(runtime);
+            }
             Ok(is_busy)
         })?;
         let n = ready.len();
@@ -75,9 +81,10 @@ unsafe fn wait(
             // SAFETY: `at` is less than `most`.
             unsafe { events.add(at).write_unaligned(epoll_event { events: event.events, u64: event.data }) };
         }
-        let pause = super::time_of(pauses.next(n > 0 || is_busy));
+        let has_slept = n == 0 && waiter.sleep(&[kernel_set], deadline.left(), mask);
+        let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(n > 0 || is_busy) });
         let mut kernel = 0;
-        if n < most && (queries.is_due(n > 0, is_busy) || pause.tv_nsec > 0) {
+        if n < most && (has_slept || queries.is_due(n > 0, is_busy) || pause.tv_nsec > 0) {
             // SAFETY: the caller vouches for the elements and the mask. A wait without a duration does not deliver the
             // signals that the mask unblocks, which ppoll(2) does.
             kernel = unsafe {
@@ -145,7 +152,7 @@ export! {
             // SAFETY: the arguments of the program.
             None => unsafe { real::epoll_pwait(set, events, most, timeout, mask) },
             // SAFETY: the arguments of the program.
-            Some(file) => unsafe { wait(set, file, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
+            Some(_) => unsafe { wait(set, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
         }
     }
 
@@ -156,8 +163,8 @@ export! {
             // SAFETY: the arguments of the program.
             None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
             // SAFETY: the arguments of the program.
-            Some(file) => unsafe {
-                wait(set, file, events, most, super::poll::duration(timeout), mask)
+            Some(_) => unsafe {
+                wait(set, events, most, super::poll::duration(timeout), mask)
             }.unwrap_or_else(fail),
         }
     }

@@ -5,6 +5,7 @@ use crate::descriptors;
 use crate::real;
 use crate::runtime;
 use crate::signals::Interruptions;
+use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
@@ -48,10 +49,10 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
         asked.revents = 0;
     }
     let mut queries = KernelQueries::of_some(kernel.iter().any(|asked| asked.fd >= 0));
-    let mut pauses = Pauses::default();
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(None));
     loop {
         let (is_busy, mut ready) = runtime::enter(|runtime| {
-            let is_busy = runtime.turn();
+            let is_busy = waiter.turn(runtime);
             let mut ready = 0;
             for asked in &mut *fds {
                 asked.revents = 0;
@@ -62,10 +63,16 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
                 asked.revents = sockets.readiness(net, id) as c_short & (asked.events | always);
                 ready += c_int::from(asked.revents != 0);
             }
+            if ready == 0 {
+                waiter.rest(runtime);
+            } else {
+                waiter.leave(runtime);
+            }
             Ok((is_busy, ready))
         })?;
-        let pause = super::time_of(pauses.next(ready > 0 || is_busy));
-        if queries.is_due(ready > 0, is_busy) || pause.tv_nsec > 0 {
+        let has_slept = ready == 0 && waiter.sleep(&kernel, deadline.left(), mask);
+        let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(ready > 0 || is_busy) });
+        if has_slept || queries.is_due(ready > 0, is_busy) || pause.tv_nsec > 0 {
             // SAFETY: the elements of the vector; the mask is the program's.
             let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &pause, mask) };
             if n < 0 && ready == 0 {
