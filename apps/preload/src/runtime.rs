@@ -111,6 +111,7 @@ pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Res
         return Err(Errno::AGAIN);
     }
     let result = if IS_CHILD.load(Ordering::Relaxed) {
+        report_child();
         Err(Errno::BADF)
     } else if HAS_ENDED.load(Ordering::Relaxed) {
         std::thread::sleep(TICK);
@@ -345,6 +346,18 @@ fn log_to_stderr() {
 /// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
 fn report(reason: &str) {
     eprintln!("linerate run: {reason}");
+}
+
+/// Prints once that a child uses sockets of its parent.
+#[cold]
+fn report_child() {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        report(
+            "a child process has no sockets of its parent: let the program serve in one process, as nginx does with \
+             'master_process off'",
+        );
+    }
 }
 
 extern "C" fn in_child() {
