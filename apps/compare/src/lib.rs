@@ -11,6 +11,7 @@ pub mod host_checks;
 pub mod location;
 pub mod plot;
 pub mod priority;
+pub mod profile;
 pub mod report;
 pub mod results;
 pub mod run;

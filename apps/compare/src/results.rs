@@ -4,6 +4,7 @@
 
 use linerate_load::report::{Percentile, Percentiles};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Format number in [`Results::format`]. Results of other formats are not read.
 pub const FORMAT: u32 = 1;
@@ -219,6 +220,9 @@ pub struct Measured {
     /// Fixed settings.
     pub fixed: Vec<Fixed>,
     pub sweeps: Vec<Sweep>,
+    /// Division of the server's processor time, if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// Measurements of a row at a fixed setting.
@@ -276,6 +280,50 @@ pub struct ServerSide {
     pub tx_frames: Option<u64>,
     /// Polls that returned frames. Frames received per such poll are the batch size.
     pub bursts: Option<u64>,
+}
+
+/// Division of a server's processor time at a fixed setting, from samples of its threads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The setting.
+    pub point: Point,
+    /// Requests that the server answered while it was sampled.
+    pub requests: u64,
+    /// Its processor time in seconds while it was sampled.
+    pub cpu_seconds: f64,
+    pub event: SampleEvent,
+    /// Number of samples in each part.
+    pub samples: BTreeMap<Part, u64>,
+}
+
+/// Event that causes samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SampleEvent {
+    /// Cycles that the processor counts.
+    Cycles,
+    /// Processor time that the kernel measures.
+    CpuClock,
+}
+
+/// Part of a server, by the source file of an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// DPDK with its drivers, and the interface to them. It includes polls without a frame.
+    Driver,
+    /// Transport: TCP/IP, RDMA and RoCEv2, sockets outside of the kernel, and the queues of split services.
+    Stack,
+    /// The application.
+    Service,
+    Kernel,
+    /// The rest: libraries with unknown callers.
+    Other,
+}
+
+impl Part {
+    /// All parts, in display order.
+    pub const ALL: [Part; 5] = [Part::Driver, Part::Stack, Part::Service, Part::Kernel, Part::Other];
 }
 
 /// Measurements of a row over one variable, once for each value, with one server.

@@ -2,7 +2,7 @@
 //! machine and between two, for which network namespaces stand in.
 
 use crate::common::{linerate, start};
-use linerate_compare::results::{App, Design, LinkKind, Outcome, Results, Row, Swept};
+use linerate_compare::results::{App, Design, LinkKind, Outcome, Part, Results, Row, Swept};
 use linerate_harness::child::words;
 use linerate_harness::namespace::Host;
 use linerate_harness::process::Ended;
@@ -103,6 +103,28 @@ fn further_measurements_are_made_on_request() {
     for table in ["highest load with a p90 of at most", "time until the last answer", "work of a batch program"] {
         assert!(output.stdout.contains(table), "{}", output.stdout);
     }
+}
+
+#[test]
+fn processor_time_of_a_request_is_divided_if_the_build_has_line_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--via kernel --points 64x16 --rounds 1 --round-time 50ms --no-sweeps --profile";
+    let output = compare(dir.path(), more).wait_within(TIME_LIMIT);
+    if !output.status.success() {
+        let reasons = ["this build has no line tables", "sysctl -w kernel.perf_event_paranoid=1"];
+        assert!(reasons.iter().any(|reason| output.stderr.contains(reason)), "{}", output.stderr);
+        return;
+    }
+    for row in &results(dir.path()).rows {
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{row:?}") };
+        let profile = measured.profile.as_ref().unwrap();
+        let all = profile.samples.values().sum::<u64>();
+        assert!(all > 100 && profile.requests > 0 && profile.cpu_seconds > 0.1, "{profile:?}");
+        // Kernel sockets have no driver outside of the kernel.
+        assert!(profile.samples[&Part::Kernel] > all / 4 && profile.samples[&Part::Driver] == 0, "{profile:?}");
+        assert!(profile.samples[&Part::Stack] > 0 && profile.samples[&Part::Service] > 0, "{profile:?}");
+    }
+    assert!(output.stdout.contains("processor time of a request"), "{}", output.stdout);
 }
 
 #[test]
@@ -280,6 +302,7 @@ fn invalid_comparisons_are_refused() {
         ("compare --server-on false --via kernel", "false"),
         ("compare --server-on env --via veth", "joins processes of one machine"),
         ("compare --server-on env --via kernel", "--server-ip"),
+        ("compare --server-on env --profile", "cannot be combined with"),
         ("compare render /nowhere/x.json", "/nowhere/x.json"),
     ] {
         let output = run(args);

@@ -33,6 +33,7 @@ pub fn row(app: App, design: Design, kind: LinkKind, threading: Option<Threading
         load: ["linerate", "echo", "load", "--connect", "10.0.0.2:7", "--size", "64"].map(str::to_owned).to_vec(),
         fixed: [ONE, MANY, DEEP].map(|point| fixed(point, ns, rtt_us, &mut random)).to_vec(),
         sweeps: if design == Design::Raw { Vec::new() } else { sweeps(ns, rtt_us, &mut random) },
+        profile: None,
     };
     let link = LinkInfo { kind, emulated_by };
     Row { id, app, design, link, threading, co_scheduled: split, outcome: Outcome::Ran(Box::new(measured)) }

@@ -2,7 +2,7 @@
 
 pub use crate::plot::{si, three};
 
-use crate::results::{App, Design, LinkInfo, LinkKind, Objective, Point, Row, Swept, Threading};
+use crate::results::{App, Design, LinkInfo, LinkKind, Objective, Part, Point, Row, SampleEvent, Swept, Threading};
 
 impl App {
     fn names(self) -> [&'static str; 3] {
@@ -55,6 +55,29 @@ impl LinkKind {
     /// Returns an explanation of the link kind.
     pub fn explanation(self) -> &'static str {
         self.texts()[1]
+    }
+}
+
+impl Part {
+    /// Returns the name of the part.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Driver => "driver",
+            Part::Stack => "stack",
+            Part::Service => "service",
+            Part::Kernel => "kernel",
+            Part::Other => "other",
+        }
+    }
+}
+
+impl SampleEvent {
+    /// Returns the name of the event, as of `perf list`.
+    pub fn name(self) -> &'static str {
+        match self {
+            SampleEvent::Cycles => "cycles",
+            SampleEvent::CpuClock => "cpu-clock",
+        }
     }
 }
 

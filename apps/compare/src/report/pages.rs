@@ -46,6 +46,7 @@ pub fn full(results: &Results) -> Vec<Block> {
             ("highest load within the objective", None, tables::objective(&view, app)),
             ("incast", None, tables::incast(&view, app)),
             ("batch program on the server's core", chart::batch(&view, app), tables::batch(&view, app)),
+            ("profile", None, tables::profile(&view, app)),
         ];
         for (title, plot, table) in summaries {
             fold(title.to_owned(), plot.map(Block::Plot).into_iter().chain(table.map(Block::Table)).collect());
@@ -83,8 +84,8 @@ pub fn brief(results: &Results) -> Vec<Block> {
     blocks.extend(service_time(results).map(|time| Block::Text(format!("Service time: {time}."))));
     for app in view.apps() {
         blocks.extend(view.points(app).into_iter().map(|point| Block::Table(tables::brief(&view, app, point))));
-        let summaries = [tables::objective(&view, app), tables::incast(&view, app), tables::batch(&view, app)];
-        blocks.extend(summaries.into_iter().flatten().map(Block::Table));
+        let summaries = [tables::objective, tables::incast, tables::batch, tables::profile];
+        blocks.extend(summaries.into_iter().filter_map(|table| table(&view, app)).map(Block::Table));
     }
     // The pages list the rows that need RDMA.
     if let Some(mut table) = tables::not_run(view.not_run().filter(|(seen, ..)| !seen.lacks_rdma())) {
@@ -160,6 +161,14 @@ fn method(view: &View) -> Vec<String> {
             "The highest load within the objective was found by bisection between zero and the rate at the heaviest \
              setting. An offered load is within it if the server keeps up and the percentile stays within the limit \
              in most of up to three rounds. The round shown is the middle one."
+                .to_owned(),
+        );
+    }
+    if view.measured().any(|seen| seen.measured().is_some_and(|measured| measured.profile.is_some())) {
+        sentences.push(
+            "Profiles divide the processor time of a server by the source files of sampled instructions. An inlined \
+             function counts with the part that it belongs to, and a function of the standard library with its caller. \
+             Polls without a frame count as driver; a row that is limited by its client has many of them."
                 .to_owned(),
         );
     }

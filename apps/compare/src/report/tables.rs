@@ -4,7 +4,7 @@ use super::doc::{Cell, Table};
 use super::names::{self, decimals, grouped};
 use super::stats::{PointStats, QUANTILES, Spread};
 use super::view::{Seen, View, distinct};
-use crate::results::{App, Point, Swept};
+use crate::results::{App, Part, Point, Profile, Swept};
 
 /// Accessor of a column's value.
 type Value = fn(&PointStats) -> Option<Spread>;
@@ -233,6 +233,30 @@ pub fn batch(view: &View, app: App) -> Option<Table> {
         table.rows.push(row);
     }
     (!table.rows.is_empty()).then(|| dashed(table))
+}
+
+/// Creates the table of the processor time of a request, by part of the server.
+pub fn profile(view: &View, app: App) -> Option<Table> {
+    let rows: Vec<_> = view.ran(app).filter_map(|seen| Some((seen, seen.measured()?.profile.as_ref()?))).collect();
+    let (_, Profile { point, event, .. }) = rows.first()?;
+    let at = names::point(*point);
+    let title = format!("{}: processor time of a request in ns, {at}, by samples of {}", app.title(), event.name());
+    let mut heads = vec!["row".to_owned(), "#all".to_owned()];
+    heads.extend(Part::ALL.map(|part| format!("#{}", part.name())));
+    heads.push("#samples".to_owned());
+    let mut table = Table::new(title, &heads);
+    for (seen, Profile { point, requests, cpu_seconds, samples, .. }) in rows {
+        let (ns, all) = (cpu_seconds * 1e9 / (*requests).max(1) as f64, samples.values().sum::<u64>());
+        let part = |part: Part| {
+            let share = samples.get(&part).map_or(0.0, |n| *n as f64) / all.max(1) as f64;
+            Cell { text: grouped(ns * share, 0), small: Some(format!("{:.0} %", 100.0 * share)) }
+        };
+        let mut row = vec![name(seen, *point), grouped(ns, 0).into()];
+        row.extend(Part::ALL.map(part));
+        row.push(grouped(all as f64, 0).into());
+        table.rows.push(row);
+    }
+    Some(table)
 }
 
 /// Creates the table of `rows` that did not run, with reason and remedy.

@@ -1,7 +1,7 @@
 //! Tests of complete reports.
 
 use super::*;
-use crate::results::{App, Design, FORMAT, LinkKind, Swept};
+use crate::results::{App, Design, FORMAT, LinkKind, Part, Profile, SampleEvent, Swept};
 use fixture::{measured, not_run, results};
 
 /// Each row has its name, and if it did not run its remedy, in every output.
@@ -97,6 +97,31 @@ fn work_of_a_batch_program_is_a_plot_and_a_table() {
     let page = html(&results);
     assert!(page.contains("Server at 50 % of its highest offered rate") && page.contains("62.0 %"));
     assert!(terminal(&results).contains("work of a batch program on the server"));
+}
+
+#[test]
+fn profile_is_a_table_of_parts() {
+    let mut results = results();
+    assert!(tables::profile(&View::new(&results), App::Echo).is_none());
+    measured(&mut results.rows[2]).profile = Some(Profile {
+        point: fixture::DEEP,
+        requests: 4_000_000,
+        cpu_seconds: 1.0,
+        event: SampleEvent::CpuClock,
+        samples: [(Part::Driver, 1000), (Part::Stack, 500), (Part::Kernel, 1), (Part::Other, 499)].into(),
+    });
+    let table = tables::profile(&View::new(&results), App::Echo).unwrap();
+    let [row] = &table.rows[..] else { panic!("{table:?}") };
+    let texts: Vec<_> = row.iter().map(|cell| &*cell.text).collect();
+    assert_eq!(texts, ["native inline · virtio-user", "250", "125", "62", "0", "0", "62", "2000"]);
+    assert_eq!(row[3].small.as_deref(), Some("25 %"));
+    for output in [html(&results), markdown(&results).replace('\\', ""), terminal(&results)] {
+        assert!(output.contains("Echo: processor time of a request in ns, 64 connections"), "{output}");
+    }
+    assert!(html(&results).contains("Profiles divide the processor time"));
+    let json = serde_json::to_string(&results).unwrap();
+    assert!(json.contains(r#""event":"cpu-clock","samples":{"driver":1000,"stack":500,"#));
+    assert!(serde_json::from_str::<Results>(&json).unwrap() == results);
 }
 
 #[test]

@@ -7,13 +7,15 @@ use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use crate::batch::Batch;
 use crate::counters::CpuUsage;
-use crate::results::{App, Design, Point, Round, ServerSide, SweepPoint, Swept};
+use crate::profile::Profiler;
+use crate::results::{App, Design, Part, Point, Round, ServerSide, SweepPoint, Swept};
 use linerate_load::report::Percentiles;
 use linerate_process::Error;
 use linerate_process::child::words;
 use linerate_process::cpu_time::CoreWatch;
 use linerate_process::process::{Ended, Process};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -107,8 +109,20 @@ pub struct LoadResult {
     pub others: Option<f64>,
     /// Work of the batch program, if there is one.
     pub batch: Option<Batch>,
+    /// Samples in each part of the server, if it was profiled.
+    pub parts: Option<BTreeMap<Part, u64>>,
     /// Its command line.
     pub command: Vec<String>,
+}
+
+/// Companion of a load.
+#[derive(Clone, Copy)]
+pub enum Companion<'a> {
+    None,
+    /// A batch program on the server's core.
+    Batch,
+    /// A profiler of the server.
+    Profiler(&'a Profiler),
 }
 
 /// Runs the load of `row` against `server`, and measures the server's usage, and others' usage of the cores, from the
@@ -123,20 +137,20 @@ pub fn run(
     server: &mut Server,
     measure: Measure,
 ) -> Result<LoadResult, Error> {
-    run_beside(setting, link, row, server, measure, false)
+    run_with(setting, link, row, server, measure, Companion::None)
 }
 
-/// Runs the load as [`run`] does, with a batch program on the server's core if `has_batch`.
+/// Runs the load as [`run`] does, with a companion.
 ///
 /// # Errors
-/// As of [`run`]; the batch program fails.
-pub fn run_beside(
+/// As of [`run`]; the companion fails.
+pub fn run_with(
     setting: &Setting,
     link: &Link,
     row: &Planned,
     server: &mut Server,
     measure: Measure,
-    has_batch: bool,
+    companion: Companion<'_>,
 ) -> Result<LoadResult, Error> {
     let command = command(setting, link, row, (&server.address, server.ports), measure);
     let line = words(&command);
@@ -144,21 +158,36 @@ pub fn run_beside(
     let filling = if measure.fill { PER_MILLION.mul_f64(measure.values.keys as f64 / 1e6) } else { Duration::ZERO };
     let (limit, around) = (link.timeout(AROUND + filling), link.timeout(AROUND));
     let mut load = link.start(command)?;
-    let (mut usage, mut batch) = ((None, None), None);
+    let (mut usage, mut batch, mut parts) = ((None, None), None, None);
     if load.wait_for_stderr(&["warming up", "measuring"], limit)?.is_some() {
         let before = server.used();
-        if has_batch {
+        if let Companion::Batch = companion {
             batch = Some(start_batch(setting, link, measure.time)?);
         }
         // The processes of another machine are not visible here.
         let cores = if setting.cores.two_machines { Vec::new() } else { setting.cores.all() };
         let mut watch = CoreWatch::begin(cores, &[server.process.id(), load.id()]);
-        watch.watch(measure.warm_up + measure.time);
+        let time = measure.warm_up + measure.time;
+        let samples = match companion {
+            Companion::Profiler(profiler) => Some((profiler, profiler.sample(server.process.id(), time))),
+            Companion::None | Companion::Batch => {
+                watch.watch(time);
+                None
+            }
+        };
         usage = (server.used().zip(before).map(|(after, before)| after.since(before)), watch.others());
+        if let Some((profiler, samples)) = samples {
+            let failed = |error| Error::Failed {
+                command: server.process.command().to_owned(),
+                failure: format!("cannot be sampled: {error}"),
+                output: String::new(),
+            };
+            parts = Some(profiler.divide(&samples.map_err(failed)?));
+        }
     }
     let (used, others) = usage;
     let batch = batch.map(|batch| end_batch(batch, around)).transpose()?;
-    Ok(LoadResult { used, others, batch, ..LoadResult::new(load.end(around)?, line, measure)? })
+    Ok(LoadResult { used, others, batch, parts, ..LoadResult::new(load.end(around)?, line, measure)? })
 }
 
 /// Starts a batch program on the server's core, which ends before a measurement of duration `time`.
@@ -282,7 +311,7 @@ impl LoadResult {
         };
         // A load with errors still prints its measurements.
         match loaded {
-            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, batch: None, command }),
+            Some(loaded) => Ok(LoadResult { loaded, used: None, others: None, batch: None, parts: None, command }),
             None => {
                 let failure = format!("failed ({})", ended.status);
                 Err(Error::Failed { command: command.join(" "), failure, output: ended.stderr })
@@ -460,8 +489,9 @@ mod tests {
         )
         .unwrap();
         let used = CpuUsage { cpu: Duration::from_millis(2500), cycles: Some(7), instructions: None };
-        let round = LoadResult { loaded, used: Some(used), others: None, batch: None, command: Vec::new() }
-            .round(Some(30.0), Duration::from_millis(500));
+        let round =
+            LoadResult { loaded, used: Some(used), others: None, batch: None, parts: None, command: Vec::new() }
+                .round(Some(30.0), Duration::from_millis(500));
         assert_eq!((round.requests, round.errors, round.server.requests), (100, 3, 125));
         assert_eq!((round.server.cpu_seconds, round.server.cycles, round.server.copied), (Some(2.5), Some(7), None));
     }

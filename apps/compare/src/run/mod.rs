@@ -14,6 +14,7 @@ mod server;
 mod sweep;
 mod sweeps;
 
+use super::profile::Profiler;
 use super::results::{FORMAT, LinkKind, Machine, Measured, Objective, Outcome, Results, Row, Settings};
 use super::utc::Utc;
 use cores::Cores;
@@ -73,6 +74,7 @@ pub struct Comparison {
     rows: Vec<Planned>,
     schedule: Schedule,
     values: Values,
+    profiler: Option<Profiler>,
     results: Results,
     links: HashMap<LinkSpec, Link>,
     /// Failures of each row.
@@ -96,6 +98,8 @@ pub struct ComparisonConfig {
     pub service_time: ServiceTime,
     /// Objective of the search for the highest load, if any.
     pub objective: Option<Objective>,
+    /// Profiler, if the schedule has profiles.
+    pub profiler: Option<Profiler>,
     /// Set to tune the kernel for kernel sockets.
     pub kernel_tuning: bool,
     /// Machine of the server, and of the load unless separate.
@@ -111,7 +115,8 @@ impl Comparison {
     /// [`Error::Interrupted`].
     pub fn new(config: ComparisonConfig, scratch: &Path) -> Result<Comparison, Error> {
         let ComparisonConfig { linerate, mut rows, cores, schedule, .. } = config;
-        let ComparisonConfig { quick, keys, service_time, objective, kernel_tuning, machine, other, .. } = config;
+        let ComparisonConfig { quick, keys, service_time, objective, profiler, kernel_tuning, machine, other, .. } =
+            config;
         let (load_machine, network) = other.unzip();
         let (mut links, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
@@ -171,7 +176,7 @@ impl Comparison {
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
-        Ok(Comparison { setting, rows, schedule, values, results, links, failed, began, skipped })
+        Ok(Comparison { setting, rows, schedule, values, profiler, results, links, failed, began, skipped })
     }
 
     /// Runs the schedule until it ends or is interrupted, and returns the results in either case. `show` receives the
@@ -221,6 +226,7 @@ impl Comparison {
         match step.task {
             Task::Round { round, apart } => self.round(step.row, round, apart),
             Task::Ceiling => self.ceiling(step.row),
+            Task::Profile => self.profile(step.row),
             Task::Sweep(of) => self.sweep(step.row, of),
         }
     }
@@ -328,6 +334,7 @@ pub(super) mod tests {
             points: &schedule::POINTS,
             sweeps: false,
             requested: &[],
+            profile: false,
             service_time: false,
             within: None,
             slower: 1000,
@@ -346,6 +353,7 @@ pub(super) mod tests {
             keys: 1,
             service_time: ServiceTime::NONE,
             objective: None,
+            profiler: None,
             kernel_tuning: false,
             machine: Machine::default(),
             other: None,

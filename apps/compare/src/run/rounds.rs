@@ -1,10 +1,10 @@
 //! Rounds: one measurement of each fixed setting.
 
-use super::load::{self, LoadResult, Measure};
+use super::load::{self, Companion, LoadResult, Measure};
 use super::server::{Server, ServiceKind, Summary};
 use super::{Comparison, SIZE};
-use crate::results::{App, Fixed, Outcome, Point, Round};
-use crate::transfer;
+use crate::results::{App, Fixed, Outcome, Point, Profile, Round};
+use crate::{profile, transfer};
 use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use std::time::Duration;
@@ -137,6 +137,29 @@ impl Comparison {
             Some(fixed) => fixed.rounds.push(round),
             None => fixed.push(Fixed { point, rounds: vec![round], client_ceiling: None }),
         }
+    }
+
+    /// Divides the processor time of a row's server at the heaviest setting, where it has the fewest polls without a
+    /// request.
+    pub(super) fn profile(&mut self, row: usize) -> Result<(), Error> {
+        let Some(point) = self.schedule.points.last().copied() else { return Ok(()) };
+        let mut server = self.server(row, ServiceKind::PLAIN)?;
+        let Some(profiler) = &self.profiler else { return Ok(()) };
+        let measure = Measure { time: profile::duration(self.results.settings.quick), ..self.plain(point, true) };
+        let planned = &self.rows[row];
+        let (link, companion) = (&self.links[&planned.spec], Companion::Profiler(profiler));
+        let done = load::run_with(&self.setting, link, planned, &mut server, measure, companion)?;
+        server.stop()?;
+        let (event, parts) = (profiler.event, done.parts.clone());
+        let used = done.round(None, measure.warm_up).server;
+        self.measured(row).profile = parts.zip(used.cpu_seconds).map(|(samples, cpu_seconds)| Profile {
+            point,
+            requests: used.requests,
+            cpu_seconds,
+            event,
+            samples,
+        });
+        Ok(())
     }
 
     /// Measures the rate that the row's load reaches against the fastest server of its protocol, and records the best

@@ -2,6 +2,7 @@
 
 use super::plan::Planned;
 use super::sweep;
+use crate::profile;
 use crate::results::{App, Design, Point, Swept};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub enum Task {
     },
     /// Rates that loads reach against the fastest server.
     Ceiling,
+    /// Division of the processor time of the server at the heaviest setting.
+    Profile,
     Sweep(Swept),
 }
 
@@ -36,6 +39,7 @@ impl Task {
         match self {
             Task::Round { round, .. } => format!("round {} of {rounds}", round + 1),
             Task::Ceiling => "client ceiling".to_owned(),
+            Task::Profile => "profile".to_owned(),
             Task::Sweep(of) => name(*of).to_owned(),
         }
     }
@@ -114,6 +118,8 @@ pub struct ScheduleRequest<'a> {
     pub sweeps: bool,
     /// Sweeps that are never omitted.
     pub requested: &'a [Swept],
+    /// Set to profile the server of each row.
+    pub profile: bool,
     /// Set if all servers simulate work. Clients then have no ceiling, and the service time is not swept.
     pub service_time: bool,
     /// Time limit; without it, the limit in [`LIMITS`].
@@ -242,6 +248,9 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
+    if request.profile {
+        runs().for_each(|(number, _)| add(number, Task::Profile, 1, 1, profile::duration(request.quick)));
+    }
     for of in request.requested.iter().chain(sweeps) {
         for (number, row) in runs() {
             let (loads, servers) = sweep::takes(*of, row, request.quick);
@@ -267,6 +276,7 @@ mod tests {
         points: &POINTS,
         sweeps: true,
         requested: &[],
+        profile: false,
         service_time: false,
         within: None,
         slower: 1,
@@ -357,6 +367,17 @@ mod tests {
             let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();
             let expected = rows.iter().filter(|row| sweep::takes(requested, row, true).0 > 0).count();
             assert_eq!((measured, schedule.left_out.len()), (expected, sweep::SHORT.len()));
+            assert!(schedule.times.rounds >= 3 && schedule.takes() < schedule.limit, "{:?}", schedule.takes());
+        }
+    }
+
+    #[test]
+    fn profile_of_each_row_fits_the_short_comparison() {
+        for specs in [&["virtio-user", "kernel"][..], &["virtio-user", "roce", "kernel"]] {
+            let rows = all(specs, true);
+            let schedule = Schedule::plan(&rows, ScheduleRequest { min_rounds: 3, profile: true, ..QUICK });
+            let profiles = schedule.steps.iter().filter(|step| step.task == Task::Profile);
+            assert!(profiles.map(|step| step.row).eq(0..rows.len()));
             assert!(schedule.times.rounds >= 3 && schedule.takes() < schedule.limit, "{:?}", schedule.takes());
         }
     }

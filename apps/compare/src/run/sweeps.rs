@@ -1,6 +1,6 @@
 //! Execution of sweeps: one variable changes, and the server is kept where possible.
 
-use super::load::{self, Measure};
+use super::load::{self, Companion, Measure};
 use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
@@ -247,7 +247,8 @@ impl SweepRun<'_> {
                 none.insert(Server::start(setting, link, planned, served, self.ports)?)
             }
         };
-        let done = load::run_beside(setting, link, planned, server, measure, self.alone.is_some())?;
+        let companion = if self.alone.is_some() { Companion::Batch } else { Companion::None };
+        let done = load::run_with(setting, link, planned, server, measure, companion)?;
         done.check(self.of)?;
         let batch = done.batch.zip(self.alone.filter(|alone| *alone > 0.0)).map(|(batch, alone)| batch.rate() / alone);
         Ok(SweepPoint { batch, ..done.point(x, &measure) })

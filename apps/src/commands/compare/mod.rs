@@ -7,6 +7,7 @@ use linerate::units::parse_duration;
 use linerate::{CoreList, TcpEngine};
 use linerate_compare::batch;
 use linerate_compare::priority::raise_priority;
+use linerate_compare::profile::{ProfileError, Profiler};
 use linerate_compare::report::{self, ReportError};
 use linerate_compare::results::{App, Objective, Point, Results, Swept, Threading};
 use linerate_compare::run::link_spec::LinkSpec;
@@ -161,6 +162,11 @@ struct RunArgs {
     #[arg(long)]
     batch: bool,
 
+    /// Divide the processor time of a request among driver, stack, service and kernel, by samples of the server at the
+    /// last fixed setting
+    #[arg(long, conflicts_with = "server_on")]
+    profile: bool,
+
     /// Measure only the fixed settings, and what further options request
     #[arg(long)]
     no_sweeps: bool,
@@ -200,6 +206,9 @@ pub enum CompareError {
     /// The directory for the reports cannot be written.
     #[error("--out {}: {error}: name a directory that can be written", path.display())]
     Out { path: PathBuf, error: io::Error },
+    /// Servers cannot be profiled.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// A link could not be set up, or a signal arrived before the first result.
     #[error(transparent)]
     Process(#[from] linerate_process::Error),
@@ -238,6 +247,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     if args.service_time != ServiceTime::NONE && args.apps.contains(&App::Http) {
         return Err(CompareError::Usage("--service-time: http serve has none: select other --apps".to_owned()));
     }
+    let profiler = args.profile.then(Profiler::new).transpose()?;
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
@@ -256,12 +266,13 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let keys = args.keys.unwrap_or(KEYS[usize::from(!args.quick)]);
     let requested = args.requested();
     let rounds = args.rounds.unwrap_or(ROUNDS);
-    let may_be_fewer = args.quick && args.rounds.is_none() && !requested.is_empty();
+    let may_be_fewer = args.quick && args.rounds.is_none() && (args.profile || !requested.is_empty());
     let request = ScheduleRequest {
         quick: args.quick,
         rounds,
         min_rounds: if may_be_fewer { MIN_ROUNDS } else { rounds },
         requested: &requested,
+        profile: args.profile,
         round: args.round_time,
         keys,
         points: &args.points,
@@ -295,6 +306,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
         keys,
         service_time: args.service_time,
         objective: args.slo,
+        profiler,
         kernel_tuning: !args.no_kernel_tuning,
         machine,
         other,
