@@ -108,8 +108,8 @@ fn further_measurements_are_made_on_request() {
 #[test]
 fn processor_time_of_a_request_is_divided_if_the_build_has_line_tables() {
     let dir = tempfile::tempdir().unwrap();
-    let more = "--via kernel --points 64x16 --rounds 1 --round-time 50ms --no-sweeps --profile";
-    let output = compare(dir.path(), more).wait_within(TIME_LIMIT);
+    let more = "--via kernel --points 64x16 --rounds 1 --round-time 50ms --no-sweeps --keys 1000 --profile";
+    let output = run(&format!("compare --apps kv --quick --out {} {more}", dir.path().display()));
     if !output.status.success() {
         let reasons = ["this build has no line tables", "sysctl -w kernel.perf_event_paranoid=1"];
         assert!(reasons.iter().any(|reason| output.stderr.contains(reason)), "{}", output.stderr);
@@ -120,8 +120,7 @@ fn processor_time_of_a_request_is_divided_if_the_build_has_line_tables() {
         let profile = measured.profile.as_ref().unwrap();
         let all = profile.samples.values().sum::<u64>();
         assert!(all > 100 && profile.requests > 0 && profile.cpu_seconds > 0.1, "{profile:?}");
-        // Kernel sockets have no driver outside of the kernel.
-        assert!(profile.samples[&Part::Kernel] > all / 4 && profile.samples[&Part::Driver] == 0, "{profile:?}");
+        assert!(profile.samples[&Part::Kernel] > all / 4, "{profile:?}");
         assert!(profile.samples[&Part::Stack] > 0 && profile.samples[&Part::Service] > 0, "{profile:?}");
     }
     assert!(output.stdout.contains("processor time of a request"), "{}", output.stdout);

@@ -20,6 +20,9 @@ const CRATES: [(&str, Part); 8] = [
     ("http", Part::Service),
     ("httparse", Part::Service),
 ];
+/// Sources of `bypass` for all layers, whose inlined functions belong to their callers: memory, and prefetches, which wait
+/// for it.
+const HELPERS: [&str; 4] = ["arena/", "buffer_pool.rs", "prefetch.rs", "sync/"];
 /// Beginnings of the names of libraries of drivers: DPDK, and providers of verbs.
 const DRIVERS: [&str; 5] = ["librte_", "libibverbs", "librdmacm", "libmlx", "libefa"];
 /// End of the names of providers that libibverbs loads: `librxe-rdmav34.so`.
@@ -117,7 +120,7 @@ fn part_of_source(path: &str) -> Option<Part> {
     if file.starts_with("rte_") {
         return Some(Part::Driver);
     }
-    let package = path.rsplit_once("/src/").map_or(directory, |(package, _)| package);
+    let (package, source) = path.rsplit_once("/src/").unwrap_or((directory, file));
     let mut names = package.rsplit('/');
     let name = names.clone().next()?;
     let is_version = |rest: &str| rest.strip_prefix('-').is_some_and(|rest| rest.starts_with(char::is_numeric));
@@ -126,12 +129,14 @@ fn part_of_source(path: &str) -> Option<Part> {
         return known.map(|(_, part)| *part);
     }
     let mut below = "";
-    names.find_map(|name| match (name, std::mem::replace(&mut below, name)) {
-        ("bypass", "rdma") | ("stack", _) => Some(Part::Stack),
-        ("bypass", _) => Some(Part::Driver),
-        ("apps", _) => Some(Part::Service),
+    let part = names.find_map(|name| match (name, std::mem::replace(&mut below, name)) {
+        ("bypass", "") if HELPERS.iter().any(|helper| source.starts_with(helper)) => Some(None),
+        ("bypass", "rdma") | ("stack", _) => Some(Some(Part::Stack)),
+        ("bypass", _) => Some(Some(Part::Driver)),
+        ("apps", _) => Some(Some(Part::Service)),
         _ => None,
-    })
+    });
+    part.flatten()
 }
 
 #[cfg(test)]
@@ -142,7 +147,9 @@ mod tests {
     fn source_files_belong_to_parts() {
         let registry = "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
         for (path, part) in [
-            ("/home/stack/linerate/bypass/src/port/mod.rs", Some(Part::Driver)),
+            ("/home/stack/linerate/bypass/src/dpdk/port/mod.rs", Some(Part::Driver)),
+            ("/home/stack/linerate/bypass/src/sync/refcount.rs", None),
+            ("/home/stack/linerate/bypass/src/prefetch.rs", None),
             ("/home/apps/linerate/bypass/dpdk-sys/shim/shim.c", Some(Part::Driver)),
             ("/usr/include/dpdk/rte_ring.h", Some(Part::Driver)),
             ("/linerate/bypass/rdma/src/connection/mod.rs", Some(Part::Stack)),

@@ -18,8 +18,8 @@ use std::time::Duration;
 pub enum ProfileError {
     /// The instructions cannot be assigned to source files.
     #[error(
-        "--profile: this build has no line tables: build with the profile release, or set \
-         CARGO_PROFILE_DEMO_DEBUG=line-tables-only for another, here demo"
+        "--profile: this build has no line tables: use one of the profile release, or of the profile demo with \
+         CARGO_PROFILE_DEMO_DEBUG=line-tables-only"
     )]
     NoLineTables,
     /// The program cannot be read.
