@@ -20,8 +20,8 @@ const CRATES: [(&str, Part); 8] = [
     ("http", Part::Service),
     ("httparse", Part::Service),
 ];
-/// Sources of `bypass` for all layers, whose inlined functions belong to their callers: memory, and prefetches, which wait
-/// for it.
+/// Sources of `bypass` for all layers, whose inlined functions belong to their callers: memory, and prefetches, which
+/// wait for it.
 const HELPERS: [&str; 4] = ["arena/", "buffer_pool.rs", "prefetch.rs", "sync/"];
 /// Beginnings of the names of libraries of drivers: DPDK, and providers of verbs.
 const DRIVERS: [&str; 5] = ["librte_", "libibverbs", "librdmacm", "libmlx", "libefa"];

@@ -61,8 +61,8 @@ impl Profiler {
         Ok(Profiler { lines, event: sampling::event().map_err(ProfileError::NotPermitted)? })
     }
 
-    /// Samples the threads of `process` for `time`, or until an interruption. A server that is ready has created all its
-    /// threads.
+    /// Samples the threads of `process` for `time`, or until an interruption. A server that is ready has created all
+    /// its threads.
     pub fn sample(&self, process: u32, time: Duration) -> io::Result<Samples> {
         let mappings = Mappings::read(process)?;
         let samples = sampling::sample(&threads(Path::new("/proc"), process), self.event, time)?;
