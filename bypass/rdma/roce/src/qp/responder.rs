@@ -196,22 +196,22 @@ impl Responder {
 impl Qp {
     /// Processes a request of the peer.
     pub fn receive_request(&mut self, bth: &Bth, rest: &[u8], objects: &mut Objects) {
-        let Some(shape) = shape(bth.opcode) else {
-            objects.counters.malformed += 1;
-            return;
-        };
+        let shape = shape(bth.opcode);
         let responder = &mut self.responder;
-        match psn::difference(bth.psn, responder.psn) {
-            0 => responder.is_gap_reported = false,
-            1.. => {
+        match (psn::difference(bth.psn, responder.psn), shape) {
+            (0, _) => responder.is_gap_reported = false,
+            (1.., _) => {
                 objects.counters.out_of_sequence += 1;
                 if !std::mem::replace(&mut responder.is_gap_reported, true) {
                     responder.nak = Some((responder.psn, syndrome::NAK_SEQUENCE));
                 }
                 return;
             }
-            ..0 => return self.receive_duplicate(bth, shape, objects),
+            (..0, Some(shape)) => return self.receive_duplicate(bth, shape, objects),
+            (..0, None) => return objects.counters.malformed += 1,
         }
+        // A reserved or unsupported opcode is an error of class C (IBA 9.9.3.1).
+        let Some(shape) = shape else { return self.refuse(bth.psn, Refusal::InvalidRequest, objects) };
         // The first message may precede the connection manager's confirmation (IBA 10.3.1.3).
         if self.state == QpState::Rtr && !std::mem::replace(&mut self.responder.is_established_reported, true) {
             objects.completions.events.push(AsyncEvent::CommEstablished(self.handle));

@@ -6,7 +6,7 @@ use super::*;
 use linerate_rdma_provider::WcOpcode;
 
 /// Opcodes of requests, with the positions that they have in a message.
-const REQUESTS: [u8; 19] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 19, 20, 22, 23, 0x18, 0x1f];
+const REQUESTS: [u8; 20] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 19, 20, 22, 23, 0x15, 0x18, 0x1f];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
@@ -15,14 +15,13 @@ enum Progress {
     Write,
 }
 
-/// Returns the state after a request in a state, if it is valid there (IBA 9.7.4.1.2). Reserved opcodes are ignored.
+/// Returns the state after a request in a state, if it is valid there (IBA 9.7.4.1.2). Reserved opcodes are not.
 fn next(progress: Progress, opcode: u8) -> Option<Progress> {
     use Progress::*;
     Some(match (progress, opcode) {
         (Nothing, 0) | (Send, 1) => Send,
         (Nothing, 6) | (Write, 7) => Write,
         (Nothing, 4 | 5 | 10 | 11 | 12 | 19 | 20 | 23) | (Send, 2 | 3 | 22) | (Write, 8 | 9) => Nothing,
-        (same, 0x18 | 0x1f) => same,
         _ => return None,
     })
 }
@@ -66,7 +65,7 @@ fn opcode_that_does_not_continue_the_message_is_invalid() {
             let refused =
                 progress.is_some_and(|progress| next(progress, opcode).is_some()) && [22, 23].contains(&opcode);
             // A WRITE LAST after another number of packets is too short or too long, and one more packet is.
-            packets = if matches!(opcode, 0 | 6) { 1 } else { packets + u32::from(opcode < 0x18) };
+            packets = if matches!(opcode, 0 | 6) { 1 } else { packets + 1 };
             let is_short = progress == Some(Progress::Write) && packets != 3 && matches!(opcode, 8 | 9)
                 || opcode == 7 && packets > 2;
             script.give([(opcode, psn, request(&script, opcode, 0x1234))]);
@@ -74,19 +73,41 @@ fn opcode_that_does_not_continue_the_message_is_invalid() {
                 progress = progress.and_then(|progress| next(progress, opcode)).filter(|_| !is_short);
                 invalidates |= refused;
             }
-            psn += u32::from(opcode < 0x18);
+            psn += 1;
         }
         let context = format!("{before:x?}, {first:#x}, {second:#x}");
         let code = script.sent().last().map(|(_, _, rest)| rest[0]);
         let (expected, events) = match progress {
             _ if invalidates => (Some(0x62), vec![AsyncEvent::QpAccessError(script.qp)]),
             None => (Some(0x61), vec![AsyncEvent::QpRequestError(script.qp)]),
-            Some(_) if first >= 0x18 && second >= 0x18 && before.is_empty() => (None, vec![]),
             Some(_) => (Some(ACK), vec![]),
         };
         assert_eq!((code, script.events()), (expected, events), "{context}");
         let state = if matches!(expected, Some(0x61 | 0x62)) { QpState::Error } else { QpState::Rts };
         assert_eq!(script.state(), state, "{context}");
+    }
+}
+
+#[test]
+fn reserved_opcode_is_refused_in_sequence_only() {
+    for opcode in [0x15, 0x18, 0x1c, 0x1f] {
+        let script = Script::new();
+        (0..2).for_each(|id| script.receive(id, 0, 8));
+        let next = (0x04, 200, vec![1]);
+        script.give([next.clone(), (opcode, 200, vec![])]);
+        assert_eq!(script.acknowledgements(), [(200, ACK)], "{opcode:#x}, before the expected packet");
+        script.give([(opcode, 202, vec![])]);
+        assert_eq!(script.acknowledgements(), [(201, 0x60)], "{opcode:#x}, after the expected packet");
+        let mut foreign = script.packet((opcode, 201, vec![]));
+        foreign.from = [10, 0, 0, 3].into();
+        script.fabric.inject([10, 0, 0, 1].into(), &foreign.bytes());
+        assert_eq!((script.sent(), script.ends(), script.state()), (vec![], vec![(0, WcStatus::Success)], QpState::Rts));
+        script.give([(opcode, 201, vec![])]);
+        assert_eq!(script.acknowledgements(), [(201, 0x61)], "{opcode:#x}");
+        assert_eq!((script.ends(), script.state()), (vec![(1, WcStatus::Flushed)], QpState::Error));
+        assert_eq!(script.events(), [AsyncEvent::QpRequestError(script.qp)]);
+        let counters = script.counters();
+        assert_eq!((counters.malformed, counters.unexpected, counters.refused), (1, 1, 1));
     }
 }
 
