@@ -71,6 +71,11 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// Returns the number of posted buffers.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the size of the oldest buffer in bytes.
     pub fn front_len(&self) -> Option<u64> {
         let sges = &self.sges[self.head * self.width..][..self.ids.get(self.head)?.1];

@@ -68,7 +68,28 @@ pub(crate) mod syndrome {
     pub const NAK_REMOTE_ACCESS: u8 = 0x62;
     pub const NAK_REMOTE_OPERATIONAL: u8 = 0x63;
     /// Credit count of a queue without end-to-end flow control.
-    pub const NO_CREDITS: u8 = 0x1f;
+    pub const UNLIMITED: u8 = 0x1f;
+
+    /// Returns the credit count for a number of posted buffers, rounded down to 0, 1, 2, 3, 4, 6, 8, 12, … 32768
+    /// (IBA table 46).
+    pub fn encode_credits(buffers: usize) -> u8 {
+        match buffers.min(1 << 15) {
+            few @ 0..2 => few as u8,
+            buffers => {
+                let exponent = buffers.ilog2();
+                (2 * exponent) as u8 | (buffers >> (exponent - 1) & 1) as u8
+            }
+        }
+    }
+
+    /// Returns the number of buffers of an acknowledgement's credit count, unless it is unlimited.
+    pub fn decode_credits(syndrome: u8) -> Option<u32> {
+        match syndrome & 0x1f {
+            UNLIMITED => None,
+            few @ 0..2 => Some(few.into()),
+            code => Some((2 | u32::from(code) & 1) << (code / 2 - 1)),
+        }
+    }
 }
 
 /// Base transport header.

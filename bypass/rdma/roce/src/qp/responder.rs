@@ -436,21 +436,31 @@ impl Qp {
             }
             self.responder.next_answer += 1;
         }
-        let responder = &mut self.responder;
-        let (number, code) = match responder.nak.take() {
+        let nak = self.responder.nak.take();
+        let responder = &self.responder;
+        let (number, code) = match nak {
             Some(nak) => nak,
-            None if responder.is_ack_due => (psn::add(responder.psn, psn::MASK), syndrome::ACK | syndrome::NO_CREDITS),
+            None if responder.is_ack_due => (psn::add(responder.psn, psn::MASK), self.credits()),
             None => return false,
         };
-        responder.is_ack_due = false;
-        let aeth = Aeth { syndrome: code, msn: responder.msn }.to_bytes();
+        self.responder.is_ack_due = false;
+        let aeth = Aeth { syndrome: code, msn: self.responder.msn }.to_bytes();
         self.send_response(opcode::ACKNOWLEDGE, number, &aeth, 0, objects, port, |_| {});
         true
     }
 
+    /// Returns the syndrome of an acknowledgement: the number of posted buffers, unless they are shared (IBA 9.7.7.2).
+    fn credits(&self) -> u8 {
+        syndrome::ACK
+            | match self.srq {
+                Some(_) => syndrome::UNLIMITED,
+                None => syndrome::encode_credits(self.receives.len()),
+            }
+    }
+
     fn send_answer(&mut self, answer: Answer, objects: &mut Objects, port: &mut impl Port) {
         let number = psn::add(answer.psn, answer.sent);
-        let aeth = Aeth { syndrome: syndrome::ACK | syndrome::NO_CREDITS, msn: self.responder.msn }.to_bytes();
+        let aeth = Aeth { syndrome: self.credits(), msn: self.responder.msn }.to_bytes();
         match answer.data {
             Data::Atomic { was } => {
                 let mut extension = [0; 12];

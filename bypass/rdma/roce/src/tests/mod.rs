@@ -4,6 +4,7 @@
 mod attack;
 mod completions;
 pub mod connecting;
+mod credits;
 pub mod datagrams;
 mod ends;
 mod hostile;

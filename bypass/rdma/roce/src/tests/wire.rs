@@ -61,9 +61,12 @@ fn operations(address: u64, rkey: u32, data: &[u8]) -> Vec<(Operation, usize, Ve
     };
     let (short, whole) = (reth(address, rkey, 3), reth(address, rkey, 2049));
     let with_word = [&short[..], &word].concat();
-    let ack = |msn| vec![(0x11, false, false, aeth(0x1f, msn))];
-    let fetched = |code, msn, data: &[u8]| vec![(code, false, false, [&aeth(0x1f, msn), data].concat())];
-    let read = split([0x0d, 0x0e, 0x0f], false, false, &aeth(0x1f, 9), &aeth(0x1f, 9));
+    // Each operation adds a buffer, which only SEND and WRITE with immediate take.
+    let credits = [0, 0, 0, 0, 1, 2, 2, 2, 3, 4, 4, 5];
+    let ack = |msn: usize| vec![(0x11, false, false, aeth(credits[msn], msn as u32))];
+    let fetched =
+        |code, msn: usize, data: &[u8]| vec![(code, false, false, [&aeth(credits[msn], msn as u32), data].concat())];
+    let read = split([0x0d, 0x0e, 0x0f], false, false, &aeth(credits[9], 9), &aeth(credits[9], 9));
     let (write, write_immediate) = (Write { address, rkey }, WriteImmediate { address, rkey, immediate });
     let fetch_add = vec![(0x14, false, true, atomic_eth(cell, rkey, add, 0))];
     let compare_swap = vec![(0x13, false, true, atomic_eth(cell, rkey, swap, expect))];

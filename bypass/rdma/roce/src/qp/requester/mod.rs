@@ -5,7 +5,7 @@ mod sending;
 
 use super::ack_timeout;
 use crate::table::{errno, require};
-use crate::wire::psn;
+use crate::wire::{Aeth, psn, syndrome};
 use linerate_rdma_provider::{Operation, QpCap, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 use linerate_service::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -151,6 +151,10 @@ pub(crate) struct Requester {
     sent_psn: u32,
     /// First number that is not acknowledged.
     unacked: u32,
+    /// Sequence number of the newest numbered message, from 1 (SSN), and of the last one for which the peer has a
+    /// buffer (LSN), unless the peer does not report that (IBA 9.7.7.2).
+    message: u32,
+    limit: Option<u32>,
     /// First number after the last packet that requested an acknowledgement or a response.
     asked_psn: u32,
     /// The next packet repeats the last one to request its acknowledgement.
@@ -184,6 +188,8 @@ impl Requester {
             next_psn: 0,
             sent_psn: 0,
             unacked: 0,
+            message: 0,
+            limit: None,
             asked_psn: 0,
             is_probing: false,
             fetches: 0,
@@ -202,6 +208,7 @@ impl Requester {
     /// Sets the attributes of RTS.
     pub fn start(&mut self, first: u32, timeout: u8, retries: u8, rnr_retries: u8, initiator_depth: u8) {
         (self.next_psn, self.sent_psn, self.unacked, self.asked_psn) = (first, first, first, first);
+        (self.message, self.limit) = (0, Some(0));
         self.timeout = ack_timeout(timeout);
         (self.retries, self.retries_left) = (retries, retries);
         (self.rnr_retries, self.rnr_retries_left) = (rnr_retries, rnr_retries);
@@ -292,6 +299,25 @@ impl Requester {
 
     fn is_in_flight(&self) -> bool {
         self.sent_psn != self.unacked
+    }
+
+    /// Returns the credits that the newest message leaves: -1 after one beyond the limit.
+    fn credits(&self) -> i32 {
+        self.limit.map_or(1, |limit| psn::difference(limit, self.message))
+    }
+
+    /// Moves the limit of messages as an acknowledgement permits. It never moves back, as credits are rounded down.
+    fn grant(&mut self, aeth: Aeth) {
+        let Some(limit) = &mut self.limit else { return };
+        match syndrome::decode_credits(aeth.syndrome) {
+            Some(credits) => {
+                let to = psn::add(aeth.msn, credits);
+                if psn::difference(to, *limit) > 0 {
+                    *limit = to;
+                }
+            }
+            None => self.limit = None,
+        }
     }
 
     /// Returns whether a packet in flight has requested an acknowledgement or a response.

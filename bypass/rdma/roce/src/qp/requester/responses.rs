@@ -17,7 +17,12 @@ impl Qp {
         }
         let has_aeth = bth.opcode != opcode::READ_RESPONSE_MIDDLE;
         let (aeth, payload) = match Aeth::parse(rest) {
-            Some((aeth, rest)) if has_aeth => (aeth, rest),
+            Some((aeth, rest)) if has_aeth => {
+                if aeth.syndrome & 0x60 == syndrome::ACK {
+                    self.requester.grant(aeth);
+                }
+                (aeth, rest)
+            }
             _ if !has_aeth => (Aeth { syndrome: syndrome::ACK, msn: 0 }, rest),
             _ => {
                 objects.counters.malformed += 1;

@@ -123,6 +123,8 @@ impl Qp {
             return None;
         }
         let requester = &mut self.requester;
+        // One message without a credit requests the next ones, as does one after a peer that miscounts.
+        let may_take_buffer = requester.credits() >= 0 || !requester.is_in_flight();
         let request = &mut requester.queue[requester.cursor];
         let packets = match request.operation {
             Operation::Bind { .. } | Operation::InvalidateLocal(_) => 0,
@@ -132,6 +134,10 @@ impl Qp {
         if request.fetches() && requester.fetches >= requester.initiator_depth {
             return None;
         }
+        if !may_take_buffer && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. }) {
+            return None;
+        }
+        requester.message = psn::add(requester.message, u32::from(packets > 0));
         requester.fetches += u8::from(request.fetches());
         (request.psn, request.packets, request.is_numbered) = (requester.next_psn, packets, true);
         requester.next_psn = psn::add(requester.next_psn, packets);
@@ -228,7 +234,7 @@ impl Qp {
         };
         let number = psn::add(request.psn, offset);
         let is_repeated = psn::difference(number, requester.sent_psn) < 0;
-        let ack = is_last && (request.flags.is_signalled() || is_repeated)
+        let ack = is_last && (request.flags.is_signalled() || is_repeated || requester.credits() <= 0)
             || requester.is_probing
             || number % ACK_INTERVAL == ACK_INTERVAL - 1;
         let solicited = is_last && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. });
