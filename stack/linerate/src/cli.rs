@@ -81,6 +81,9 @@ mod tests {
         for text in ["--via kernel", "--via tap:lr0 --ip 10.0.0.2/24 --fin-timeout 0"] {
             assert_eq!(check(&format!("{text} --idle-timeout 5m"), &["10.0.0.2:7"]), "");
         }
+        if cfg!(feature = "rdma") {
+            assert_eq!(check("--via roce:tap:lr0 --ip 10.0.0.2/24 --ecn --rdma-traffic-class 104", &["10.0.0.2:7"]), "");
+        }
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");
             assert_eq!(check(&lingering, &["10.0.0.2:7"]), "");
@@ -174,6 +177,11 @@ mod tests {
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --rdma-mode ud",
                 "10.0.0.2:7",
                 if cfg!(feature = "rdma") { "`rdma.mode` has no effect" } else { "" },
+            ),
+            (
+                "--via roce:tap:lr0 --ip 10.0.0.2/24 --ecn --pacing",
+                "10.0.0.2:7",
+                if cfg!(feature = "rdma") { "`native.pacing` has no effect" } else { "" },
             ),
             (
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --dhcp",

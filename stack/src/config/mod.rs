@@ -92,6 +92,8 @@ pub struct Config {
     /// to it are delivered from the IP header on, and need no checksum over IPv6 (RFC 6935). Datagrams from it that are
     /// written in place have none.
     pub listen_udp_raw: Option<u16>,
+    /// Traffic class of these datagrams: DSCP times four, and ECN.
+    pub udp_raw_traffic_class: u8,
     /// Maximum connections of one worker, excluding TIME-WAIT. A SYN beyond it is dropped and counted.
     pub max_connections: usize,
     /// Maximum half-open connections of one worker. A SYN beyond it is counted. The native engine replies with a SYN
@@ -222,6 +224,7 @@ impl Default for Config {
             listen_by_worker: Vec::new(),
             listen_udp: Vec::new(),
             listen_udp_raw: None,
+            udp_raw_traffic_class: 0,
             max_connections: Config::MAX_CONNECTIONS,
             max_half_open: 4096,
             max_half_open_per_source: None,

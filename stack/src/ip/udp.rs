@@ -40,6 +40,8 @@ pub(crate) struct UdpFastPath {
     by_port: [u32; PORTS],
     /// Port whose datagrams are delivered from the IP header on.
     raw: Option<u16>,
+    /// Traffic class of datagrams from that port that are written in place.
+    raw_traffic_class: u8,
     /// Number of packets in use at which received payload is copied.
     most: usize,
     /// True if at least `most` packets were in use at the last check.
@@ -63,6 +65,7 @@ impl UdpFastPath {
             listen,
             by_port,
             raw: config.listen_udp_raw,
+            raw_traffic_class: config.udp_raw_traffic_class,
             most: packets / 7 * 5,
             is_low: false,
             left: 0,
@@ -159,7 +162,7 @@ impl UdpFastPath {
         write(out);
         // Without offload, the sum of the payload is computed before the headers precede it.
         let checksum = if self.raw == Some(local.port()) {
-            Checksum::None
+            Checksum::None { traffic_class: self.raw_traffic_class }
         } else if egress.capabilities().tx_checksum.udp {
             Checksum::Offload
         } else {
@@ -209,8 +212,8 @@ impl UdpFastPath {
 /// Content of the checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Checksum {
-    /// Zero: the payload has its own integrity check (RFC 768, RFC 6935).
-    None,
+    /// Zero: the payload has its own integrity check (RFC 768, RFC 6935). Such datagrams have a traffic class.
+    None { traffic_class: u8 },
     /// Computed by the port.
     Offload,
     /// Computed here, from the sum of the payload.
@@ -240,25 +243,25 @@ impl Route<'_> {
         let (offload, udp_len) = (egress.capabilities().tx_checksum, UDP_HEADER + len);
         let pseudo = || checksum::pseudo_header_sum(local.ip(), remote.ip(), UDP, udp_len);
         let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        let check = match checksum {
-            Checksum::None => 0,
-            Checksum::Offload => pseudo(),
+        let (check, traffic_class) = match checksum {
+            Checksum::None { traffic_class } => (0, traffic_class),
+            Checksum::Offload => (pseudo(), 0),
             // The length is in the pseudo-header and in the header. RFC 768: a zero field means no checksum.
             Checksum::OfPayload(sum) => {
                 match !checksum::fold(ports + udp_len as u64 + u64::from(pseudo()) + u64::from(sum)) {
-                    0 => 0xffff,
-                    check => check,
+                    0 => (0xffff, 0),
+                    check => (check, 0),
                 }
             }
         };
         let udp = (ports << 32 | (udp_len as u64) << 16 | u64::from(check)).to_be_bytes();
         match (local, remote) {
             (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
-                let ip = ip_header_v4(*local.ip(), *remote.ip(), udp_len, !offload.ipv4);
+                let ip = ip_header_v4(*local.ip(), *remote.ip(), udp_len, traffic_class, !offload.ipv4);
                 write_all(packet, link, &ip, &udp)?;
             }
             (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
-                write_all(packet, link, &ip_header_v6(*local.ip(), *remote.ip(), udp_len), &udp)?;
+                write_all(packet, link, &ip_header_v6(*local.ip(), *remote.ip(), udp_len, traffic_class), &udp)?;
             }
             _ => return None,
         }
@@ -308,13 +311,13 @@ fn write_all<P: Packet, const IP: usize>(
 
 /// Returns the IPv4 header of a packet with `len` bytes of UDP (RFC 791 §3.1), with the checksum if `sum`.
 #[inline(always)]
-fn ip_header_v4(source: Ipv4Addr, destination: Ipv4Addr, len: usize, sum: bool) -> [u8; IPV4] {
+fn ip_header_v4(source: Ipv4Addr, destination: Ipv4Addr, len: usize, class: u8, sum: bool) -> [u8; IPV4] {
     const VERSION_AND_LENGTH: u32 = 0x4500_0000;
     /// "Don't fragment" flag. RFC 6864 §4.1: an unfragmentable packet needs no identification.
     const DONT_FRAGMENT: u32 = 0x4000;
     const HOP_LIMIT_AND_PROTOCOL: u32 = (HOP_LIMIT as u32) << 24 | (UDP as u32) << 16;
     let mut words = [
-        VERSION_AND_LENGTH | (IPV4 + len) as u32,
+        VERSION_AND_LENGTH | u32::from(class) << 16 | (IPV4 + len) as u32,
         DONT_FRAGMENT,
         HOP_LIMIT_AND_PROTOCOL,
         source.to_bits(),
@@ -333,9 +336,9 @@ fn ip_header_v4(source: Ipv4Addr, destination: Ipv4Addr, len: usize, sum: bool) 
 
 /// Returns the IPv6 header of a packet with `len` bytes of UDP (RFC 8200 §3).
 #[inline(always)]
-fn ip_header_v6(source: Ipv6Addr, destination: Ipv6Addr, len: usize) -> [u8; IPV6] {
+fn ip_header_v6(source: Ipv6Addr, destination: Ipv6Addr, len: usize, class: u8) -> [u8; IPV6] {
     const VERSION: u64 = 6 << 60;
-    let fixed = VERSION | (len as u64) << 16 | u64::from(UDP) << 8 | u64::from(HOP_LIMIT);
+    let fixed = VERSION | u64::from(class) << 52 | (len as u64) << 16 | u64::from(UDP) << 8 | u64::from(HOP_LIMIT);
     let mut out = [0; IPV6];
     out[..8].copy_from_slice(&fixed.to_be_bytes());
     out[8..24].copy_from_slice(&source.octets());
@@ -352,16 +355,16 @@ mod tests {
     #[test]
     fn ip_headers_have_the_fields_of_an_unfragmentable_datagram() {
         let (source, destination) = ([10, 0, 0, 2].into(), [10, 0, 0, 9].into());
-        let ip = Ipv4Packet::new_unchecked(ip_header_v4(source, destination, 108, true));
+        let ip = Ipv4Packet::new_unchecked(ip_header_v4(source, destination, 108, 0x6a, true));
         assert!(ip.verify_checksum());
         assert_eq!((ip.version(), ip.header_len(), ip.total_len(), ip.hop_limit()), (4, 20, 128, HOP_LIMIT));
-        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.frag_offset()), (0, 0, 0, 0));
+        assert_eq!((ip.dscp(), ip.ecn(), ip.ident(), ip.frag_offset()), (26, 2, 0, 0));
         assert!(ip.dont_frag() && !ip.more_frags() && ip.next_header() == IpProtocol::Udp);
         assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
 
         let (source, destination) = ("fd00::2".parse().unwrap(), "fd00::9".parse().unwrap());
-        let ip = Ipv6Packet::new_unchecked(ip_header_v6(source, destination, 108));
-        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0, 0));
+        let ip = Ipv6Packet::new_unchecked(ip_header_v6(source, destination, 108, 0x6a));
+        assert_eq!((ip.version(), ip.traffic_class(), ip.flow_label()), (6, 0x6a, 0));
         assert_eq!((ip.payload_len(), ip.next_header(), ip.hop_limit()), (108, IpProtocol::Udp, HOP_LIMIT));
         assert_eq!((ip.src_addr(), ip.dst_addr()), (source, destination));
     }

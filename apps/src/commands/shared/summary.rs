@@ -40,6 +40,8 @@ struct Fields {
     verbs: Verbs,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     verbs_errors: BTreeMap<&'static str, u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    congestion: BTreeMap<&'static str, u64>,
     drops: BTreeMap<&'static str, u64>,
 }
 
@@ -109,7 +111,9 @@ impl fmt::Display for SummaryReport<'_> {
             "\nposted      {requests} requests by {posts} calls, {buffers} buffers\n\
              completed   {requests_completed} requests, {buffers_completed} buffers{errors}\n\
              waited      {credit_stalls} times for buffers of peers, {queue_stalls} for send queues"
-        )
+        )?;
+        let congestion: Vec<_> = self.summary.congestion.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        if congestion.is_empty() { Ok(()) } else { write!(f, "\ncongestion  {}", congestion.join(", ")) }
     }
 }
 

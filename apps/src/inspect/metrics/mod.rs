@@ -288,6 +288,15 @@ const METRICS: &[Metric] = &[
             snapshot.summary.verbs_errors.iter().map(|(status, n)| (*status, *n)).collect()
         }),
     },
+    Metric {
+        name: "linerate_rdma_congestion_total",
+        kind: MetricType::Counter,
+        help: "Packets that routers marked, and notifications of them, by kind (--via roce, --ecn). A kind appears with \
+               its first packet.",
+        values: Values::By("kind", |snapshot| {
+            snapshot.summary.congestion.iter().map(|(kind, n)| (*kind, *n)).collect()
+        }),
+    },
 ];
 
 /// Formats the Prometheus page, in text format version 0.0.4. The index in `snapshots` is the worker number; `None` is

@@ -216,4 +216,6 @@ pub struct PacketCounts {
     pub repeated: u64,
     /// Received packets that were discarded, by cause.
     pub dropped: Vec<(&'static str, u64)>,
+    /// Packets of explicit congestion notification, by kind.
+    pub congestion: Vec<(&'static str, u64)>,
 }

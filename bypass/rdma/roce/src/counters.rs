@@ -31,6 +31,12 @@ pub struct Counters {
     pub timeouts: u64,
     /// Datagrams that found no receive buffer.
     pub datagrams_lost: u64,
+    /// Received packets that routers marked: congestion experienced.
+    pub marked: u64,
+    /// Notifications of congestion (CNP) received and sent.
+    pub notifications_received: u64,
+    /// See [`notifications_received`](Self::notifications_received).
+    pub notifications_sent: u64,
 }
 
 impl From<Counters> for PacketCounts {
@@ -44,7 +50,12 @@ impl From<Counters> for PacketCounts {
             ("refused request", counters.refused),
             ("no receive buffer", counters.not_ready + counters.datagrams_lost),
         ];
-        PacketCounts { repeated: counters.repeated, dropped }
+        let congestion = vec![
+            ("marked packet received", counters.marked),
+            ("notification received", counters.notifications_received),
+            ("notification sent", counters.notifications_sent),
+        ];
+        PacketCounts { repeated: counters.repeated, dropped, congestion }
     }
 }
 
@@ -55,7 +66,7 @@ mod tests {
     #[test]
     fn discarded_packets_have_a_cause() {
         let counters = Counters { icrc_errors: 1, not_ready: 2, datagrams_lost: 4, repeated: 8, ..Counters::default() };
-        let PacketCounts { repeated, dropped } = counters.into();
+        let PacketCounts { repeated, dropped, .. } = counters.into();
         let dropped: Vec<_> = dropped.into_iter().filter(|(_, n)| *n > 0).collect();
         assert_eq!((repeated, &dropped[..]), (8, &[("wrong ICRC", 1), ("no receive buffer", 6)][..]));
     }

@@ -1,6 +1,6 @@
 //! Invariant CRC: CRC-32 over the packet with ones in the fields that routers change (annex A17.3.3).
 
-use crate::wire::BTH;
+use crate::wire::{BECN, BTH};
 
 /// Bytes of ones in place of the LRH, which RoCE packets lack.
 const LRH: usize = 8;
@@ -105,6 +105,5 @@ impl Icrc {
     }
 }
 
-/// Byte of the BTH with FECN, BECN and reserved bits.
-const VARIABLE: usize = 4;
+const VARIABLE: usize = BECN.0;
 const _: () = assert!(VARIABLE < BTH);

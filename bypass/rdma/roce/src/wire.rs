@@ -13,6 +13,9 @@ pub(crate) const ICRC: usize = 4;
 const UDP: usize = 8;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
+/// Byte of a packet with FECN, BECN and reserved bits, which the ICRC does not cover, and the bit of BECN: this packet
+/// notifies of congestion.
+pub(crate) const BECN: (usize, u8) = (4, 0x40);
 /// Longest sum of the extension headers of a packet: RETH and ImmDt, or AtomicETH.
 const MAX_EXTENSION: usize = 28;
 
@@ -43,6 +46,8 @@ pub(crate) mod opcode {
     pub const SEND_ONLY_INVALIDATE: u8 = 0x17;
     /// Service type of UD in the upper three bits. RC is zero.
     pub const UD: u8 = 0x60;
+    /// Congestion notification (annex A17.9.3).
+    pub const CNP: u8 = 0x81;
 }
 
 /// Packet sequence number: 24 bits.
@@ -129,6 +134,17 @@ pub(crate) struct Received<'a> {
     pub bth: Bth,
     /// Extension headers and payload, without padding and ICRC.
     pub rest: &'a [u8],
+}
+
+impl Received<'_> {
+    /// Returns whether a router has marked the packet: congestion experienced (RFC 3168 §5).
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        const CONGESTION_EXPERIENCED: u8 = 3;
+        let byte = self.ip_header[1];
+        let ecn = if self.ip_header.len() == IPV4 { byte } else { byte >> 4 };
+        ecn & 3 == CONGESTION_EXPERIENCED
+    }
 }
 
 /// Reason a packet is discarded before its queue pair is known.

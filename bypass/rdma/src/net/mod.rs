@@ -353,6 +353,7 @@ impl<C: Provider> Net<C> {
         {
             total.retransmitted = Some(counts.repeated);
             counts.dropped.into_iter().for_each(|(cause, n)| total.drop_for(cause, n));
+            total.congestion.extend(counts.congestion.into_iter().filter(|(_, n)| *n > 0));
         }
         total
     }

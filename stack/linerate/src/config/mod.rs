@@ -225,7 +225,7 @@ pub struct NativeTcpConfig {
     /// Spread segments over the round trip instead of sending bursts, for paths with short queues
     #[cfg_attr(feature = "clap", arg(long, help_heading = "TCP"))]
     pub pacing: bool,
-    /// Negotiate explicit congestion notification (RFC 3168)
+    /// Negotiate explicit congestion notification (RFC 3168); with --via roce, control the rate by DCQCN
     #[cfg_attr(feature = "clap", arg(long, help_heading = "TCP"))]
     pub ecn: bool,
     /// Time limit for a closed connection to deliver queued data before it is reset, such as 2s; 0 resets it at once
@@ -384,7 +384,8 @@ impl NetConfig {
             Via::Roce { ref port } => {
                 let others = first_given!(self, ""; idle_timeout spin dhcp slaac);
                 // The exchange of parameters needs kernel sockets at the addresses of the device.
-                refuse("roce", self.native.given().or(others).or(self.rdma.exchanged()))?;
+                let native = NativeTcpConfig { ecn: false, ..self.native.clone() };
+                refuse("roce", native.given().or(others).or(self.rdma.exchanged()))?;
                 if self.ip.is_empty() {
                     return Err(Error::RoceNeedsAddress);
                 }

@@ -16,6 +16,10 @@ use std::sync::Arc;
 /// RoCEv2 device on a port of DPDK.
 pub type Device = linerate_roce::Device<PortDriver>;
 
+/// ECN field of the traffic class, and its codepoint of a sender that supports ECN (RFC 3168 §5).
+const ECN: u8 = 3;
+const ECT_0: u8 = 2;
+
 /// Opens the port `via` and listens on its RoCEv2 device for a worker.
 pub fn open(
     via: &Via,
@@ -31,7 +35,10 @@ pub fn open(
 
 /// Opens the RoCEv2 device on the port `via`. A client's is opened once the link is up.
 pub fn open_device(via: &Via, options: &NetConfig, is_client: bool, stop: &Stop) -> Result<Arc<Device>, Error> {
-    let kept_as = format!("{via} {:?} {:?} {:?} {:?}", options.ip, options.mac, options.vlan, options.mtu);
+    let traffic_class =
+        options.rdma.traffic_class.unwrap_or_default() & !ECN | if options.native.ecn { ECT_0 } else { 0 };
+    let addresses = (&options.ip, options.mac, options.vlan, options.mtu);
+    let kept_as = format!("{via} {addresses:?} {traffic_class}");
     if let Some(device) = kept_devices::find(&kept_as) {
         return Ok(device);
     }
@@ -42,6 +49,7 @@ pub fn open_device(via: &Via, options: &NetConfig, is_client: bool, stop: &Stop)
     let mut port = stack::Port::open(&port_options, &bound, is_client, 1, stop)?;
     let (queue, mut config) = port.take_queue()?;
     config.listen_udp_raw = Some(UDP_PORT);
+    config.udp_raw_traffic_class = traffic_class;
     // The stack carries no connections of its own.
     config.max_connections = 1;
     let clock = Clock::start();
@@ -49,7 +57,10 @@ pub fn open_device(via: &Via, options: &NetConfig, is_client: bool, stop: &Stop)
     getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
     let mtu = queue_mtu(&queue, config.mtu);
     let engine = linerate_roce::Config { seed: u64::from_ne_bytes(seed), mtu, addresses: own };
-    let engine = Engine::new(&engine).map_err(|source| Error::Roce { via: via.to_string(), source })?;
+    let mut engine = Engine::new(&engine).map_err(|source| Error::Roce { via: via.to_string(), source })?;
+    if options.native.ecn {
+        engine.enable_ecn();
+    }
     let now = clock.now();
     let mailboxes = Mailboxes::for_workers(1).swap_remove(0);
     let worker = Worker::new(&config, mailboxes, queue, |_| Carrier { engine, now }, now);

@@ -41,6 +41,8 @@ pub struct Summary {
     pub verbs: Verbs,
     /// Completions of RDMA devices with an error, by status.
     pub verbs_errors: BTreeMap<&'static str, u64>,
+    /// Packets of explicit congestion notification over RoCEv2, by kind.
+    pub congestion: BTreeMap<&'static str, u64>,
     /// Frames, segments and datagrams dropped, by cause.
     pub drops: BTreeMap<&'static str, u64>,
 }
@@ -105,6 +107,9 @@ impl AddAssign<&Summary> for Summary {
         self.verbs += other.verbs;
         for (status, n) in &other.verbs_errors {
             *self.verbs_errors.entry(status).or_default() += n;
+        }
+        for (kind, n) in &other.congestion {
+            *self.congestion.entry(kind).or_default() += n;
         }
         for (cause, n) in &other.drops {
             self.drop_for(cause, *n);

@@ -1,5 +1,6 @@
 //! Engine: the objects of a device, and the dispatch of packets, turns and timers to its queue pairs.
 
+mod congestion;
 mod objects;
 mod queue_pairs;
 #[cfg(any(test, feature = "testing"))]
@@ -71,6 +72,8 @@ pub struct Engine {
     qps: Table<Qp>,
     objects: Objects,
     generation: u32,
+    /// Queue pairs that notify their peers of congestion, if that is enabled.
+    notifying: Option<VecDeque<Handle>>,
     /// Queue pairs with packets to send.
     queued: VecDeque<Handle>,
     /// Deadlines of queue pairs, at least one not after the deadline of each. An entry may be obsolete.
@@ -143,6 +146,7 @@ impl Engine {
                 icrc: [Icrc::new(), Icrc::new()],
             },
             generation: (config.seed >> 8) as u32,
+            notifying: None,
             queued: VecDeque::new(),
             timers: BinaryHeap::new(),
         })
@@ -184,12 +188,14 @@ impl Engine {
         let (bth, rest) = (&packet.bth, packet.rest);
         if bth.opcode & 0xe0 == opcode::UD {
             qp.receive_datagram(&packet, objects);
-        } else if bth.opcode & 0xe0 != 0 {
-            objects.counters.unexpected += 1;
         } else {
             let is_from_peer = qp.path.is_some_and(|path| path.remote == packet.remote && path.local == packet.local);
             if qp.service != Service::Rc || !qp.receives() || !is_from_peer {
                 return objects.counters.unexpected += 1;
+            }
+            if bth.opcode & 0xe0 != 0 {
+                let handle = qp.handle;
+                return self.receive_other(bth, handle);
             }
             match bth.opcode {
                 opcode::READ_RESPONSE_FIRST..=opcode::ATOMIC_ACKNOWLEDGE => {
@@ -199,6 +205,9 @@ impl Engine {
             }
         }
         let handle = qp.handle;
+        if self.notifying.is_some() && packet.is_marked() {
+            self.receive_marked(handle);
+        }
         self.settle(handle);
     }
 
@@ -227,6 +236,7 @@ impl Engine {
         self.now = now;
         self.expire(now);
         self.transmit_mads(now, port);
+        self.transmit_notifications(port);
         for _ in 0..self.queued.len() {
             let Some(handle) = self.queued.pop_front() else { break };
             let Ok(qp) = self.qps.get_mut(handle) else { continue };
@@ -272,7 +282,7 @@ impl Engine {
 
     /// Returns whether packets wait to be sent.
     pub fn is_pending(&self) -> bool {
-        !self.queued.is_empty()
+        !self.queued.is_empty() || self.notifying.as_ref().is_some_and(|notifying| !notifying.is_empty())
     }
 
     /// Returns the time of the next action without input.

@@ -65,6 +65,9 @@ impl Engine {
             receives,
             requester: Requester::new(cap),
             responder,
+            rate: None,
+            due: None,
+            notified: None,
             is_queued: false,
             armed: None,
         });

@@ -1,10 +1,12 @@
 //! Queue pairs: attributes, states, and the order of output.
 
 pub(crate) mod datagrams;
+pub(crate) mod dcqcn;
 pub(crate) mod requester;
 pub(crate) mod responder;
 
 use self::datagrams::Address;
+use self::dcqcn::RateLimit;
 use crate::counters::Counters;
 use crate::icrc::Icrc;
 use crate::memory::Memory;
@@ -71,6 +73,12 @@ pub(crate) struct Qp {
     pub receives: RecvQueue,
     pub requester: Requester,
     pub responder: Responder,
+    /// Limit of the rate after notifications of congestion.
+    pub rate: Option<Box<RateLimit>>,
+    /// Time at which a packet that waits for the rate is due.
+    pub due: Option<Instant>,
+    /// Time of the last notification to the peer.
+    pub notified: Option<Instant>,
     /// True while the queue pair is on the engine's list of those with packets to send.
     pub is_queued: bool,
     /// Time for which the engine has an entry in its timer heap.
@@ -106,6 +114,7 @@ impl Qp {
         self.state = QpState::Error;
         self.requester.deadline = None;
         self.requester.rnr_until = None;
+        self.due = None;
         if let Some(event) = event {
             objects.completions.events.push(event);
         }
@@ -148,6 +157,7 @@ impl Qp {
         self.state = QpState::Reset;
         self.access = Access::default();
         self.path = None;
+        (self.rate, self.due, self.notified) = (None, None, None);
         self.requester.reset();
         self.responder.reset();
         self.receives.clear();
@@ -162,6 +172,9 @@ impl Qp {
 
     /// Sends packets while the port has room, responses first.
     pub fn transmit(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
+        if self.rate.is_some() {
+            return self.transmit_at_rate(now, objects, port);
+        }
         for _ in 0..QUANTUM {
             if !port.has_room() {
                 return Sent::Some;
@@ -174,17 +187,51 @@ impl Qp {
         Sent::Some
     }
 
+    /// Sends packets like [`transmit`](Self::transmit), but data only when they are due.
+    #[cold]
+    fn transmit_at_rate(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
+        let mut port = Metered { port, bytes: 0 };
+        for _ in 0..QUANTUM {
+            let Some(rate) = self.rate.as_mut().filter(|_| port.has_room()) else { return Sent::Some };
+            rate.pass(now);
+            if rate.is_over() {
+                self.rate = None;
+                return Sent::Some;
+            }
+            let due = rate.due();
+            let has_answer = self.responder.has_answer();
+            let has_sent = if due <= now {
+                self.respond(objects, &mut port) || self.request(now, objects, &mut port)
+            } else {
+                !has_answer && self.respond(objects, &mut port)
+            };
+            if !has_sent {
+                let waits = due > now && (has_answer || !self.requester.is_empty());
+                self.due = waits.then_some(due);
+                return Sent::All;
+            }
+            if let Some(rate) = &mut self.rate {
+                rate.sent(std::mem::take(&mut port.bytes), now);
+            }
+        }
+        Sent::Some
+    }
+
     /// Returns the time of the next action without input.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        match (self.requester.deadline, self.requester.rnr_until) {
+        let earliest = |one: Option<Instant>, other: Option<Instant>| match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
-        }
+        };
+        earliest(earliest(self.requester.deadline, self.requester.rnr_until), self.due)
     }
 
     /// Handles a deadline that has passed. Returns true if packets wait to be sent.
     pub fn expire(&mut self, now: Instant, objects: &mut Objects) -> bool {
+        if self.due.take_if(|due| *due <= now).is_some() {
+            return true;
+        }
         if self.requester.rnr_until.is_some_and(|until| until <= now) {
             self.requester.rnr_until = None;
             return true;
@@ -194,6 +241,23 @@ impl Qp {
             return true;
         }
         false
+    }
+}
+
+/// Port that counts bytes.
+struct Metered<'a, P> {
+    port: &'a mut P,
+    bytes: usize,
+}
+
+impl<P: Port> Port for Metered<'_, P> {
+    fn has_room(&mut self) -> bool {
+        self.port.has_room()
+    }
+
+    fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
+        self.bytes += len;
+        self.port.send(path, len, write);
     }
 }
 

@@ -182,6 +182,11 @@ impl Responder {
         self.is_ack_due || self.nak.is_some() || self.next_answer < self.answers.len()
     }
 
+    /// Returns whether data wait to be sent.
+    pub fn has_answer(&self) -> bool {
+        self.answers.iter().skip(self.next_answer).any(|answer| answer.sent < answer.packets)
+    }
+
     /// Makes room for another answer. Returns false if all of `resources` answers were never sent completely.
     fn admit_answer(&mut self) -> bool {
         // A request beyond them shows that the peer has the oldest response, even if it is to be repeated.

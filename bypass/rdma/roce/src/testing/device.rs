@@ -158,6 +158,11 @@ impl std::fmt::Debug for SimDevice {
 }
 
 impl SimDevice {
+    /// Enables explicit congestion notification.
+    pub fn enable_ecn(&self) {
+        self.device.driver().engine.enable_ecn();
+    }
+
     /// Returns the statistics of the engine.
     pub fn counters(&self) -> Counters {
         self.device.driver().engine.counters()

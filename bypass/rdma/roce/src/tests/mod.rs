@@ -3,6 +3,7 @@
 #[path = "../../fuzz/src/attack.rs"]
 mod attack;
 mod completions;
+mod congestion;
 pub mod connecting;
 mod credits;
 pub mod datagrams;
