@@ -82,7 +82,10 @@ mod tests {
             assert_eq!(check(&format!("{text} --idle-timeout 5m"), &["10.0.0.2:7"]), "");
         }
         if cfg!(feature = "rdma") {
-            assert_eq!(check("--via roce:tap:lr0 --ip 10.0.0.2/24 --ecn --rdma-traffic-class 104", &["10.0.0.2:7"]), "");
+            assert_eq!(
+                check("--via roce:tap:lr0 --ip 10.0.0.2/24 --ecn --rdma-traffic-class 104", &["10.0.0.2:7"]),
+                ""
+            );
         }
         for (text, time) in [("0", Duration::ZERO), ("2s", Duration::from_secs(2))] {
             let lingering = format!("--via tap:lr0 --ip 10.0.0.2/24 --linger {text}");

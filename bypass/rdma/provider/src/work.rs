@@ -20,6 +20,10 @@ pub struct Sge {
 pub enum Operation {
     /// SEND: a message for a posted buffer of the peer.
     Send,
+    /// SEND with immediate data.
+    SendImmediate(u32),
+    /// SEND that invalidates an R_Key of the peer: of a window that is bound to its queue pair.
+    SendInvalidate(u32),
     /// RDMA WRITE.
     Write {
         /// Address in the peer's memory.
@@ -97,7 +101,10 @@ impl Operation {
     /// Returns the operation as its completion names it.
     pub fn wc_opcode(&self) -> WcOpcode {
         match self {
-            Operation::Send | Operation::Datagram { .. } => WcOpcode::Send,
+            Operation::Send
+            | Operation::SendImmediate(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Datagram { .. } => WcOpcode::Send,
             Operation::Write { .. } | Operation::WriteImmediate { .. } => WcOpcode::Write,
             Operation::Read { .. } => WcOpcode::Read,
             Operation::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -105,6 +112,18 @@ impl Operation {
             Operation::Bind { .. } => WcOpcode::Bind,
             Operation::InvalidateLocal(_) => WcOpcode::Invalidate,
         }
+    }
+
+    /// Returns whether the operation takes a posted buffer of a connected peer.
+    #[inline]
+    pub fn takes_buffer(&self) -> bool {
+        matches!(
+            self,
+            Operation::Send
+                | Operation::SendImmediate(_)
+                | Operation::SendInvalidate(_)
+                | Operation::WriteImmediate { .. }
+        )
     }
 }
 

@@ -213,7 +213,7 @@ impl World {
         let site = &mut self.sites[index];
         let (limits, is_iwarp) = (&site.config.limits, site.config.is_iwarp());
         let is_possible = match request.operation {
-            Operation::WriteImmediate { .. } => !is_iwarp,
+            Operation::WriteImmediate { .. } | Operation::SendImmediate(_) => !is_iwarp,
             Operation::Read { .. } => request.sges.len() <= limits.read_sges as usize,
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => limits.atomics.any(),
             _ => true,

@@ -17,6 +17,7 @@ const FREE: usize = SOURCE + CELLS * 8;
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Send,
+    SendImmediate,
     Write,
     WriteImmediate,
     /// READ of constant bytes, or of an earlier WRITE.
@@ -71,7 +72,8 @@ fn case() -> impl Strategy<Value = Case> {
 
 fn act(mtu: usize) -> impl Strategy<Value = Act> {
     let kind = prop_oneof![
-        4 => Just(Kind::Send),
+        3 => Just(Kind::Send),
+        1 => Just(Kind::SendImmediate),
         2 => Just(Kind::Write),
         2 => Just(Kind::WriteImmediate),
         3 => any::<bool>().prop_map(Kind::Read),
@@ -175,12 +177,14 @@ fn post(act: &Act, this: &mut Site, peer: &mut Site, places: &mut VecDeque<(usiz
     let immediate = id as u32 ^ 0x8000_0001;
     let mut local = from;
     let (operation, opcode) = match act.kind {
-        Kind::Send => {
+        Kind::Send | Kind::SendImmediate => {
             let at = peer.take(len);
             places.push_back((at, len));
             peer.model[at..at + len].copy_from_slice(&data);
-            peer.messages.push_back((WcOpcode::Receive, len as u32, None));
-            (Operation::Send, WcOpcode::Send)
+            let has_immediate = matches!(act.kind, Kind::SendImmediate);
+            peer.messages.push_back((WcOpcode::Receive, len as u32, has_immediate.then_some(immediate)));
+            let operation = if has_immediate { Operation::SendImmediate(immediate) } else { Operation::Send };
+            (operation, WcOpcode::Send)
         }
         Kind::Write | Kind::WriteImmediate => {
             let at = peer.take(len);

@@ -62,7 +62,7 @@ fn operations(address: u64, rkey: u32, data: &[u8]) -> Vec<(Operation, usize, Ve
     let (short, whole) = (reth(address, rkey, 3), reth(address, rkey, 2049));
     let with_word = [&short[..], &word].concat();
     // Each operation adds a buffer, which only SEND and WRITE with immediate take.
-    let credits = [0, 0, 0, 0, 1, 2, 2, 2, 3, 4, 4, 5];
+    let credits = [0, 0, 0, 0, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5];
     let ack = |msn: usize| vec![(0x11, false, false, aeth(credits[msn], msn as u32))];
     let fetched =
         |code, msn: usize, data: &[u8]| vec![(code, false, false, [&aeth(credits[msn], msn as u32), data].concat())];
@@ -82,6 +82,8 @@ fn operations(address: u64, rkey: u32, data: &[u8]) -> Vec<(Operation, usize, Ve
         (Read { address, rkey }, 2049, vec![(0x0c, false, false, whole)], read),
         (FetchAdd { address: cell, rkey, add }, 8, fetch_add, fetched(0x12, 10, &[0; 8])),
         (CompareSwap { address: cell, rkey, expect, swap }, 8, compare_swap, fetched(0x12, 11, &add.to_be_bytes())),
+        (SendImmediate(immediate), 3, only(0x05, true, &word), ack(12)),
+        (SendImmediate(immediate), 2049, split([0x00, 0x01, 0x03], true, true, &[], &word), ack(13)),
     ]
 }
 

@@ -181,6 +181,14 @@ fn raw_send(request: &SendWr<'_>) -> sys::ibv_send_wr {
     };
     match request.operation {
         Operation::Send => {}
+        Operation::SendImmediate(immediate) => {
+            raw.opcode = opcode::IBV_WR_SEND_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+        }
+        Operation::SendInvalidate(rkey) => {
+            raw.opcode = opcode::IBV_WR_SEND_WITH_INV;
+            raw.imm_data_invalidated_rkey_union = key(rkey);
+        }
         Operation::Write { address, rkey } => {
             raw.opcode = opcode::IBV_WR_RDMA_WRITE;
             raw.wr = remote(address, rkey);

@@ -33,6 +33,8 @@ fn requests_match_library_layout() {
     let bits = 0x0102_0304_u32;
     let (address, rkey) = (0x5000, 6);
     assert_eq!(parts(Operation::Send), (2, 0, 0, 0));
+    assert_eq!(parts(Operation::SendImmediate(bits)), (3, 0, 0, bits.to_be()));
+    assert_eq!(parts(Operation::SendInvalidate(bits)), (9, 0, 0, bits));
     assert_eq!(parts(Operation::Write { address, rkey }), (0, 0x5000, 6, 0));
     let immediate = bits;
     assert_eq!(parts(Operation::WriteImmediate { address, rkey, immediate }), (1, 0x5000, 6, bits.to_be()));

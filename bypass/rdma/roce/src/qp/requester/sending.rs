@@ -134,7 +134,7 @@ impl Qp {
         if request.fetches() && requester.fetches >= requester.initiator_depth {
             return None;
         }
-        if !may_take_buffer && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. }) {
+        if !may_take_buffer && request.operation.takes_buffer() {
             return None;
         }
         requester.message = psn::add(requester.message, u32::from(packets > 0));
@@ -230,6 +230,16 @@ impl Qp {
                 add(&AtomicEth { address, rkey, swap, compare }.to_bytes());
                 (COMPARE_SWAP, 0)
             }
+            Operation::SendImmediate(word) | Operation::SendInvalidate(word) => {
+                if is_last {
+                    add(&word.to_be_bytes());
+                }
+                let (last, only) = match request.operation {
+                    Operation::SendImmediate(_) => (SEND_LAST_IMMEDIATE, SEND_ONLY_IMMEDIATE),
+                    _ => (SEND_LAST_INVALIDATE, SEND_ONLY_INVALIDATE),
+                };
+                (pick(SEND_FIRST, SEND_MIDDLE, last, only), rest.min(mtu))
+            }
             _ => (pick(SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY), rest.min(mtu)),
         };
         let number = psn::add(request.psn, offset);
@@ -237,7 +247,7 @@ impl Qp {
         let ack = is_last && (request.flags.is_signalled() || is_repeated || requester.credits() <= 0)
             || requester.is_probing
             || number % ACK_INTERVAL == ACK_INTERVAL - 1;
-        let solicited = is_last && matches!(request.operation, Operation::Send | Operation::WriteImmediate { .. });
+        let solicited = is_last && request.operation.takes_buffer();
         let bth = Bth { opcode: code, solicited, pad: 0, qp: self.peer, ack, psn: number };
         objects.counters.sent += 1;
         let extension = &extension[..extension_len];

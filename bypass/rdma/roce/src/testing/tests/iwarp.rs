@@ -94,9 +94,11 @@ fn iwarp_has_no_immediate_no_windows_and_single_sge_reads() {
     assert_eq!(a.end.sim.limits().unwrap().transport, TransportKind::Iwarp);
     assert_eq!(number(call!(a.end.sim.alloc_mw(a.end.pd))), libc::EOPNOTSUPP);
     let sges = [a.end.sge(0, 1); 2];
-    for operation in
-        [Operation::WriteImmediate { address: 0, rkey: 0, immediate: 1 }, Operation::Read { address: 0, rkey: 0 }]
-    {
+    for operation in [
+        Operation::WriteImmediate { address: 0, rkey: 0, immediate: 1 },
+        Operation::SendImmediate(1),
+        Operation::Read { address: 0, rkey: 0 },
+    ] {
         let request = SendWr { id: 1, sges: &sges, operation, flags: SIGNALLED };
         assert_eq!(refused(a.end.post(&[request])), (0, libc::EINVAL));
     }

@@ -188,6 +188,24 @@ fn window_is_invalidated_by_request_or_deallocation() {
 }
 
 #[test]
+fn window_is_invalidated_by_message_of_the_peer() {
+    for len in [3, 3000] {
+        let (fabric, a, b) = connected(&Setup::default());
+        let (_, key) = mw(&fabric, &b, READ);
+        b.receive(7, 2000, 3000);
+        a.memory.put(4000, b"abc");
+        assert_eq!(status(&fabric, &a, Operation::SendInvalidate(key), &[a.sge(4000, len)]), WcStatus::Success);
+        let received = b.poll()[0];
+        assert_eq!((received.id, received.len, received.immediate), (7, len as u32, None));
+        assert_eq!(b.memory.get(2000, 3), b"abc");
+        denied(&fabric, &a, &b, remote(&b, 1000, key)[1]);
+    }
+    let (fabric, a, b) = connected(&Setup::default());
+    b.receive(7, 2000, 3000);
+    assert_eq!(status(&fabric, &a, Operation::SendInvalidate(b.keys.remote), &[]), WcStatus::RemoteAccess);
+}
+
+#[test]
 fn invalidated_window_can_be_bound_again() {
     let (fabric, a, b) = connected(&Setup::default());
     let (mw, key) = mw(&fabric, &b, READ);
