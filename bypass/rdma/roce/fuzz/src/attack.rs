@@ -97,7 +97,8 @@ macro_rules! call {
 impl Victim {
     pub fn new() -> Self {
         let addresses = vec![(IpAddr::from([10, 0, 0, 1]), 24)];
-        let engine = Engine::new(&Config { seed: 1, mtu: 1500, addresses }).unwrap();
+        let mut engine = Engine::new(&Config { seed: 1, mtu: 1500, addresses }).unwrap();
+        engine.enable_ecn();
         let device = Device::new("victim", Node { engine, now: Instant::from_nanos(1), sink: Sink::default() });
         let memory = Box::into_raw(Box::new([CANARY; SIZE]));
         let pd = device.alloc_pd().unwrap();
