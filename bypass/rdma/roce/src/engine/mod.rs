@@ -242,9 +242,17 @@ impl Engine {
             let Ok(qp) = self.qps.get_mut(handle) else { continue };
             qp.is_queued = false;
             let sent = qp.transmit(now, &mut self.objects, port);
-            if sent == Sent::Some {
-                qp.is_queued = true;
-                self.queued.push_back(handle);
+            match sent {
+                Sent::All => {}
+                Sent::Some => {
+                    qp.is_queued = true;
+                    self.queued.push_back(handle);
+                }
+                Sent::Until(due) => {
+                    if qp.due.replace(due) != Some(due) {
+                        self.timers.push(Reverse((due, handle.0)));
+                    }
+                }
             }
             self.arm(handle);
             if !port.has_room() {
@@ -272,6 +280,9 @@ impl Engine {
             if qp.armed == Some(at) {
                 qp.armed = None;
                 qp.expire(now, &mut self.objects);
+                self.settle(handle);
+            } else if qp.due == Some(at) {
+                qp.due = None;
                 self.settle(handle);
             }
         }

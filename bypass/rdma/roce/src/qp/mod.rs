@@ -46,6 +46,8 @@ pub(crate) enum Sent {
     All,
     /// More packets wait.
     Some,
+    /// More packets wait until a time.
+    Until(Instant),
 }
 
 /// Queue pair.
@@ -75,7 +77,7 @@ pub(crate) struct Qp {
     pub responder: Responder,
     /// Limit of the rate after notifications of congestion.
     pub rate: Option<Box<RateLimit>>,
-    /// Time at which a packet that waits for the rate is due.
+    /// Time at which a packet that waits for the rate is due, and for which the engine has an entry in its timer heap.
     pub due: Option<Instant>,
     /// Time of the last notification to the peer.
     pub notified: Option<Instant>,
@@ -114,7 +116,6 @@ impl Qp {
         self.state = QpState::Error;
         self.requester.deadline = None;
         self.requester.rnr_until = None;
-        self.due = None;
         if let Some(event) = event {
             objects.completions.events.push(event);
         }
@@ -207,8 +208,7 @@ impl Qp {
             };
             if !has_sent {
                 let waits = due > now && (has_answer || !self.requester.is_empty());
-                self.due = waits.then_some(due);
-                return Sent::All;
+                return if waits { Sent::Until(due) } else { Sent::All };
             }
             if let Some(rate) = &mut self.rate {
                 rate.sent(std::mem::take(&mut port.bytes), now);
@@ -220,18 +220,14 @@ impl Qp {
     /// Returns the time of the next action without input.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        let earliest = |one: Option<Instant>, other: Option<Instant>| match (one, other) {
+        match (self.requester.deadline, self.requester.rnr_until) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
-        };
-        earliest(earliest(self.requester.deadline, self.requester.rnr_until), self.due)
+        }
     }
 
     /// Handles a deadline that has passed. Returns true if packets wait to be sent.
     pub fn expire(&mut self, now: Instant, objects: &mut Objects) -> bool {
-        if self.due.take_if(|due| *due <= now).is_some() {
-            return true;
-        }
         if self.requester.rnr_until.is_some_and(|until| until <= now) {
             self.requester.rnr_until = None;
             return true;

@@ -201,22 +201,12 @@ impl Responder {
 impl Qp {
     /// Processes a request of the peer.
     pub fn receive_request(&mut self, bth: &Bth, rest: &[u8], objects: &mut Objects) {
-        let shape = shape(bth.opcode);
-        let responder = &mut self.responder;
-        match (psn::difference(bth.psn, responder.psn), shape) {
-            (0, _) => responder.is_gap_reported = false,
-            (1.., _) => {
-                objects.counters.out_of_sequence += 1;
-                if !std::mem::replace(&mut responder.is_gap_reported, true) {
-                    responder.nak = Some((responder.psn, syndrome::NAK_SEQUENCE));
-                }
-                return;
-            }
-            (..0, Some(shape)) => return self.receive_duplicate(bth, shape, objects),
-            (..0, None) => return objects.counters.malformed += 1,
+        let Some(shape) = shape(bth.opcode) else { return self.receive_unsupported(bth, objects) };
+        match psn::difference(bth.psn, self.responder.psn) {
+            0 => self.responder.is_gap_reported = false,
+            1.. => return self.report_gap(objects),
+            ..0 => return self.receive_duplicate(bth, shape, objects),
         }
-        // A reserved or unsupported opcode is an error of class C (IBA 9.9.3.1).
-        let Some(shape) = shape else { return self.refuse(bth.psn, Refusal::InvalidRequest, objects) };
         // The first message may precede the connection manager's confirmation (IBA 10.3.1.3).
         if self.state == QpState::Rtr && !std::mem::replace(&mut self.responder.is_established_reported, true) {
             objects.completions.events.push(AsyncEvent::CommEstablished(self.handle));
@@ -232,6 +222,25 @@ impl Qp {
                 responder.is_ack_due |= bth.ack && matches!(shape.kind, Kind::Send | Kind::Write);
             }
             Err(refusal) => self.refuse(bth.psn, refusal, objects),
+        }
+    }
+
+    /// Refuses a reserved or unsupported opcode in sequence, an error of class C (IBA 9.9.3.1).
+    #[cold]
+    fn receive_unsupported(&mut self, bth: &Bth, objects: &mut Objects) {
+        match psn::difference(bth.psn, self.responder.psn) {
+            0 => self.refuse(bth.psn, Refusal::InvalidRequest, objects),
+            1.. => self.report_gap(objects),
+            ..0 => objects.counters.malformed += 1,
+        }
+    }
+
+    /// Requests the packets that are missing, once.
+    fn report_gap(&mut self, objects: &mut Objects) {
+        objects.counters.out_of_sequence += 1;
+        let responder = &mut self.responder;
+        if !std::mem::replace(&mut responder.is_gap_reported, true) {
+            responder.nak = Some((responder.psn, syndrome::NAK_SEQUENCE));
         }
     }
 

@@ -17,6 +17,8 @@ const ACK_INTERVAL: u32 = WINDOW / 4;
 /// Time after which an acknowledgement of requests without a completion is requested. Most are acknowledged earlier,
 /// with later requests.
 const ACK_DELAY: Duration = Duration::from_millis(1);
+/// Credits of a peer without end-to-end flow control: more messages than may be unacknowledged.
+const UNLIMITED: i32 = i32::MAX;
 /// Longest message in bytes: half of the sequence numbers at the smallest path MTU.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
 
@@ -151,10 +153,12 @@ pub(crate) struct Requester {
     sent_psn: u32,
     /// First number that is not acknowledged.
     unacked: u32,
-    /// Sequence number of the newest numbered message, from 1 (SSN), and of the last one for which the peer has a
-    /// buffer (LSN), unless the peer does not report that (IBA 9.7.7.2).
+    /// Sequence number of the newest numbered message, from 1 (SSN).
     message: u32,
-    limit: Option<u32>,
+    /// Messages for which the peer has a buffer after that one, or -1 after one without (LSN - SSN, IBA 9.7.7.2).
+    credits: i32,
+    /// Whether the peer reports its buffers. Otherwise each acknowledgement renews [`UNLIMITED`].
+    is_limited: bool,
     /// First number after the last packet that requested an acknowledgement or a response.
     asked_psn: u32,
     /// The next packet repeats the last one to request its acknowledgement.
@@ -189,7 +193,8 @@ impl Requester {
             sent_psn: 0,
             unacked: 0,
             message: 0,
-            limit: None,
+            credits: 0,
+            is_limited: true,
             asked_psn: 0,
             is_probing: false,
             fetches: 0,
@@ -208,7 +213,7 @@ impl Requester {
     /// Sets the attributes of RTS.
     pub fn start(&mut self, first: u32, timeout: u8, retries: u8, rnr_retries: u8, initiator_depth: u8) {
         (self.next_psn, self.sent_psn, self.unacked, self.asked_psn) = (first, first, first, first);
-        (self.message, self.limit) = (0, Some(0));
+        (self.message, self.credits, self.is_limited) = (0, 0, true);
         self.timeout = ack_timeout(timeout);
         (self.retries, self.retries_left) = (retries, retries);
         (self.rnr_retries, self.rnr_retries_left) = (rnr_retries, rnr_retries);
@@ -301,22 +306,13 @@ impl Requester {
         self.sent_psn != self.unacked
     }
 
-    /// Returns the credits that the newest message leaves: -1 after one beyond the limit.
-    fn credits(&self) -> i32 {
-        self.limit.map_or(1, |limit| psn::difference(limit, self.message))
-    }
-
-    /// Moves the limit of messages as an acknowledgement permits. It never moves back, as credits are rounded down.
+    /// Adds the credits of an acknowledgement. Their number is rounded down, so that it may be less than before.
     fn grant(&mut self, aeth: Aeth) {
-        let Some(limit) = &mut self.limit else { return };
         match syndrome::decode_credits(aeth.syndrome) {
-            Some(credits) => {
-                let to = psn::add(aeth.msn, credits);
-                if psn::difference(to, *limit) > 0 {
-                    *limit = to;
-                }
+            Some(credits) if self.is_limited => {
+                self.credits = self.credits.max(psn::difference(psn::add(aeth.msn, credits), self.message));
             }
-            None => self.limit = None,
+            _ => (self.is_limited, self.credits) = (false, UNLIMITED),
         }
     }
 

@@ -123,8 +123,6 @@ impl Qp {
             return None;
         }
         let requester = &mut self.requester;
-        // One message without a credit requests the next ones, as does one after a peer that miscounts.
-        let may_take_buffer = requester.credits() >= 0 || !requester.is_in_flight();
         let request = &mut requester.queue[requester.cursor];
         let packets = match request.operation {
             Operation::Bind { .. } | Operation::InvalidateLocal(_) => 0,
@@ -134,16 +132,20 @@ impl Qp {
         if request.fetches() && requester.fetches >= requester.initiator_depth {
             return None;
         }
-        if !may_take_buffer && request.operation.takes_buffer() {
+        // One message without a credit requests the next ones, as does one after a peer that miscounts.
+        let is_waiting = requester.credits < 0 && requester.sent_psn != requester.unacked;
+        if is_waiting && request.operation.takes_buffer() {
             return None;
         }
-        requester.message = psn::add(requester.message, u32::from(packets > 0));
         requester.fetches += u8::from(request.fetches());
         (request.psn, request.packets, request.is_numbered) = (requester.next_psn, packets, true);
         requester.next_psn = psn::add(requester.next_psn, packets);
         if packets == 0 {
             requester.cursor += 1;
             self.retire(objects);
+        } else {
+            requester.message = requester.message.wrapping_add(1);
+            requester.credits = requester.credits.wrapping_sub(1);
         }
         Some(packets)
     }
@@ -244,7 +246,7 @@ impl Qp {
         };
         let number = psn::add(request.psn, offset);
         let is_repeated = psn::difference(number, requester.sent_psn) < 0;
-        let ack = is_last && (request.flags.is_signalled() || is_repeated || requester.credits() <= 0)
+        let ack = is_last && (request.flags.is_signalled() || is_repeated || requester.credits <= 0)
             || requester.is_probing
             || number % ACK_INTERVAL == ACK_INTERVAL - 1;
         let solicited = is_last && request.operation.takes_buffer();
