@@ -7,8 +7,8 @@ use linerate_bypass::MacAddr;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic, MemoryPacket};
 use linerate_load::services::Echo;
 use linerate_load::{Barrier, EchoLoad, Plan};
-use linerate_rdma::{Adapter, Connector, Started, Worker, WorkerParts};
-use linerate_roce::{Carrier, Device, Driver, Engine, UDP_PORT};
+use linerate_rdma::{Adapter, Connect, Connector, Started, Worker, WorkerParts};
+use linerate_roce::{Carrier, Device, Driver, Engine, StreamTable, UDP_PORT};
 use linerate_service::time::Instant;
 use linerate_service::{AppSender, Service};
 use linerate_stack::{Config, NativeEngine};
@@ -32,6 +32,10 @@ impl Driver for Node {
         let now = self.now();
         self.0.turn(now);
     }
+
+    fn streams(&mut self) -> Option<&mut StreamTable> {
+        self.0.service_mut().streams.as_deref_mut()
+    }
 }
 
 type Verbs = Device<Node>;
@@ -47,23 +51,26 @@ struct End<S: Service> {
 }
 
 impl<S: Service> End<S> {
-    fn new(nic: MemoryNic, host: u8, listen: &[SocketAddr], connections: usize, service: S) -> Self {
+    fn new(nic: MemoryNic, host: u8, listen: &[SocketAddr], config: &linerate_rdma::Config, service: S) -> Self {
         let ip = IpAddr::from([10, 0, 0, host]);
+        // The exchange over TCP needs streams.
+        let streams = (config.connect == Connect::Exchange).then(|| StreamTable::new(listen.to_vec()));
         let stack = Config {
             addresses: vec![format!("{ip}/8").parse().expect("an address with a prefix")],
             mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
             listen_udp: vec![SocketAddr::new(ip, UDP_PORT)],
             listen_udp_raw: Some(UDP_PORT),
-            max_connections: 1,
+            listen: if streams.is_some() { listen.to_vec() } else { Vec::new() },
+            max_connections: if streams.is_some() { config.max_connections } else { 1 },
             seed: 1,
             ..Config::default()
         };
         let engine = linerate_roce::Config { seed: host.into(), mtu: 1500, addresses: vec![(ip, 8)] };
         let engine = Engine::new(&engine).expect("an MTU above the least, and a descriptor");
-        let carrier = Carrier { engine, now: Instant::ZERO };
+        let streams = streams.map(|streams| Box::new(streams.expect("a descriptor")));
+        let carrier = Carrier { engine, now: Instant::ZERO, streams };
         let device = Arc::new(Device::new("roce", Node(super::worker(&stack, nic, |_| carrier))));
-        let config = linerate_rdma::Config { max_connections: connections, ..linerate_rdma::Config::default() };
-        let adapter = Adapter::open(&device, &config, listen, 1).expect("a device with all verbs");
+        let adapter = Adapter::open(&device, config, listen, 1).expect("a device with all verbs");
         let Started { connector, mut workers, app_sender } = adapter.start().expect("memory for one worker");
         let WorkerParts { worker, config, parts, channels } = workers.remove(0);
         let worker = Worker::new(worker, config, parts, channels, service);
@@ -98,13 +105,18 @@ impl Roce {
     /// # Errors
     /// If a connection cannot be opened.
     pub fn new(connections: usize, size: usize) -> Result<Self, BenchError> {
+        Roce::with(linerate_rdma::Config::default(), connections, size)
+    }
+
+    fn with(config: linerate_rdma::Config, connections: usize, size: usize) -> Result<Self, BenchError> {
+        let config = linerate_rdma::Config { max_connections: connections, ..config };
         let (near, far) = Link::pair(LinkConfig::default());
         let remote = SocketAddr::from(([10, 0, 0, 2], 7));
         let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
         let barrier = Arc::new(Barrier::new(1, connections));
         let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
-        let server = End::new(far, 2, &[remote], connections, Echo);
-        let load = End::new(near, 1, &[], connections, load);
+        let server = End::new(far, 2, &[remote], &config, Echo);
+        let load = End::new(near, 1, &[], &config, load);
         let mut bench = Roce { server, load, now: Instant::ZERO, target: 0 };
         bench.wait_until(connections, |bench| {
             bench.connect();
@@ -156,10 +168,18 @@ fn server_turn<S: Service>(server: &mut Worker<Verbs, S>, now: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_rdma::Mode;
 
     #[test]
-    fn every_request_is_answered() {
-        let mut bench = Roce::new(16, 64).unwrap();
+    fn every_request_is_answered_over_each_kind_of_connection() {
+        answers_every_request(Connect::Manager, Mode::Send);
+        answers_every_request(Connect::Exchange, Mode::Send);
+        answers_every_request(Connect::Exchange, Mode::Ud);
+    }
+
+    fn answers_every_request(connect: Connect, mode: Mode) {
+        let config = linerate_rdma::Config { connect, mode, ..linerate_rdma::Config::default() };
+        let mut bench = Roce::with(config, 16, 64).unwrap();
         let before = bench.server.worker.summary().clone();
         bench.run(1600).unwrap();
         let after = bench.server.worker.summary();

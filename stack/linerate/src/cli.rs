@@ -75,6 +75,11 @@ mod tests {
         ] {
             assert_eq!(check(&format!("--via tap:lr0 {addresses}"), &["0.0.0.0:7"]), "", "{addresses}");
         }
+        if cfg!(feature = "rdma") {
+            for exchange in ["--rdma-mode ud", "--rdma-connect tcp"] {
+                assert_eq!(check(&format!("--via roce:tap:lr0 --ip 10.0.0.2/24 {exchange}"), &["10.0.0.2:7"]), "");
+            }
+        }
         assert_eq!(check("--via tap:lr0 --dhcp", &["10.0.0.2:7"]), "");
         assert_eq!(check("--via tap:lr0 --slaac", &["[2001:db8::2]:7", "[::]:8"]), "");
         assert_eq!(check("--via tap:lr0 --slaac --dhcp --ip 10.0.0.2/24 --ip fd00::2/64", &["[::]:8"]), "");
@@ -175,11 +180,6 @@ mod tests {
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --workers 2",
                 "10.0.0.2:7",
                 if cfg!(feature = "rdma") { "one worker" } else { "" },
-            ),
-            (
-                "--via roce:tap:lr0 --ip 10.0.0.2/24 --rdma-mode ud",
-                "10.0.0.2:7",
-                if cfg!(feature = "rdma") { "`rdma.mode` has no effect" } else { "" },
             ),
             (
                 "--via roce:tap:lr0 --ip 10.0.0.2/24 --ecn --pacing",

@@ -150,9 +150,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         }
     } else {
         let one_sided = (app == App::Kv).then_some(&ONE_SIDED);
-        let is_possible = |verbs: &&Verbs| *spec != LinkSpec::Roce || verbs.name != "ud";
-        let selected = VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick);
-        for verbs in selected.filter(is_possible) {
+        for verbs in VERBS.iter().chain(one_sided).filter(|verbs| verbs.short || !selection.quick) {
             let design = Design::Verbs(verbs.name.to_owned());
             let name = verbs.name.replace(", ", "-").replace(' ', "-");
             for placement in placements(&design) {
@@ -250,9 +248,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn roce_has_the_rows_of_reliable_connections() {
+    fn roce_has_the_rows_of_verbs() {
         let rows = planned(&selection(&["roce"]), &Obstacles::default());
-        assert_eq!(ids(&rows), ["echo/roce/send", "kv/roce/send", "kv/roce/one-sided"]);
+        let names = ["echo/roce/send", "echo/roce/ud", "kv/roce/send", "kv/roce/ud", "kv/roce/one-sided"];
+        assert_eq!(ids(&rows), names);
     }
 
     #[test]

@@ -103,6 +103,21 @@ impl Link {
         Link::new(|socket| format!("roce:vhost:{socket}"), |socket| format!("roce:virtio-user:{socket}"))
     }
 
+    /// The same with queue pairs that are connected by an exchange over TCP.
+    fn roce_by_tcp() -> Link {
+        Link::roce().with("--rdma-connect tcp")
+    }
+
+    /// The same with sessions of datagrams.
+    fn roce_ud() -> Link {
+        Link::roce().with("--rdma-mode ud")
+    }
+
+    /// Adds arguments of both ends.
+    fn with(self, args: &str) -> Link {
+        Link { serve: format!("{} {args}", self.serve), load: format!("{} {args}", self.load), ..self }
+    }
+
     pub fn server(&self) -> Command {
         linerate(&format!("-v echo serve --via {} {ADDRESSES}", self.serve))
     }
@@ -150,7 +165,8 @@ fn load_without_a_server_names_the_awaited_socket() {
 
 fn consecutive_loads(link: Link) {
     let server = Program::serve(link.server());
-    let ready = format!("ready echo on 10.9.0.2:7, [fd09::2]:7 via {}, 1 worker", link.serve);
+    let via = link.serve.split(' ').next().unwrap();
+    let ready = format!("ready echo on 10.9.0.2:7, [fd09::2]:7 via {via}, 1 worker");
     assert!(server.ready.starts_with(&ready), "{}", server.ready);
     assert_no_errors(&Program::start(link.load("500ms")).wait());
     let over_ipv6 = "--connections 5 --size 10000 --depth 3 --duration 500ms";
@@ -206,6 +222,17 @@ fn load_killed(link: Link) {
     assert!((64..=3 * 64).contains(&summary["accepted"].as_u64().unwrap()), "{summary}");
 }
 
+/// Verifies the values of a key-value server.
+fn values_over(link: Link) {
+    let server = Program::serve(linerate(&format!("-v kv serve --via {} {ADDRESSES}", link.serve)));
+    let work = "--connections 8 --keys 1000 --value-size 8-3000 --verify --fail-on-miss --duration 500ms";
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json";
+    let report = summary(&Program::start(linerate(&format!("-v kv load --via {} {args} {work}", link.load))).wait());
+    assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(100), "{report}");
+    let summary = link.stop(server);
+    assert_eq!((&summary["accepted"], &summary["finished"]), (&8.into(), &8.into()), "{summary}");
+}
+
 /// Drains the server during a load, which completes without errors.
 fn load_outlasts_drain(engine: &str) {
     let link = Link::vhost();
@@ -226,6 +253,10 @@ tests! {
     load_over_virtio_user_has_no_errors => consecutive_loads(Link::vhost());
     load_over_memif_has_no_errors => consecutive_loads(Link::memif());
     load_over_roce_has_no_errors => consecutive_loads(Link::roce());
+    load_over_roce_connected_by_tcp_has_no_errors => consecutive_loads(Link::roce_by_tcp());
+    load_over_roce_in_datagrams_has_no_errors => consecutive_loads(Link::roce_ud());
+    values_over_roce_are_correct => values_over(Link::roce());
+    values_over_roce_in_datagrams_are_correct => values_over(Link::roce_ud());
     load_waits_for_the_vhost_end => load_first(Link::vhost());
     load_at_the_vhost_end_waits_for_the_virtio_user_end => load_first(Link::vhost_swapped());
     load_waits_for_the_memif_server => load_first(Link::memif());
@@ -235,6 +266,7 @@ tests! {
     vhost_server_survives_the_death_of_its_load => load_killed(Link::vhost());
     memif_server_survives_the_death_of_its_load => load_killed(Link::memif());
     roce_server_survives_the_death_of_its_load => load_killed(Link::roce());
+    roce_server_survives_the_death_of_its_load_in_datagrams => load_killed(Link::roce_ud());
     load_over_a_link_outlasts_a_drain => load_outlasts_drain("native");
     load_over_a_link_outlasts_a_drain_with_smoltcp => load_outlasts_drain("smoltcp");
 }

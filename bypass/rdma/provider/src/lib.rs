@@ -9,6 +9,7 @@
 mod cm;
 mod device;
 mod objects;
+mod streams;
 mod work;
 
 pub use cm::{CmConnParam, CmEvent, CmEventKind, PrivateData};
@@ -19,11 +20,13 @@ pub use objects::{
     Access, AhAttr, Handle, Keys, PathOptions, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, Retry, SrqInitAttr,
     Transition,
 };
+pub use streams::{Keepalive, StreamEvent, Streams};
 pub use work::{GRH_LEN, Operation, PostError, RecvWr, SendFlags, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 /// Open device: its verbs, and the connection manager over it.
 ///
@@ -65,6 +68,11 @@ pub unsafe trait Provider: Send + Sync + 'static {
     /// Returns the counts of packets, if the device reports them.
     fn packet_counts(&self) -> Option<PacketCounts> {
         None
+    }
+
+    /// Opens the TCP of the device's addresses. Returns `None` if it is the kernel's.
+    fn streams(self: &Arc<Self>) -> io::Result<Option<Box<dyn Streams>>> {
+        Ok(None)
     }
 
     /// Takes and acknowledges the next asynchronous event, if any (`ibv_get_async_event`).

@@ -2,9 +2,10 @@
 
 use crate::engine::Engine;
 use crate::path::{Path, Port};
+use crate::streams::StreamTable;
 use crate::wire::UDP_PORT;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{ConnId, Datagram, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use std::net::SocketAddr;
 
 /// Service that passes datagrams to and from an engine.
@@ -15,14 +16,53 @@ pub struct Carrier {
     pub engine: Engine,
     /// Time of the current turn.
     pub now: Instant,
+    /// TCP of the device, if the transport carries it.
+    pub streams: Option<Box<StreamTable>>,
 }
 
 impl Service for Carrier {
-    type Conn = ();
+    /// Number of the stream.
+    type Conn = u64;
     type Message = ();
 
-    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, _: Origin) {
-        net.abort(conn);
+    fn start(&mut self, _: &mut impl Transport) {
+        if let Some(streams) = &mut self.streams {
+            streams.start();
+        }
+    }
+
+    fn opened(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) -> u64 {
+        match &mut self.streams {
+            Some(streams) => streams.opened(net, conn, origin),
+            None => {
+                net.abort(conn);
+                0
+            }
+        }
+    }
+
+    fn failed(&mut self, _: &mut impl Transport, number: u64, error: ConnectError) {
+        if let Some(streams) = &mut self.streams {
+            streams.failed(number, error);
+        }
+    }
+
+    fn readable(&mut self, net: &mut impl Transport, conn: ConnId, number: &mut u64) {
+        if let Some(streams) = &mut self.streams {
+            streams.readable(net, conn, *number);
+        }
+    }
+
+    fn peer_closed(&mut self, _: &mut impl Transport, _: ConnId, number: &mut u64) {
+        if let Some(streams) = &mut self.streams {
+            streams.peer_closed(*number);
+        }
+    }
+
+    fn closed(&mut self, _: &mut impl Transport, _: ConnId, number: u64, reason: CloseReason) {
+        if let Some(streams) = &mut self.streams {
+            streams.closed(number, reason);
+        }
     }
 
     #[inline]
@@ -31,6 +71,9 @@ impl Service for Carrier {
     }
 
     fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
+        if let Some(streams) = &mut self.streams {
+            streams.turn(net);
+        }
         self.engine.transmit(self.now, &mut Egress(net));
         None
     }

@@ -2,16 +2,18 @@
 
 use crate::engine::Engine;
 use crate::qp::Service;
+use crate::streams::{DeviceStreams, StreamTable};
 use crate::table::{errno, require};
 use linerate_rdma_provider::{
     Access, AhAttr, AsyncEvent, CmConnParam, CmEvent, DeviceLimits, Gid, Handle, Keys, PacketCounts, Port, PostError,
-    Provider, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Transition, WorkCompletion,
+    Provider, QpAttr, QpCap, QpInitAttr, QpOptions, QpState, RecvWr, SendWr, SrqInitAttr, Streams, Transition,
+    WorkCompletion,
 };
 use linerate_service::time::Instant;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Engine with the port that carries its packets.
 pub trait Driver: Send + 'static {
@@ -23,6 +25,11 @@ pub trait Driver: Send + 'static {
 
     /// Passes received packets to the engine, and sends its packets.
     fn turn(&mut self);
+
+    /// Returns the TCP streams of the port, if it carries them.
+    fn streams(&mut self) -> Option<&mut StreamTable> {
+        None
+    }
 }
 
 /// Device over a port, which [`Provider::progress`] drives.
@@ -99,6 +106,10 @@ unsafe impl<D: Driver> Provider for Device<D> {
 
     fn packet_counts(&self) -> Option<PacketCounts> {
         Some(self.with(|engine| engine.counters().into()))
+    }
+
+    fn streams(self: &Arc<Self>) -> io::Result<Option<Box<dyn Streams>>> {
+        Ok(DeviceStreams::open(self)?.map(|streams| Box::new(streams) as Box<dyn Streams>))
     }
 
     fn async_event(&self) -> io::Result<Option<AsyncEvent>> {

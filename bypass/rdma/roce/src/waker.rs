@@ -26,6 +26,11 @@ impl<T> Waker<T> {
         self.fd.as_raw_fd()
     }
 
+    /// Returns another descriptor of the same events.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     pub fn push(&mut self, event: T) {
         self.events.push_back(event);
         if self.events.len() == 1 {

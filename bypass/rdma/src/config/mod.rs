@@ -2,7 +2,7 @@
 
 mod rendezvous;
 
-use crate::provider::{DeviceLimits, PathOptions, QpOptions, Retry, TransportKind};
+use crate::provider::{DeviceLimits, Keepalive, PathOptions, QpOptions, Retry, TransportKind};
 use crate::session::DatagramHeader;
 use crate::verbs::{MAX_SGES, QpConfig};
 use crate::wire::LEAST_BUFFERS;
@@ -205,6 +205,12 @@ impl Config {
     pub(crate) fn retry_time(&self) -> Duration {
         let Retry { timeout, retries, .. } = self.retry();
         Duration::from_nanos((ACK_UNIT << timeout) as u64) * (u32::from(retries) + 1)
+    }
+
+    /// Returns the probes of the TCP exchange to the peers of datagram sessions.
+    pub fn keepalive(&self) -> Keepalive {
+        let interval = Duration::from_secs(1);
+        Keepalive { idle: self.probe_after.max(interval), interval, probes: 5 }
     }
 
     /// Returns the configuration reduced to the device's limits, or an error for a setting that cannot be reduced.

@@ -1,6 +1,6 @@
 //! Connection setup by the connection manager (`rdma_cm(7)`).
 
-use super::{Connector, ListenerKind, Made, RESOLVE_MS, Step};
+use super::{Connector, ListenerKind, Made, RESOLVE_MS};
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
 use crate::provider::{CmConnParam, CmEvent, CmEventKind, Handle, PrivateData, Provider};
@@ -24,6 +24,13 @@ pub(super) struct Pending<C: Provider> {
     peer_params: Option<EndParams>,
     until: Instant,
     id: CmId<C>,
+}
+
+/// Next step of a connection being established.
+enum Step<C: Provider> {
+    Wait,
+    Refused(ConnectError),
+    Ready(ConnTransport<C>, EndParams),
 }
 
 impl<C: Provider> Pending<C> {

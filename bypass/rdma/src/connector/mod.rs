@@ -179,13 +179,6 @@ struct Made {
     had_last: bool,
 }
 
-/// Next step of a connection being established.
-enum Step<C: Provider> {
-    Wait,
-    Refused(ConnectError),
-    Ready(ConnTransport<C>, EndParams),
-}
-
 impl<C: Provider> Connector<C> {
     /// Creates a connector for `workers`. `buffers` is a part of the memory of `mr`. `commands` signals `bell`.
     pub fn new(

@@ -383,9 +383,8 @@ impl NetConfig {
             #[cfg(feature = "rdma")]
             Via::Roce { ref port } => {
                 let others = first_given!(self, ""; idle_timeout spin dhcp slaac);
-                // The exchange of parameters needs kernel sockets at the addresses of the device.
                 let native = NativeTcpConfig { ecn: false, ..self.native.clone() };
-                refuse("roce", native.given().or(others).or(self.rdma.exchanged()))?;
+                refuse("roce", native.given().or(others))?;
                 if self.ip.is_empty() {
                     return Err(Error::RoceNeedsAddress);
                 }

@@ -223,15 +223,6 @@ impl RdmaConfig {
 
 #[cfg(feature = "rdma")]
 impl RdmaConfig {
-    /// Returns the setting that requires the exchange of parameters over TCP, if any.
-    pub fn exchanged(&self) -> Option<&'static str> {
-        match (self.mode, self.connect) {
-            (Some(RdmaMode::Ud), _) => Some("rdma.mode"),
-            (_, Some(RdmaConnect::Tcp)) => Some("rdma.connect"),
-            _ => None,
-        }
-    }
-
     /// Checks the ranges of the settings, and the settings against each other.
     pub fn check(&self) -> Result<(), Error> {
         check_ranges(&[

@@ -6,10 +6,11 @@ use crate::error::Error;
 use crate::kept_devices;
 use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Mbuf, QueuePair};
-use linerate_roce::{Carrier, Driver, Engine, UDP_PORT};
+use linerate_rdma::Connect;
+use linerate_roce::{Carrier, Driver, Engine, StreamTable, UDP_PORT};
 use linerate_service::Stop;
 use linerate_service::time::{Clock, Instant};
-use linerate_stack::{Mailboxes, NativeEngine, Worker};
+use linerate_stack::{Keepalive, Mailboxes, NativeEngine, Worker};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -28,42 +29,59 @@ pub fn open(
     cores: &[usize],
     stop: &Stop,
 ) -> Result<rdma::Port<Device>, Error> {
-    let device = open_device(via, options, listen.tcp.is_empty(), stop)?;
+    let device = open_device(via, options, &listen.tcp, listen.tcp.is_empty(), stop)?;
     let eal = device.driver().port.eal();
     Ok(rdma::Port::over(&device, options, listen, cores)?.with_eal(eal))
 }
 
-/// Opens the RoCEv2 device on the port `via`. A client's is opened once the link is up.
-pub fn open_device(via: &Via, options: &NetConfig, is_client: bool, stop: &Stop) -> Result<Arc<Device>, Error> {
+/// Opens the RoCEv2 device on the port `via`, which also carries TCP, on the addresses `listen`, if an exchange over TCP
+/// connects the queue pairs. A client's is opened once the link is up.
+pub fn open_device(
+    via: &Via,
+    options: &NetConfig,
+    listen: &[SocketAddr],
+    is_client: bool,
+    stop: &Stop,
+) -> Result<Arc<Device>, Error> {
+    let rdma = options.rdma.config();
+    let tcp = (rdma.connect == Connect::Exchange).then(|| listen.to_vec());
     let traffic_class =
         options.rdma.traffic_class.unwrap_or_default() & !ECN | if options.native.ecn { ECT_0 } else { 0 };
     let addresses = (&options.ip, options.mac, options.vlan, options.mtu);
-    let kept_as = format!("{via} {addresses:?} {traffic_class}");
+    let kept_as = format!("{via} {addresses:?} {traffic_class} {tcp:?}");
     if let Some(device) = kept_devices::find(&kept_as) {
         return Ok(device);
     }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };
-    let bound = Listen { udp, ..Listen::default() };
+    let bound = Listen { udp, tcp: tcp.clone().unwrap_or_default(), ..Listen::default() };
     let mut port = stack::Port::open(&port_options, &bound, is_client, 1, stop)?;
     let (queue, mut config) = port.take_queue()?;
     config.listen_udp_raw = Some(UDP_PORT);
     config.udp_raw_traffic_class = traffic_class;
-    // The stack carries no connections of its own.
-    config.max_connections = 1;
+    if tcp.is_none() {
+        config.max_connections = 1;
+    }
+    // Handshakes are short.
+    (config.rx_buffer, config.tx_buffer) = (Some(1 << 12), Some(1 << 12));
+    let linerate_rdma::provider::Keepalive { idle, interval, probes } = rdma.keepalive();
+    config.keepalive = Some(Keepalive { idle, interval, probes });
     let clock = Clock::start();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(Error::NoRandomness)?;
     let mtu = queue_mtu(&queue, config.mtu);
     let engine = linerate_roce::Config { seed: u64::from_ne_bytes(seed), mtu, addresses: own };
-    let mut engine = Engine::new(&engine).map_err(|source| Error::Roce { via: via.to_string(), source })?;
+    let failed = |source| Error::Roce { via: via.to_string(), source };
+    let mut engine = Engine::new(&engine).map_err(failed)?;
     if options.native.ecn {
         engine.enable_ecn();
     }
     let now = clock.now();
+    let streams = tcp.map(StreamTable::new).transpose().map_err(failed)?;
+    let carrier = Carrier { engine, now, streams: streams.map(Box::new) };
     let mailboxes = Mailboxes::for_workers(1).swap_remove(0);
-    let worker = Worker::new(&config, mailboxes, queue, |_| Carrier { engine, now }, now);
+    let worker = Worker::new(&config, mailboxes, queue, |_| carrier, now);
     let driver = PortDriver { worker, clock, port };
     let name = format!("roce:{via}");
     let device = Arc::new(Device::new(&name, driver));
@@ -99,5 +117,16 @@ impl Driver for PortDriver {
         let now = self.clock.now();
         self.worker.service_mut().now = now;
         self.worker.turn(now);
+    }
+
+    fn streams(&mut self) -> Option<&mut StreamTable> {
+        self.worker.service_mut().streams.as_deref_mut()
+    }
+}
+
+impl Drop for PortDriver {
+    /// Closes the streams, so that their peers need not wait for a probe.
+    fn drop(&mut self) {
+        self.worker.shut_down(&self.clock);
     }
 }

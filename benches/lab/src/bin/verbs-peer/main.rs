@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<()> {
     let Via::Roce { port } = &cli.network.via else { return Err("--via roce:NETWORK is required".into()) };
     let [own, ..] = &cli.network.ip[..] else { return Err("--ip is required".into()) };
-    let device = linerate::open_roce_device(port, &cli.network, cli.to.is_some(), &Stop::default())?;
+    let device = linerate::open_roce_device(port, &cli.network, &[], cli.to.is_some(), &Stop::default())?;
     let mut peer = Peer::new(device)?;
     let Some(to) = cli.to else {
         let stop = Arc::new(AtomicBool::new(false));

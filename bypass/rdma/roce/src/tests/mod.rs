@@ -16,6 +16,7 @@ mod random;
 pub mod rc;
 mod refusals;
 mod scenarios;
+mod streams;
 mod wire;
 
 pub use ends::*;

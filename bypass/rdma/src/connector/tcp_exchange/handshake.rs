@@ -1,25 +1,19 @@
-//! Handshake of the TCP exchange.
+//! Handshake of the TCP exchange, independent of its stream.
 
 use super::{Connector, ExchangeError, Handshake, Stage};
 use crate::Config;
 use crate::connection::ConnCore;
 use crate::connection::conn_transport::{ConnTransport, UdPeer};
+use crate::connector::Source;
 use crate::connector::qp_info::{NUMBERS, QpInfo, READY, SESSIONS, SessionInfo};
-use crate::connector::{Source, Step};
 use crate::provider::{AhAttr, Gid, GidKind, Handle, Provider, QpOptions, Transition};
 use crate::session::Session;
 use crate::verbs::{Error, Init, Qp, Rts};
 use crate::wire::EndParams;
 use linerate_service::Timer;
 use linerate_service::time::Instant;
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::sockopt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
-
-/// Interval and number of TCP keep-alive probes.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-const ASK_TIMES: u32 = 5;
 
 /// Local half of a transport, created before the peer's attributes are known.
 pub(super) enum Half<C: Provider> {
@@ -28,66 +22,72 @@ pub(super) enum Half<C: Provider> {
     Session(SessionInfo, Handle),
 }
 
+impl<C: Provider> Handshake<C> {
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.stage, Stage::Connecting)
+    }
+
+    /// Returns the length of the next message in bytes. A new stream needs none.
+    pub(super) fn message_len(&self) -> usize {
+        match self.stage {
+            Stage::Connecting | Stage::Over => 0,
+            Stage::Requested { .. } | Stage::Listening => QpInfo::LEN,
+            Stage::Answered(..) => 1,
+        }
+    }
+
+    /// Returns the local and the peer's address.
+    fn addresses(&self) -> Result<[SocketAddr; 2], ExchangeError> {
+        self.addresses.ok_or_else(|| ExchangeError::Tcp(ErrorKind::NotConnected.into()))
+    }
+}
+
 impl<C: Provider> Connector<C> {
-    /// Advances a handshake.
+    /// Processes the next message of a handshake. Appends the bytes to be sent to `reply`, also if there is an error.
+    /// Returns the transport and the peer's parameters after the last message.
     pub(super) fn next_step(
         &mut self,
         handshake: &mut Handshake<C>,
-        key: u64,
+        message: &[u8; QpInfo::LEN],
+        reply: &mut Vec<u8>,
         now: Instant,
-    ) -> Result<Step<C>, ExchangeError> {
+    ) -> Result<Option<(ConnTransport<C>, EndParams)>, ExchangeError> {
         match std::mem::replace(&mut handshake.stage, Stage::Over) {
             Stage::Connecting => {
-                if let Some(error) = handshake.stream.take_error()? {
-                    return Err(error.into());
-                }
                 let (half, own, record) = self.new_half(handshake)?;
                 self.expect_of(handshake, record.number())?;
-                handshake.send(&record.write())?;
-                if let Some(exchange) = self.exchange() {
-                    epoll::modify(&exchange.epoll, &handshake.stream, EventData::new_u64(key), EventFlags::IN)?;
-                }
+                reply.extend(record.write());
                 handshake.stage = Stage::Requested { half, own, record };
             }
-            Stage::Requested { half, own, record } => match handshake.next()? {
-                None => handshake.stage = Stage::Requested { half, own, record },
-                Some(bytes) => {
-                    let remote = read(&bytes, handshake)?;
-                    let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
-                    handshake.send(&[READY])?;
-                    return Ok(Step::Ready(transport, remote.greeting));
+            Stage::Requested { half, own, record } => {
+                let remote = read(message, handshake)?;
+                let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
+                reply.push(READY);
+                return Ok(Some((transport, remote.greeting)));
+            }
+            Stage::Listening => {
+                let remote = read(message, handshake)?;
+                handshake.worker = self.next_worker();
+                let (half, own, record) = self.new_half(handshake)?;
+                if record.session.is_some() != remote.session.is_some() {
+                    // Sent all the same, so that the peer can report an error.
+                    reply.extend(record.write());
+                    return Err(ExchangeError::OtherMode);
                 }
-            },
-            Stage::Listening => match handshake.next()? {
-                None => handshake.stage = Stage::Listening,
-                Some(bytes) => {
-                    let remote = read(&bytes, handshake)?;
-                    handshake.worker = self.next_worker();
-                    let (half, own, record) = self.new_half(handshake)?;
-                    if record.session.is_some() != remote.session.is_some() {
-                        // Sent first, so that the peer can report an error.
-                        handshake.send(&record.write())?;
-                        return Err(ExchangeError::OtherMode);
-                    }
-                    let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
-                    self.expect_of(handshake, record.number())?;
-                    handshake.send(&record.write())?;
-                    handshake.stage = Stage::Answered(transport, remote.greeting);
-                }
-            },
-            Stage::Answered(transport, remote) => match handshake.next() {
-                Ok(Some([READY])) => return Ok(Step::Ready(transport, remote)),
-                progress => {
-                    // The handshake keeps the queue pair, so that `give_up` can drain it.
-                    handshake.stage = Stage::Answered(transport, remote);
-                    if progress?.is_some() {
-                        return Err(ExchangeError::Malformed);
-                    }
-                }
-            },
-            Stage::Over => {}
+                let transport = self.join(handshake.worker, half, &own, &record, &remote, now)?;
+                self.expect_of(handshake, record.number())?;
+                reply.extend(record.write());
+                handshake.stage = Stage::Answered(transport, remote.greeting);
+            }
+            Stage::Answered(transport, remote) if message[0] == READY => return Ok(Some((transport, remote))),
+            answered @ Stage::Answered(..) => {
+                // The handshake keeps the queue pair, so that `give_up` can drain it.
+                handshake.stage = answered;
+                return Err(ExchangeError::Malformed);
+            }
+            Stage::Over => return Err(ExchangeError::Malformed),
         }
-        Ok(Step::Wait)
+        Ok(None)
     }
 
     /// Creates a queue pair with posted buffers on the port that reaches the peer, or a session, and its attributes
@@ -98,7 +98,7 @@ impl<C: Provider> Connector<C> {
         }
         let pkey_index = self.config.path.pkey_index;
         let provider = self.mr.pd().provider();
-        let own = gid_of(&**provider, handshake.stream.local_addr()?.ip(), &self.config)?;
+        let own = gid_of(&**provider, handshake.addresses()?[0].ip(), &self.config)?;
         let port = provider.port(own.port).map_err(Error::of("query the port"))?;
         let (half, qp, session) = match &self.workers[handshake.worker].datagrams {
             Some(_) if own.port != self.config.first_port() => return Err(ExchangeError::NotOfDevice(own.ip())),
@@ -164,26 +164,18 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Creates the state of the established connection, and watches the TCP connection for its end. Also returns the
-    /// local port and GID.
+    /// Creates the state of the established connection. Also returns the local port and GID.
     pub(super) fn settle(
         &mut self,
         handshake: &Handshake<C>,
         transport: ConnTransport<C>,
         remote: &EndParams,
     ) -> Result<(ConnCore<C>, Source), ExchangeError> {
-        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let addresses = [handshake.stream.local_addr()?, handshake.stream.peer_addr()?].map(canonical);
-        if let ConnTransport::Ud(_) = transport {
+        let addresses = handshake.addresses()?;
+        let keepalive = self.config.keepalive();
+        if let (ConnTransport::Ud(_), Some(exchange)) = (&transport, self.exchange()) {
             // The device does not detect a dead peer of a UD queue pair.
-            sockopt::set_tcp_keepidle(&handshake.stream, self.config.probe_after.max(ASK_EVERY))?;
-            sockopt::set_tcp_keepintvl(&handshake.stream, ASK_EVERY)?;
-            sockopt::set_tcp_keepcnt(&handshake.stream, ASK_TIMES)?;
-            sockopt::set_socket_keepalive(&handshake.stream, true)?;
-        }
-        if let Some(exchange) = self.exchange() {
-            let name = EventData::new_u64(super::MADE | transport.number());
-            epoll::modify(&exchange.epoll, &handshake.stream, name, EventFlags::IN | EventFlags::RDHUP)?;
+            exchange.streams.keep_alive(handshake.stream, &keepalive)?;
         }
         let own = gid_of(&**self.mr.pd().provider(), addresses[0].ip(), &self.config)?;
         Ok((ConnCore::new(transport, None, addresses, &self.greeting, remote), (own.port, own.raw)))
@@ -194,7 +186,7 @@ impl<C: Provider> Connector<C> {
 fn read<C: Provider>(bytes: &[u8; QpInfo::LEN], handshake: &Handshake<C>) -> Result<QpInfo, ExchangeError> {
     let record = QpInfo::read(bytes).map_err(|_| ExchangeError::Malformed)?;
     let at = IpAddr::from(record.gid).to_canonical();
-    if at == handshake.stream.peer_addr()?.ip().to_canonical() { Ok(record) } else { Err(ExchangeError::Elsewhere) }
+    if at == handshake.addresses()?[1].ip() { Ok(record) } else { Err(ExchangeError::Elsewhere) }
 }
 
 /// Moves a queue pair to RTS with the peer's attributes.

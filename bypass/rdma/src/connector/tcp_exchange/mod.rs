@@ -5,40 +5,33 @@
 //! end signals that the peer is gone.
 
 mod handshake;
+mod sockets;
 
 use super::qp_info::QpInfo;
-use super::{Connector, ListenerKind, Made, Step};
+use super::{Connector, ListenerKind, Made, Source};
+use crate::connection::ConnCore;
 use crate::connection::conn_transport::ConnTransport;
-use crate::provider::{Gid, Provider, TransportKind};
+use crate::provider::{Gid, Provider, StreamEvent, Streams, TransportKind};
 use crate::verbs::Error;
 use crate::wire::EndParams;
 use crate::{Config, ConnectorEvent};
 use handshake::{Half, gid_of};
-use linerate_bypass::raise_open_files;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnectError, Origin};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, listen, socket_with};
+use sockets::Sockets;
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read, Write};
-use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Maximum concurrent handshakes that peers initiated. Further ones wait in the kernel's backlog.
+/// Maximum concurrent handshakes that peers initiated. Further ones wait in the backlog.
 pub(crate) const MAX_PENDING: usize = 128;
-/// Listen backlog.
-const BACKLOG: i32 = 4096;
 /// Events processed at a time.
 const EVENTS: usize = 64;
 /// Pause after a failed accept for lack of resources.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Event key: a listener, an established connection by its number, or a handshake by a local number.
-const LISTENER: u64 = 1 << 63;
-const MADE: u64 = 1 << 62;
 
 /// Failure of the TCP exchange.
 #[derive(Debug, thiserror::Error)]
@@ -93,22 +86,25 @@ impl ExchangeError {
     }
 }
 
-/// Sockets of a connector.
+/// Streams of a connector.
 pub(super) struct Exchange<C: Provider> {
-    listeners: Vec<(TcpListener, SocketAddr)>,
-    epoll: OwnedFd,
+    streams: Box<dyn Streams>,
+    listening: Vec<SocketAddr>,
     /// Time from which waiting clients can be accepted, if any may be waiting.
     accept_from: Option<Instant>,
+    /// Handshakes by stream.
     handshakes: HashMap<u64, Handshake<C>>,
-    next: u64,
-    /// TCP connection of each established connection, by queue pair number or session number. Dropping it signals
-    /// disconnect.
-    made: HashMap<u64, TcpStream>,
+    /// Stream of each established connection, by queue pair number or session number. Its end signals disconnect.
+    made: HashMap<u64, u64>,
+    /// Numbers of established connections whose stream has not ended, by stream.
+    watched: HashMap<u64, u64>,
 }
 
 /// Connection being established.
 pub(super) struct Handshake<C: Provider> {
-    stream: TcpStream,
+    stream: u64,
+    /// Local and peer's address, once the stream is connected.
+    addresses: Option<[SocketAddr; 2]>,
     worker: usize,
     origin: Origin,
     until: Instant,
@@ -121,7 +117,7 @@ pub(super) struct Handshake<C: Provider> {
 }
 
 enum Stage<C: Provider> {
-    /// TCP connect in progress.
+    /// Stream being connected.
     Connecting,
     /// Attributes sent to the server.
     Requested { half: Half<C>, own: Gid, record: QpInfo },
@@ -140,38 +136,33 @@ impl<C: Provider> Exchange<C> {
         if limits.transport == TransportKind::Iwarp {
             return Err(ExchangeError::Iwarp);
         }
-        // Each connection needs a socket; the default limit is 1024.
-        if let Err(error) = raise_open_files(None) {
-            tracing::debug!("cannot raise the limit of open files: {error}");
-        }
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let mut listeners = Vec::new();
+        let mut streams = match provider.streams()? {
+            Some(streams) => streams,
+            None => Box::new(Sockets::open()?),
+        };
+        let mut listening = Vec::new();
         for &address in addresses {
             if !address.ip().is_unspecified() {
                 gid_of(&**provider, address.ip(), config)?;
             }
-            let begin = || {
-                let listener = TcpListener::bind(address)?;
-                // Increases the backlog: a client that finds it full retries only after seconds.
-                listen(&listener, BACKLOG)?;
-                listener.set_nonblocking(true)?;
-                epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN | EventFlags::ET)?;
-                let address = listener.local_addr()?;
-                Ok((listener, address))
-            };
-            listeners.push(begin().map_err(|source| ExchangeError::Listen { address, source })?);
+            let failed = |source| ExchangeError::Listen { address, source };
+            listening.push(streams.listen(address).map_err(failed)?);
         }
-        Ok(Exchange { listeners, epoll, accept_from: None, handshakes: HashMap::new(), next: 0, made: HashMap::new() })
+        let (handshakes, made, watched) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Exchange { streams, listening, accept_from: None, handshakes, made, watched })
     }
 
     /// Returns the addresses, with the ports chosen for port 0.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.listeners.iter().map(|(_, address)| *address)
+        self.listening.iter().copied()
     }
 
     /// Signals the end of a connection to its peer.
     pub fn end(&mut self, number: u64) {
-        self.made.remove(&number);
+        if let Some(stream) = self.made.remove(&number) {
+            self.watched.remove(&stream);
+            self.streams.close(stream);
+        }
     }
 
     /// Removes the handshakes that have a queue pair of this worker.
@@ -181,70 +172,72 @@ impl<C: Provider> Exchange<C> {
     }
 
     /// Accepts a waiting client, if there is room.
-    fn accept(&mut self, now: Instant) -> Option<TcpStream> {
+    fn accept(&mut self, now: Instant) -> Option<u64> {
         let pending = || self.handshakes.values().filter(|handshake| handshake.origin == Origin::Accepted).count();
         if self.accept_from.is_none_or(|from| from > now) || pending() >= MAX_PENDING {
             return None;
         }
-        for (listener, _) in &self.listeners {
-            match listener.accept() {
-                Ok((stream, _)) => return Some(stream),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The client has disconnected.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => return None,
-                Err(error) => {
-                    tracing::warn!("a connection cannot be accepted: {error}");
-                    self.accept_from = Some(now + PAUSE);
-                    return None;
-                }
+        match self.streams.accept() {
+            Ok(stream) => return Some(stream),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.accept_from = None,
+            // The client has disconnected.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                tracing::warn!("a connection cannot be accepted: {error}");
+                self.accept_from = Some(now + PAUSE);
             }
         }
-        self.accept_from = None;
         None
     }
 
     /// Starts a handshake.
-    fn begin(&mut self, stream: TcpStream, worker: usize, origin: Origin, until: Instant) -> Result<(), ExchangeError> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        let (stage, flags) = match origin {
-            Origin::Accepted => (Stage::Listening, EventFlags::IN),
-            Origin::Connected(_) => (Stage::Connecting, EventFlags::OUT),
+    fn begin(&mut self, stream: u64, worker: usize, origin: Origin, until: Instant) {
+        let stage = match origin {
+            Origin::Accepted => Stage::Listening,
+            Origin::Connected(_) => Stage::Connecting,
         };
-        self.next = (self.next + 1) % MADE;
-        epoll::add(&self.epoll, &stream, EventData::new_u64(self.next), flags)?;
-        let handshake =
-            Handshake { stream, worker, origin, until, number: None, stage, read: [0; QpInfo::LEN], len: 0 };
-        self.handshakes.insert(self.next, handshake);
-        Ok(())
+        let read = [0; QpInfo::LEN];
+        let handshake = Handshake { stream, addresses: None, worker, origin, until, number: None, stage, read, len: 0 };
+        self.handshakes.insert(stream, handshake);
     }
-}
 
-impl<C: Provider> AsFd for Exchange<C> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-}
-
-impl<C: Provider> Handshake<C> {
-    /// Reads the next `N` bytes once all are available.
-    fn next<const N: usize>(&mut self) -> Result<Option<[u8; N]>, ExchangeError> {
-        while self.len < N {
-            match self.stream.read(&mut self.read[self.len..N]) {
+    /// Returns the next message of a handshake once all of it has arrived, in a buffer of the longest one.
+    fn receive(&mut self, handshake: &mut Handshake<C>) -> Result<Option<[u8; QpInfo::LEN]>, ExchangeError> {
+        if handshake.addresses.is_none() {
+            match self.streams.addresses(handshake.stream) {
+                Ok(addresses) => {
+                    let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
+                    handshake.addresses = Some(addresses.map(canonical));
+                }
+                Err(error) if error.kind() == ErrorKind::NotConnected && handshake.is_connecting() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let len = handshake.message_len();
+        while handshake.len < len {
+            match self.streams.read(handshake.stream, &mut handshake.read[handshake.len..len]) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-                Ok(n) => self.len += n,
+                Ok(n) => handshake.len += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        self.len = 0;
-        Ok(self.read.first_chunk().copied())
+        handshake.len = 0;
+        Ok(Some(handshake.read))
     }
 
-    /// Sends a short message, which fits into the socket buffer of a new connection.
-    fn send(&mut self, bytes: &[u8]) -> Result<(), ExchangeError> {
-        Ok(self.stream.write_all(bytes)?)
+    /// Returns whether the stream of an established connection has ended. No data follows the handshake: data mean the
+    /// end, too.
+    fn has_ended(&mut self, stream: u64) -> bool {
+        let read = self.streams.read(stream, &mut [0]);
+        !read.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted))
+    }
+}
+
+impl<C: Provider> AsFd for Exchange<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.streams.as_fd()
     }
 }
 
@@ -256,32 +249,24 @@ impl<C: Provider> Connector<C> {
         }
     }
 
-    /// Processes all exchange events. Returns true if there were any.
+    /// Processes exchange events. Returns true if there were any.
     pub(super) fn exchange_turn(&mut self, now: Instant) -> Result<bool, Error> {
         let until = now + self.config.connect_timeout;
-        let Some(exchange) = self.exchange() else { return Ok(false) };
-        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let events: &[Event] = match epoll::wait(&exchange.epoll, &mut buffer, Some(&none)) {
-            Ok((events, _)) => events,
-            Err(Errno::INTR) => &[],
-            Err(error) => return Err(Error::of("wait for peers")(error.into())),
-        };
-        let mut worked = !events.is_empty();
-        for event in events {
-            match event.data.u64() {
-                LISTENER => _ = self.exchange().map(|exchange| exchange.accept_from = Some(now)),
-                // No data follows: any event means the end.
-                made if made & MADE != 0 => self.peer_is_gone(made & !MADE),
-                handshake => self.go_on(handshake, now),
+        let mut worked = false;
+        for _ in 0..EVENTS {
+            let Some(exchange) = self.exchange() else { return Ok(false) };
+            let Some(event) = exchange.streams.next_event().map_err(Error::of("wait for peers"))? else { break };
+            worked = true;
+            match event {
+                StreamEvent::Incoming => exchange.accept_from = Some(now),
+                StreamEvent::Ready(stream) if exchange.handshakes.contains_key(&stream) => self.go_on(stream, now),
+                StreamEvent::Ready(stream) => self.check_peer(stream),
             }
         }
         let Some(exchange) = self.exchange() else { return Ok(worked) };
         while let Some(stream) = exchange.accept(now) {
             worked = true;
-            if let Err(error) = exchange.begin(stream, 0, Origin::Accepted, until) {
-                tracing::warn!("connection not accepted: {error}");
-            }
+            exchange.begin(stream, 0, Origin::Accepted, until);
         }
         let late: Vec<u64> =
             exchange.handshakes.iter().filter(|(_, handshake)| handshake.until <= now).map(|(key, _)| *key).collect();
@@ -299,7 +284,7 @@ impl<C: Provider> Connector<C> {
         if let Some(exchange) = self.exchange()
             && exchange.accept_from.is_none()
         {
-            exchange.listeners.clear();
+            exchange.streams.stop_listening();
         }
     }
 
@@ -307,51 +292,52 @@ impl<C: Provider> Connector<C> {
     pub(super) fn exchange_connect(&mut self, worker: usize, remote: SocketAddr, token: u64, now: Instant) {
         let until = now + self.config.connect_timeout;
         let origin = Origin::Connected(token);
-        let begun = begin_connect(remote).and_then(|stream| match self.exchange() {
-            Some(exchange) => exchange.begin(stream, worker, origin, until),
-            None => Ok(()),
-        });
-        if let Err(error) = begun {
-            tracing::debug!("{remote}: {error}");
-            self.not_made(worker, None, origin, error.outcome());
+        let Some(exchange) = self.exchange() else { return };
+        match exchange.streams.connect(remote) {
+            Ok(stream) => exchange.begin(stream, worker, origin, until),
+            Err(error) => {
+                tracing::debug!("{remote}: {error}");
+                self.not_made(worker, None, origin, ExchangeError::Tcp(error).outcome());
+            }
         }
     }
 
-    /// Notifies the worker of a lost connection. The TCP connection is kept until the worker releases the transport.
-    fn peer_is_gone(&mut self, number: u64) {
+    /// Notifies the worker of a lost connection if its stream has ended. The stream is kept until the worker releases
+    /// the transport.
+    fn check_peer(&mut self, stream: u64) {
         let Some(exchange) = self.exchange() else { return };
-        let Some(stream) = exchange.made.get(&number) else { return };
-        if let Err(error) = epoll::delete(&exchange.epoll, stream) {
-            tracing::debug!("{error}");
+        if !exchange.watched.contains_key(&stream) || !exchange.has_ended(stream) {
+            return;
         }
-        if let Some(made) = self.made.get(&number) {
+        if let Some(number) = exchange.watched.remove(&stream)
+            && let Some(made) = self.made.get(&number)
+        {
             self.notify(made.worker, ConnectorEvent::Lost(number, CloseReason::Reset));
         }
     }
 
     /// Advances a handshake after an event.
-    fn go_on(&mut self, key: u64, now: Instant) {
-        let Some(mut handshake) = self.exchange().and_then(|exchange| exchange.handshakes.remove(&key)) else { return };
-        let result = match self.next_step(&mut handshake, key, now) {
-            Ok(Step::Wait) => {
-                _ = self.exchange().map(|exchange| exchange.handshakes.insert(key, handshake));
-                return;
-            }
-            Ok(Step::Refused(reason)) => return self.give_up(handshake, reason, now),
-            Ok(Step::Ready(transport, peer_params)) => self.settle(&handshake, transport, &peer_params),
-            Err(error) => Err(error),
+    fn go_on(&mut self, stream: u64, now: Instant) {
+        let Some(mut handshake) = self.exchange().and_then(|exchange| exchange.handshakes.remove(&stream)) else {
+            return;
         };
-        match result {
-            Ok((link, source)) => {
+        match self.advance(&mut handshake, now) {
+            Ok(None) => _ = self.exchange().map(|exchange| exchange.handshakes.insert(stream, handshake)),
+            Ok(Some((link, source))) => {
                 let (worker, origin) = (handshake.worker, handshake.origin);
                 let number = link.transport.number();
                 let made = Made { worker, qp: link.transport.handle(), id: None, source, had_last: false };
                 self.made.insert(number, made);
-                _ = self.exchange().map(|exchange| exchange.made.insert(number, handshake.stream));
+                if let Some(exchange) = self.exchange() {
+                    exchange.made.insert(number, stream);
+                    exchange.watched.insert(stream, number);
+                }
                 self.notify(worker, ConnectorEvent::Made(link, origin));
+                // The end may have arrived with the last message.
+                self.check_peer(stream);
             }
             Err(error) => {
-                let peer = handshake.stream.peer_addr().map_or_else(|_| "a peer".to_owned(), |peer| peer.to_string());
+                let peer = handshake.addresses.map_or_else(|| "a peer".to_owned(), |[_, peer]| peer.to_string());
                 match error {
                     ExchangeError::OtherMode => tracing::warn!("no connection with {peer}: {error}"),
                     _ => tracing::info!("no connection with {peer}: {error}"),
@@ -361,24 +347,40 @@ impl<C: Provider> Connector<C> {
         }
     }
 
+    /// Passes messages between a handshake and its stream, until the next message has not arrived yet. Returns the
+    /// established connection with its local port and GID.
+    fn advance(
+        &mut self,
+        handshake: &mut Handshake<C>,
+        now: Instant,
+    ) -> Result<Option<(ConnCore<C>, Source)>, ExchangeError> {
+        while let Some(exchange) = self.exchange()
+            && let Some(message) = exchange.receive(handshake)?
+        {
+            let mut reply = Vec::new();
+            let ready = self.next_step(handshake, &message, &mut reply, now);
+            if let Some(exchange) = self.exchange()
+                && !reply.is_empty()
+            {
+                exchange.streams.write(handshake.stream, &reply)?;
+            }
+            if let Some((transport, remote)) = ready? {
+                return self.settle(handshake, transport, &remote).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     pub(super) fn give_up(&mut self, handshake: Handshake<C>, error: ConnectError, now: Instant) {
         self.not_made(handshake.worker, handshake.number, handshake.origin, error);
+        if let Some(exchange) = self.exchange() {
+            exchange.streams.close(handshake.stream);
+        }
         if let Stage::Answered(ConnTransport::Rc(qp), _) = handshake.stage
             && self.config.srq.is_some()
         {
             // The peer may have sent data.
             self.leave(handshake.worker, qp, false, now);
         }
-    }
-}
-
-/// Starts a TCP connect to `remote`.
-fn begin_connect(remote: SocketAddr) -> Result<TcpStream, ExchangeError> {
-    let family = if remote.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-    match connect(&socket, &remote) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
-        Err(error) => Err(error.into()),
     }
 }
