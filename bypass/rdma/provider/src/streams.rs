@@ -16,7 +16,7 @@ pub trait Streams: AsFd + Send {
     /// Stops listening on all addresses.
     fn stop_listening(&mut self);
 
-    /// Returns the next stream that a client has connected.
+    /// Returns the next stream that a client has connected. Bytes that have arrived before cause no event.
     fn accept(&mut self) -> io::Result<u64>;
 
     /// Starts to connect to `remote`. Returns the new stream.

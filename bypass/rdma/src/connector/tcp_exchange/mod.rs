@@ -263,11 +263,15 @@ impl<C: Provider> Connector<C> {
                 StreamEvent::Ready(stream) => self.check_peer(stream),
             }
         }
-        let Some(exchange) = self.exchange() else { return Ok(worked) };
-        while let Some(stream) = exchange.accept(now) {
+        while let Some(exchange) = self.exchange()
+            && let Some(stream) = exchange.accept(now)
+        {
             worked = true;
             exchange.begin(stream, 0, Origin::Accepted, until);
+            // The first message may have arrived.
+            self.go_on(stream, now);
         }
+        let Some(exchange) = self.exchange() else { return Ok(worked) };
         let late: Vec<u64> =
             exchange.handshakes.iter().filter(|(_, handshake)| handshake.until <= now).map(|(key, _)| *key).collect();
         for key in late {
