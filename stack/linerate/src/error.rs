@@ -143,8 +143,10 @@ pub enum Error {
     NoSmoltcpEngine,
     #[error("`workers` {workers}: a RoCE device has one worker; give 1")]
     RoceWorkers { workers: usize },
-    #[error("`ip` is required by roce:NETWORK: a RoCE device is known by its addresses")]
+    #[error("`ip` is required by roce:NETWORK: give an address that no host has, by which the RoCE device is known")]
     RoceNeedsAddress,
+    #[error("`ip` {address}: the kernel has this address on '{interface}': give a RoCE device an address of its own")]
+    RoceAddressOfKernel { address: IpAddr, interface: String },
     #[error("roce:{via}: {source}")]
     Roce { via: String, source: std::io::Error },
     #[error("random numbers from the system: {0}")]

@@ -130,6 +130,11 @@ fn unsuitable_options_of_a_shared_interface_are_refused() {
         let exclusive = "echo serve --via af_xdp:lr1 --ip 10.9.0.4/24 --listen 10.9.0.4:7";
         let parts = ["--ip 10.9.0.4: the kernel has this address on 'lr1'", "--via af_xdp:lr1,share"];
         assert_refused(linerate_in(namespace, exclusive), 1, &parts);
+        for via in ["roce:af_xdp:lr1", "roce:af_xdp:lr1,share"] {
+            let roce = format!("echo serve --via {via} --ip 10.9.0.4/24 --listen 10.9.0.4:7");
+            let parts = ["--ip 10.9.0.4: the kernel has this address on 'lr1'", "an address of its own"];
+            assert_refused(linerate_in(namespace, &roce), 1, &parts);
+        }
         let elsewhere = serve(namespace, "echo", "--listen 10.9.0.5:7");
         assert_refused(elsewhere, 2, &["10.9.0.5:7", "10.9.0.4"]);
         run(command_in(namespace, "sysctl").args(["-qw", "net.ipv4.ip_local_port_range=1024 65535"]));

@@ -1,6 +1,6 @@
 //! `--via roce:NETWORK`: the engine of RoCEv2 over the UDP of the stack.
 
-use super::{rdma, stack};
+use super::{rdma, shared, stack};
 use crate::config::{Listen, NetConfig};
 use crate::error::Error;
 use crate::kept_devices;
@@ -55,6 +55,10 @@ pub fn open_device(
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
     let port_options = NetConfig { via: via.clone(), ..options.clone() };
+    // The port would propose to leave the address out.
+    if let (Via::AfXdp { interface, .. }, Some(address)) = (via, shared::address_of_kernel(&port_options)) {
+        return Err(Error::RoceAddressOfKernel { address, interface: interface.clone() });
+    }
     let bound = Listen { udp, tcp: tcp.clone().unwrap_or_default(), ..Listen::default() };
     let mut port = stack::Port::open(&port_options, &bound, is_client, 1, stop)?;
     let (queue, mut config) = port.take_queue()?;

@@ -72,14 +72,21 @@ impl SharedHost {
 
 /// Refuses a local address that the kernel has on an interface that is not shared. The port refuses it otherwise.
 pub fn check_own_addresses(options: &NetConfig) -> Result<(), Error> {
-    let Via::AfXdp { interface, shared: false, .. } = &options.via else { return Ok(()) };
-    // Opening the port reports a missing interface.
-    let Ok(monitor) = InterfaceMonitor::open(interface) else { return Ok(()) };
-    let is_kernels = |ip: &IpAddr| monitor.network().addresses.iter().any(|own| own.ip == *ip);
-    match options.ip.iter().map(IpCidr::address).find(is_kernels) {
-        Some(address) => Err(Error::AddressOfKernel { address, interface: interface.clone() }),
-        None => Ok(()),
+    match (&options.via, address_of_kernel(options)) {
+        (Via::AfXdp { interface, shared: false, .. }, Some(address)) => {
+            Err(Error::AddressOfKernel { address, interface: interface.clone() })
+        }
+        _ => Ok(()),
     }
+}
+
+/// Returns a local address that the kernel has on the interface of `af_xdp:`, too.
+pub fn address_of_kernel(options: &NetConfig) -> Option<IpAddr> {
+    let Via::AfXdp { interface, .. } = &options.via else { return None };
+    // Opening the port reports a missing interface.
+    let monitor = InterfaceMonitor::open(interface).ok()?;
+    let is_kernels = |ip: &IpAddr| monitor.network().addresses.iter().any(|own| own.ip == *ip);
+    options.ip.iter().map(IpCidr::address).find(is_kernels)
 }
 
 /// Returns the local ports of outgoing connections, and an error if the kernel uses some of them. A server has none
