@@ -14,8 +14,7 @@ const SEED: u64 = 1;
 /// Count the bytes that transports send again on a link that loses frames at random
 ///
 /// A bulk transfer on one connection between two ends in memory, in virtual time. Frames are lost in both directions,
-/// by a generator with a seed, so the counts do not depend on the machine. RC is a model of the InfiniBand
-/// specification's go-back-N; all others are implementations in use.
+/// by a generator with a seed, so the counts do not depend on the machine.
 #[derive(Parser)]
 struct Args {
     /// Percentages of lost frames, from 0 to 50

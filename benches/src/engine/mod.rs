@@ -23,4 +23,5 @@ pub use echo_services::{AsyncCopy, AsyncForward, EchoService, Forward, Write};
 pub use load::Load;
 pub use pair::{Pair, PairConfig, PairOptions, worker};
 pub use roce::Roce;
+pub(crate) use roce::RoceEnd;
 pub use stream::Stream;

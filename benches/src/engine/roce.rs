@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Engine over the stack on an in-memory link, in virtual time.
-struct Node(Box<linerate_stack::Worker<MemoryNic, Carrier, NativeEngine<MemoryPacket>>>);
+pub(crate) struct Node(pub Box<linerate_stack::Worker<MemoryNic, Carrier, NativeEngine<MemoryPacket>>>);
 
 impl Driver for Node {
     fn engine(&mut self) -> &mut Engine {
@@ -41,17 +41,18 @@ impl Driver for Node {
 type Verbs = Device<Node>;
 
 /// One end: the adapter's worker and connector on a device.
-struct End<S: Service> {
-    device: Arc<Verbs>,
-    worker: Worker<Verbs, S>,
-    connector: Connector<Verbs>,
+pub(crate) struct RoceEnd<S: Service> {
+    pub device: Arc<Verbs>,
+    pub worker: Worker<Verbs, S>,
+    pub connector: Connector<Verbs>,
     is_server: bool,
     /// Open for as long as the worker runs.
     _messages: AppSender<S::Message>,
 }
 
-impl<S: Service> End<S> {
-    fn new(nic: MemoryNic, host: u8, listen: &[SocketAddr], config: &linerate_rdma::Config, service: S) -> Self {
+impl<S: Service> RoceEnd<S> {
+    /// Creates the end 10.0.0.`host`.
+    pub fn new(nic: MemoryNic, host: u8, listen: &[SocketAddr], config: &linerate_rdma::Config, service: S) -> Self {
         let ip = IpAddr::from([10, 0, 0, host]);
         // The exchange over TCP needs streams.
         let streams = (config.connect == Connect::Exchange).then(|| StreamTable::new(listen.to_vec()));
@@ -74,12 +75,17 @@ impl<S: Service> End<S> {
         let Started { connector, mut workers, app_sender } = adapter.start().expect("memory for one worker");
         let WorkerParts { worker, config, parts, channels } = workers.remove(0);
         let worker = Worker::new(worker, config, parts, channels, service);
-        End { device, worker, connector, is_server: !listen.is_empty(), _messages: app_sender }
+        RoceEnd { device, worker, connector, is_server: !listen.is_empty(), _messages: app_sender }
+    }
+
+    /// Sets the time of the device's next turns.
+    pub fn set_time(&self, now: Instant) {
+        self.device.driver().0.service_mut().now = now;
     }
 
     /// Runs a turn and returns its duration.
-    fn turn(&mut self, now: Instant) -> Duration {
-        self.device.driver().0.service_mut().now = now;
+    fn timed_turn(&mut self, now: Instant) -> Duration {
+        self.set_time(now);
         let began = std::time::Instant::now();
         if self.is_server {
             server_turn(&mut self.worker, now);
@@ -92,8 +98,8 @@ impl<S: Service> End<S> {
 
 /// Echo load and echo server on queue pairs, with one request in flight on each.
 pub struct Roce {
-    server: End<Echo>,
-    load: End<linerate_load::Load<EchoLoad>>,
+    server: RoceEnd<Echo>,
+    load: RoceEnd<linerate_load::Load<EchoLoad>>,
     now: Instant,
     /// Requests that the server has received when the current run is complete.
     target: u64,
@@ -115,8 +121,8 @@ impl Roce {
         let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
         let barrier = Arc::new(Barrier::new(1, connections));
         let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
-        let server = End::new(far, 2, &[remote], &config, Echo);
-        let load = End::new(near, 1, &[], &config, load);
+        let server = RoceEnd::new(far, 2, &[remote], &config, Echo);
+        let load = RoceEnd::new(near, 1, &[], &config, load);
         let mut bench = Roce { server, load, now: Instant::ZERO, target: 0 };
         bench.wait_until(connections, |bench| {
             bench.connect();
@@ -147,8 +153,8 @@ impl InTurn for Roce {
 
     fn turns(&mut self) -> Duration {
         self.now += TURN;
-        self.load.turn(self.now);
-        self.server.turn(self.now)
+        self.load.timed_turn(self.now);
+        self.server.timed_turn(self.now)
     }
 }
 

@@ -8,11 +8,11 @@
 mod rc;
 mod tcp;
 mod ud;
+mod upload;
 
 pub use linerate_rdma::measuring::Recovery;
 
 use linerate_bypass::memory_nic::{DropIf, End, Impairments, Link, LinkConfig, MemoryNic, Rate};
-use linerate_bypass::{BURST, Nic, Packet};
 use linerate_service::time::{Duration, Instant};
 use linerate_stack::{NativeEngine, SmoltcpEngine};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const IP_END: usize = 34;
 /// Transport with its recovery of lost frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Reliable connection of the InfiniBand specification: go-back-N. A model.
+    /// Reliable connection of RoCEv2 in software: go-back-N.
     Rc,
     /// Sessions of `--rdma-mode ud`.
     Ud,
@@ -49,7 +49,7 @@ impl Transport {
     /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
-            Transport::Rc => "RC, model",
+            Transport::Rc => "RC",
             Transport::Ud => "ud",
             Transport::UdGoBackN => "ud, go-back-N",
             Transport::Native => "native TCP",
@@ -120,7 +120,18 @@ trait Endpoint {
     fn turn(&mut self, now: Instant) -> bool;
     /// Returns the time of the next work without received frames.
     fn due(&mut self) -> Option<Instant>;
-    fn nic(&mut self) -> &mut MemoryNic;
+    /// Returns the time at which the next frame arrives.
+    fn next_arrival(&mut self) -> Option<Instant>;
+}
+
+/// State of a transfer.
+enum Progress {
+    /// Bytes delivered so far.
+    Delivered(u64),
+    /// Bytes delivered, all of which are acknowledged.
+    Complete(u64),
+    /// The connection has ended early.
+    Lost,
 }
 
 /// Sends `transfer` by `transport`, and counts.
@@ -138,11 +149,13 @@ pub fn run(transport: Transport, transfer: &Transfer) -> Result<Counts, Transfer
 struct LossyLink {
     link: Link,
     sent: Arc<AtomicU64>,
+    transport: &'static str,
+    bytes: u64,
 }
 
 impl LossyLink {
     /// Creates a link and its ends. `payload` returns the payload bytes of a frame of the sender.
-    fn new(transfer: &Transfer, payload: fn(&[u8]) -> usize) -> (LossyLink, [MemoryNic; 2]) {
+    fn new(transport: Transport, transfer: &Transfer, payload: fn(&[u8]) -> usize) -> (LossyLink, [MemoryNic; 2]) {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let sent = Arc::new(AtomicU64::new(0));
@@ -160,54 +173,41 @@ impl LossyLink {
         };
         link.impair(End::A, Impairments { drop_if: Some(DropIf::new(count)), ..impairments.clone() });
         link.impair(End::B, Impairments { seed: !transfer.seed, ..impairments });
-        (LossyLink { link, sent }, [a, b])
+        (LossyLink { link, sent, transport: transport.name(), bytes: transfer.bytes }, [a, b])
     }
 
-    /// Runs both ends until `delivered` returns the number of delivered bytes, which ends the transfer. Returns `None`
-    /// if the ends stall, or if the transfer takes longer than [`TIME_LIMIT`]. Fails with the error of `delivered`.
+    /// Runs both ends until the transfer is complete by `progress`.
     fn run<A: Endpoint, B: Endpoint>(
         &self,
         (sender, receiver): (&mut A, &mut B),
-        mut delivered: impl FnMut(&A, &B) -> Result<Option<u64>, TransferError>,
-    ) -> Result<Option<Counts>, TransferError> {
+        progress: impl Fn(&A, &B) -> Progress,
+    ) -> Result<Counts, TransferError> {
+        let &LossyLink { transport, bytes, .. } = self;
         let clock = self.link.clock();
-        while clock.now() < Instant::ZERO + TIME_LIMIT {
+        loop {
             let now = clock.now();
             let is_busy = receiver.turn(now) | sender.turn(now);
-            if let Some(delivered) = delivered(sender, receiver)? {
-                let impaired = self.link.impaired(End::A);
-                let sent = self.sent.load(Ordering::Relaxed);
-                return Ok(Some(Counts { delivered, sent, frames: impaired.frames, lost: impaired.lost }));
-            }
+            let delivered = match progress(sender, receiver) {
+                Progress::Complete(delivered) => return Ok(self.counts(delivered)),
+                Progress::Lost => return Err(TransferError::Lost { transport }),
+                Progress::Delivered(delivered) => delivered,
+            };
             if is_busy {
                 continue;
             }
-            let due = [sender.due(), receiver.due(), sender.nic().next_arrival(), receiver.nic().next_arrival()];
-            let Some(next) = due.into_iter().flatten().min() else { return Ok(None) };
-            clock.advance_to(next.max(now + STEP));
+            let due = [sender.due(), receiver.due(), sender.next_arrival(), receiver.next_arrival()];
+            match due.into_iter().flatten().min() {
+                Some(next) if next < Instant::ZERO + TIME_LIMIT => clock.advance_to(next.max(now + STEP)),
+                _ => return Err(TransferError::Stalled { transport, delivered, bytes }),
+            }
         }
-        Ok(None)
     }
-}
 
-/// Receives all frames that have arrived.
-fn received(nic: &mut MemoryNic, mut process: impl FnMut(&[u8])) -> bool {
-    let mut frames = Vec::with_capacity(BURST);
-    let mut any = false;
-    while nic.rx_burst(&mut frames) > 0 {
-        any = true;
-        frames.drain(..).for_each(|frame| process(frame.data()));
+    fn counts(&self, delivered: u64) -> Counts {
+        let impaired = self.link.impaired(End::A);
+        let sent = self.sent.load(Ordering::Relaxed);
+        Counts { delivered, sent, frames: impaired.frames, lost: impaired.lost }
     }
-    any
-}
-
-/// Sends a frame of `headers` empty bytes, `content`, and `payload` empty bytes.
-fn send(nic: &mut MemoryNic, headers: usize, content: &[u8], payload: usize) -> bool {
-    let Some(mut frame) = nic.allocate() else { return false };
-    let Some(bytes) = frame.append(headers + content.len() + payload) else { return false };
-    bytes.fill(0);
-    bytes[headers..headers + content.len()].copy_from_slice(content);
-    nic.tx_burst(&mut vec![frame]) == 1
 }
 
 #[cfg(test)]
