@@ -14,6 +14,9 @@ pub struct SummaryReport<'a> {
     /// Units in which the network receives and sends.
     #[serde(skip)]
     units: [&'static str; 2],
+    /// Units that are retransmitted.
+    #[serde(skip)]
+    retransmitted_units: &'static str,
 }
 
 /// Fields of [`Summary`]; a missing field is a compile error.
@@ -70,7 +73,12 @@ impl<'a> SummaryReport<'a> {
             Via::Rdma { .. } | Via::Roce { .. } => ["messages"; 2],
             _ => ["frames"; 2],
         };
-        SummaryReport { summary, units }
+        let retransmitted_units = match via {
+            Via::Rdma { .. } => "datagrams",
+            Via::Roce { .. } => "packets",
+            _ => "segments",
+        };
+        SummaryReport { summary, units, retransmitted_units }
     }
 }
 
@@ -83,8 +91,9 @@ impl fmt::Display for SummaryReport<'_> {
             none if none.is_empty() => "none".to_owned(),
             some => some.join(", "),
         };
+        let unit = self.retransmitted_units;
         let retransmitted =
-            self.summary.retransmitted.map_or_else(String::new, |n| format!("; {n} segments retransmitted"));
+            self.summary.retransmitted.map_or_else(String::new, |n| format!("; {n} {unit} retransmitted"));
         let [reads, writes] = self.units;
         let forwarded = match reads {
             "frames" => format!("; {misdirected} frames forwarded to the worker of their flow"),
@@ -149,13 +158,18 @@ mod tests {
     #[test]
     fn units_are_those_of_the_network() {
         let summary = Summary { rx_frames: 3, tx_frames: 4, misdirected: 5, ..Summary::default() };
-        for (via, received, sent) in [
-            ("kernel", "received    3 reads, 0 bytes\n", "sent        4 writes, 0 bytes\n"),
-            ("rdma:rxe0", "received    3 messages, 0 bytes\n", "sent        4 messages, 0 bytes\n"),
-            ("tap:lr0", "received    3 frames, 0 bytes; 5 frames forwarded", "sent        4 frames, 0 bytes\n"),
+        for (via, received, sent, retransmitted) in [
+            ("kernel", "3 reads, 0 bytes\n", "4 writes, 0 bytes", "segments"),
+            ("rdma:rxe0", "3 messages, 0 bytes\n", "4 messages, 0 bytes", "datagrams"),
+            ("roce:af_xdp:eth0", "3 messages, 0 bytes\n", "4 messages, 0 bytes", "packets"),
+            ("tap:lr0", "3 frames, 0 bytes; 5 frames forwarded", "4 frames, 0 bytes", "segments"),
         ] {
-            let text = SummaryReport::new(&summary, &via.parse().unwrap()).to_string();
-            assert!(text.contains(received) && text.contains(sent), "{via}: {text}");
+            let via = via.parse().unwrap();
+            let text = SummaryReport::new(&summary, &via).to_string();
+            assert!(text.contains(&format!("received    {received}")), "{via}: {text}");
+            assert!(text.contains(&format!("sent        {sent}\n")), "{via}: {text}");
+            let text = SummaryReport::new(&Summary { retransmitted: Some(6), ..summary.clone() }, &via).to_string();
+            assert!(text.contains(&format!("{sent}; 6 {retransmitted} retransmitted\n")), "{via}: {text}");
         }
     }
 }
