@@ -133,26 +133,28 @@ pub struct SendFlags(u8);
 
 impl SendFlags {
     /// Flags of an ordinary signalled request.
-    pub const SIGNALLED: Self = SendFlags::new(true, false);
-    const INLINE: u8 = 2;
+    pub const SIGNALLED: Self = SendFlags(1);
+    /// Flags of an ordinary request that generates a completion on failure only.
+    pub const UNSIGNALLED: Self = SendFlags(0);
+    /// Flags of an unsignalled request whose data is copied when it is posted.
+    pub const INLINE: Self = SendFlags(2);
 
-    /// Returns the flags of a request that generates a completion also on success (`is_signalled`), or whose data is
-    /// copied when it is posted (`is_inline`).
+    /// Returns the flags with a completion also on success if `is_signalled`, and on failure only otherwise.
     #[inline]
-    pub const fn new(is_signalled: bool, is_inline: bool) -> Self {
-        SendFlags(is_signalled as u8 | if is_inline { Self::INLINE } else { 0 })
+    pub const fn with_signal(self, is_signalled: bool) -> Self {
+        SendFlags(self.0 & !Self::SIGNALLED.0 | is_signalled as u8)
     }
 
     /// Returns whether the request generates a completion also on success.
     #[inline]
     pub const fn is_signalled(self) -> bool {
-        self.0 & 1 != 0
+        self.0 & Self::SIGNALLED.0 != 0
     }
 
     /// Returns whether the data is copied when the request is posted.
     #[inline]
     pub const fn is_inline(self) -> bool {
-        self.0 & Self::INLINE != 0
+        self.0 & Self::INLINE.0 != 0
     }
 }
 

@@ -325,9 +325,9 @@ mod tests {
         assert_eq!(access(Access { remote_read: true, ..Access::default() }), 4);
         assert_eq!(access(Access { remote_write: true, ..Access::default() }), 2);
         assert_eq!(access(Access { bind: true, ..Access::default() }), 16);
-        assert_eq!(send_flags(SendFlags::new(true, true)), 10);
+        assert_eq!(send_flags(SendFlags::INLINE.with_signal(true)), 10);
         assert_eq!(send_flags(SendFlags::SIGNALLED), 2);
-        assert_eq!(send_flags(SendFlags::new(false, true)), 8);
+        assert_eq!(send_flags(SendFlags::INLINE), 8);
     }
 
     #[test]

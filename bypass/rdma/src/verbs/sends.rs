@@ -208,7 +208,7 @@ impl<C: Provider> SendQueue<C> {
     fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Held<C>) {
         self.unsignalled += 1;
         let is_signalled = flags.is_signalled() || self.unsignalled >= self.every;
-        let flags = SendFlags::new(is_signalled, flags.is_inline());
+        let flags = flags.with_signal(is_signalled);
         if is_signalled {
             self.unsignalled = 0;
         }
@@ -235,7 +235,7 @@ impl<C: Provider> SendQueue<C> {
             }
             self.sges.push(Sge { address, len: message.len as u32, lkey: 0 });
             (message.count, message.len) = (0, 0);
-            self.push(operation, 1, SendFlags::new(signalled, true), Held::Nothing);
+            self.push(operation, 1, SendFlags::INLINE.with_signal(signalled), Held::Nothing);
             return Ok(());
         }
         let before = self.sges.len();
@@ -247,7 +247,7 @@ impl<C: Provider> SendQueue<C> {
             self.sges.push(sge);
         }
         let Message { chunks, count, .. } = std::mem::take(message);
-        self.push(operation, count, SendFlags::new(signalled, false), Held::Chunks(chunks));
+        self.push(operation, count, SendFlags::UNSIGNALLED.with_signal(signalled), Held::Chunks(chunks));
         Ok(())
     }
 

@@ -55,7 +55,7 @@ fn inline_data_is_copied_at_post() {
     rig.receive(other, 10, 0..64);
     let mut text = *b"in line";
     let outside = linerate_rdma::provider::Sge { address: text.as_ptr().expose_provenance() as u64, len: 7, lkey: 0 };
-    let flags = SendFlags::new(true, true);
+    let flags = SendFlags::INLINE.with_signal(true);
     rig.post(one, &[SendWr { id: 1, sges: &[outside], operation: Operation::Send, flags }]).unwrap();
     text.fill(0);
     std::hint::black_box(&text);
@@ -75,7 +75,7 @@ fn list_is_sent_in_order() {
         }
         let sges: Vec<_> = (0..70).map(|index| [rig.sge(index * 16..index * 16 + 16)]).collect();
         let request = |(id, sges)| {
-            let flags = SendFlags::new(id == 69, false);
+            let flags = SendFlags::UNSIGNALLED.with_signal(id == 69);
             SendWr { id: id as u64, sges, operation: Operation::Send, flags }
         };
         let requests: Vec<_> = sges.iter().map(|list| &list[..]).enumerate().map(request).collect();

@@ -71,7 +71,7 @@ pub const LOCAL: Access = Access {
     relaxed: false,
 };
 pub const SIGNALLED: SendFlags = SendFlags::SIGNALLED;
-pub const SILENT: SendFlags = SendFlags::new(false, false);
+pub const SILENT: SendFlags = SendFlags::UNSIGNALLED;
 
 /// Configuration of two ends.
 #[derive(Clone)]

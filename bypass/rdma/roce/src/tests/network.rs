@@ -234,7 +234,7 @@ fn post(act: &Act, this: &mut Site, peer: &mut Site, places: &mut VecDeque<(usiz
         .map(|nth| this.sge(local + (nth * part).min(len), part.min(len - (nth * part).min(len))))
         .collect();
     let is_inline = act.is_inline && len <= 64 && !is_atomic && !matches!(act.kind, Kind::Read(_));
-    let flags = SendFlags::new(act.is_signalled, is_inline);
+    let flags = if is_inline { SendFlags::INLINE } else { SendFlags::UNSIGNALLED }.with_signal(act.is_signalled);
     this.end.post(&[SendWr { id, sges: &sges, operation, flags }]).unwrap();
     if act.is_signalled {
         this.expected.push_back((id, opcode));

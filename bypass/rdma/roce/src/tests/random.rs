@@ -99,8 +99,9 @@ fn play(acts: &[Act], seed: u64) {
                 let sges = [actor.sge(at, len)];
                 // Inline data may be anywhere.
                 let is_inside = at >= REGION.start && at + len <= REGION.end;
-                let inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
-                let flags = SendFlags::new(flags & 1 != 0, inline);
+                let is_inline = flags & 2 != 0 && kind != 5 && len <= 64 && is_inside;
+                let copied = if is_inline { SendFlags::INLINE } else { SendFlags::UNSIGNALLED };
+                let flags = copied.with_signal(flags & 1 != 0);
                 if actor.end.post(&[SendWr { id: next, sges: &sges, operation, flags }]).is_ok() {
                     actor.sends.push((next, flags.is_signalled()));
                 }

@@ -53,7 +53,7 @@ fn device_without_atomics_rejects_them() {
     let sges = [b.sge(WAS, 8)];
     let request = SendWr { id: 1, sges: &sges, operation: add(&a, 1), flags: SIGNALLED };
     assert_eq!(refused(b.post(&[request])), (0, libc::EINVAL));
-    let inline = SendFlags::new(true, true);
+    let inline = SendFlags::INLINE.with_signal(true);
     let request = SendWr { id: 1, sges: &sges, operation: add(&b, 1), flags: inline };
     assert_eq!(refused(a.post(&[request])), (0, libc::EINVAL));
     denied(&fabric, &a, &b, add(&b, 1), WcStatus::RemoteInvalidRequest);

@@ -21,7 +21,7 @@ fn full_queue_refuses_first_excess_request() {
 #[test]
 fn invalid_request_is_refused_at_post() {
     let (_fabric, a, _b) = connected(&Setup::default());
-    let inline = SendFlags::new(true, true);
+    let inline = SendFlags::INLINE.with_signal(true);
     let read = Operation::Read { address: 0, rkey: 0 };
     let post = |operation, sges: &[Sge], flags| {
         let good = request(0, SIGNALLED);
@@ -109,7 +109,7 @@ fn inline_data_is_copied_at_post() {
     let bytes = Memory::new(4);
     bytes.put(0, b"soon");
     let sge = Sge { address: bytes.start() as u64, len: 4, lkey: 0 };
-    a.request(0, Operation::Send, &[sge], SendFlags::new(true, true));
+    a.request(0, Operation::Send, &[sge], SendFlags::INLINE.with_signal(true));
     a.memory.put(0, b"late");
     a.request(1, Operation::Send, &[a.sge(0, 4)], SIGNALLED);
     bytes.put(0, b"gone");
