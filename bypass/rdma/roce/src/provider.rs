@@ -329,7 +329,7 @@ unsafe impl<D: Driver> Provider for Device<D> {
     }
 
     unsafe fn cm_establish(&self, id: Handle) -> io::Result<()> {
-        self.with_time(|engine, now| engine.cm.establish(id, now))
+        self.with_time(|engine, _| engine.cm.establish(id))
     }
 
     unsafe fn cm_accept(&self, id: Handle, parameters: &CmConnParam) -> io::Result<()> {

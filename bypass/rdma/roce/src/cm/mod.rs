@@ -130,7 +130,7 @@ impl Cm {
 
     /// Sets the local addresses with their prefix lengths, and the path MTU of the port. Identifiers that are bound to
     /// a removed address receive [`CmEventKind::AddressChanged`].
-    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)], mtu: Mtu, _now: Instant) {
+    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)], mtu: Mtu) {
         self.mtu = mtu;
         let old = std::mem::replace(&mut self.addresses, addresses.to_vec());
         let is_removed = |ip: IpAddr| old.iter().any(|&(other, _)| other == ip) && !self.is_local(ip);
@@ -338,7 +338,7 @@ impl Cm {
     }
 
     /// Notifies the peer, which has accepted, that the queue pair is ready.
-    pub fn establish(&mut self, id: Handle, _now: Instant) -> io::Result<()> {
+    pub fn establish(&mut self, id: Handle) -> io::Result<()> {
         let (comm, &Connection { transaction, peer, .. }) = self.connection(id, &[State::RepReceived])?;
         self.connections.set_state(comm, State::Established);
         self.send(comm, Mad::new(mad::attribute::RTU, transaction, comm, peer.comm));
@@ -443,7 +443,7 @@ impl Cm {
     }
 
     /// Writes pending MADs until `send` returns false, because the port has no room.
-    pub fn transmit(&mut self, _now: Instant, send: &mut dyn FnMut(IpAddr, IpAddr, &[u8; MAD_LEN]) -> bool) {
+    pub fn transmit(&mut self, send: &mut dyn FnMut(IpAddr, IpAddr, &[u8; MAD_LEN]) -> bool) {
         while let Some(Outgoing { local, remote, mad }) = self.outgoing.front() {
             if !send(*local, *remote, &mad.0) {
                 return;

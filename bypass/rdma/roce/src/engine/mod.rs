@@ -125,7 +125,7 @@ impl Engine {
     pub fn new(config: &Config) -> io::Result<Self> {
         let mtu = path_mtu(config.mtu).ok_or_else(|| errno(libc::EMSGSIZE))?;
         let mut cm = Cm::new(config.seed);
-        cm.set_addresses(&config.addresses, mtu, Instant::ZERO);
+        cm.set_addresses(&config.addresses, mtu);
         let completions =
             Completions { cqs: Table::new(), channels: Table::new(), events: Waker::new()?, overrun: Vec::new() };
         Ok(Engine {
@@ -158,10 +158,10 @@ impl Engine {
     }
 
     /// Replaces the local addresses, with their prefix lengths.
-    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)], now: Instant) {
+    pub fn set_addresses(&mut self, addresses: &[(IpAddr, u8)]) {
         if self.addresses != addresses {
             self.addresses = addresses.to_vec();
-            self.cm.set_addresses(addresses, self.mtu, now);
+            self.cm.set_addresses(addresses, self.mtu);
             self.objects.completions.events.push(AsyncEvent::GidChange(PORT));
         }
     }
@@ -235,7 +235,7 @@ impl Engine {
     pub fn transmit(&mut self, now: Instant, port: &mut impl Port) {
         self.now = now;
         self.expire(now);
-        self.transmit_mads(now, port);
+        self.transmit_mads(port);
         self.transmit_notifications(port);
         for _ in 0..self.queued.len() {
             let Some(handle) = self.queued.pop_front() else { break };
@@ -312,9 +312,9 @@ impl Engine {
         }
     }
 
-    fn transmit_mads(&mut self, now: Instant, port: &mut impl Port) {
+    fn transmit_mads(&mut self, port: &mut impl Port) {
         let Objects { counters, icrc: [_, icrc], .. } = &mut self.objects;
-        self.cm.transmit(now, &mut |local, remote, mad| {
+        self.cm.transmit(&mut |local, remote, mad| {
             if !port.has_room() {
                 return false;
             }

@@ -89,11 +89,10 @@ impl Fabric {
     /// Changes the address of a port. Peers that use the old one receive no response.
     pub fn change_address(&self, sim: &SimDevice, port: u8, address: IpAddr) {
         let mut world = self.world();
-        let now = world.clock.now();
         let site = &mut world.sites[sim.index];
         site.set_address(port, address);
         site.events.push(AsyncEvent::GidChange(port));
-        sim.device.driver().engine.set_addresses(&site.config.prefixes(), now);
+        sim.device.driver().engine.set_addresses(&site.config.prefixes());
         world.follow_up(sim.index);
     }
 

@@ -49,7 +49,7 @@ fn connection_is_established_with_parameters_of_both_ends() {
         assert_eq!([first_to_active, first_to_passive], [first_from_passive, first_from_active]);
 
         assert_eq!(rig.events(1), []);
-        rig.ends[0].cm.establish(active, rig.now).unwrap();
+        rig.ends[0].cm.establish(active).unwrap();
         assert_eq!(rig.event(1, CmEventKind::Established).id, passive);
         rig.run(Duration::from_secs(100));
         assert_eq!((rig.events(0), rig.events(1)), (vec![], vec![]));
@@ -228,7 +228,7 @@ fn local_address_is_the_one_nearest_to_the_peer() {
     let End { cm, channel, .. } = &mut rig.ends[0];
     let addresses = [("10.0.0.1", 8), ("10.1.0.1", 16), ("10.1.2.1", 24), ("fd00::1", 64), ("fd01::1", 64)];
     let addresses = addresses.map(|(address, prefix)| (address.parse().unwrap(), prefix));
-    cm.set_addresses(&addresses, Mtu::Mtu1024, Instant::ZERO);
+    cm.set_addresses(&addresses, Mtu::Mtu1024);
     for (remote, local) in [
         ("10.1.2.9", "10.1.2.1"),
         ("10.1.9.9", "10.1.0.1"),
@@ -264,12 +264,12 @@ fn removed_address_is_an_event_of_its_identifiers() {
     let mut rig = Rig::new();
     let [active, passive] = rig.connect();
     let address = rig.ends[0].address;
-    rig.ends[0].cm.set_addresses(&[(address, 8)], Mtu::Mtu512, rig.now);
+    rig.ends[0].cm.set_addresses(&[(address, 8)], Mtu::Mtu512);
     assert_eq!(rig.events(0), []);
-    rig.ends[0].cm.set_addresses(&[], Mtu::Mtu512, rig.now);
+    rig.ends[0].cm.set_addresses(&[], Mtu::Mtu512);
     assert_eq!(rig.event(0, CmEventKind::AddressChanged).id, active);
     assert_eq!(errno_of(rig.ends[0].cm.transition(active, QpState::Rtr, &options())), libc::EADDRNOTAVAIL);
-    rig.ends[1].cm.set_addresses(&[], Mtu::Mtu512, rig.now);
+    rig.ends[1].cm.set_addresses(&[], Mtu::Mtu512);
     // Also of the listener.
     let ids: Vec<_> = rig.ends[1].cm.ids.iter().map(|(id, _)| id).collect();
     rig.settle();
@@ -310,7 +310,7 @@ fn device_connects_to_itself() {
     let passive = rig.event(0, CmEventKind::Request { listener }).id;
     rig.ends[0].cm.accept(passive, &parameters(18, b""), rig.now).unwrap();
     rig.event(0, CmEventKind::Response);
-    rig.ends[0].cm.establish(active, rig.now).unwrap();
+    rig.ends[0].cm.establish(active).unwrap();
     rig.event(0, CmEventKind::Established);
     rig.destroy(0, active);
     assert_eq!(rig.event(0, CmEventKind::Disconnected).id, passive);

@@ -61,7 +61,7 @@ fn disconnect_before_confirmation_ends_the_connection() {
     rig.event(0, CmEventKind::Response);
     rig.disconnect(1, passive);
     assert_eq!(rig.events(0), [DISCONNECTED]);
-    assert_eq!(errno_of(rig.ends[0].cm.establish(active, rig.now)), libc::EINVAL);
+    assert_eq!(errno_of(rig.ends[0].cm.establish(active)), libc::EINVAL);
 }
 
 /// Progress of a connection.
@@ -95,7 +95,7 @@ fn progress(rig: &mut Rig, step: Step) -> [Option<Handle>; 2] {
         rig.settle();
     }
     if step >= Step::Established {
-        rig.ends[0].cm.establish(active, rig.now).unwrap();
+        rig.ends[0].cm.establish(active).unwrap();
         rig.settle();
     }
     if step >= Step::Disconnecting {

@@ -60,7 +60,7 @@ fn pending_replies_are_limited() {
     }
     assert_eq!((rig.ends[1].cm.outgoing.len(), rig.ends[1].cm.counters().unsent), (1024, 5000 - 1024));
     // A port without room keeps them.
-    rig.ends[1].cm.transmit(rig.now, &mut |_, _, _| false);
+    rig.ends[1].cm.transmit(&mut |_, _, _| false);
     assert_eq!(rig.ends[1].cm.outgoing.len(), 1024);
     // There is room for messages of connections.
     let End { cm, channel, .. } = &mut rig.ends[1];
@@ -131,7 +131,7 @@ fn act(rig: &mut Rig, random: &mut fastrand::Rng) {
     _ = match random.u8(..12) {
         0..4 => cm.connect(id, &given, now),
         4..6 => cm.accept(id, &given, now),
-        6..8 => cm.establish(id, now),
+        6..8 => cm.establish(id),
         8 => cm.reject(id, b"no", now),
         9 => cm.disconnect(id, now),
         10 => cm.destroy_id(id, now),

@@ -42,7 +42,7 @@ impl Rig {
             let mut cm = Cm::new(7);
             let address: IpAddr = addresses[index].parse().unwrap();
             let prefix = if address.is_ipv4() { 24 } else { 64 };
-            cm.set_addresses(&[(address, prefix)], mtus[index], Instant::ZERO);
+            cm.set_addresses(&[(address, prefix)], mtus[index]);
             let (channel, _) = cm.create_event_channel().unwrap();
             End { cm, channel, address, events: Vec::new() }
         });
@@ -54,7 +54,7 @@ impl Rig {
         loop {
             let mut flying = Vec::new();
             for (index, end) in self.ends.iter_mut().enumerate() {
-                end.cm.transmit(self.now, &mut |local, remote, mad| {
+                end.cm.transmit(&mut |local, remote, mad| {
                     flying.push((index, local, remote, *mad));
                     true
                 });
@@ -145,7 +145,7 @@ impl Rig {
         self.ends[1].cm.accept(passive, &parameters(18, b"accept"), self.now).unwrap();
         self.run(Duration::from_secs(3));
         self.event(0, CmEventKind::Response);
-        self.ends[0].cm.establish(active, self.now).unwrap();
+        self.ends[0].cm.establish(active).unwrap();
         self.run(Duration::from_secs(3));
         self.event(1, CmEventKind::Established);
         [active, passive]
@@ -167,7 +167,7 @@ impl Rig {
     /// Returns the next message of an end, which is not delivered.
     fn intercept(&mut self, end: usize) -> Option<Mad> {
         let mut mad = None;
-        self.ends[end].cm.transmit(self.now, &mut |_, _, bytes| {
+        self.ends[end].cm.transmit(&mut |_, _, bytes| {
             let is_first = mad.is_none();
             if is_first {
                 mad = Some(Mad(*bytes));
