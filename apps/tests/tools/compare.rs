@@ -120,8 +120,8 @@ fn processor_time_of_a_request_is_divided_if_the_build_has_line_tables() {
         let profile = measured.profile.as_ref().unwrap();
         let all = profile.samples.values().sum::<u64>();
         assert!(all > 100 && profile.requests > 0 && profile.cpu_seconds > 0.1, "{profile:?}");
-        assert!(profile.samples[&Part::Kernel] > all / 4, "{profile:?}");
-        assert!(profile.samples[&Part::Stack] > 0 && profile.samples[&Part::Service] > 0, "{profile:?}");
+        let parts = [Part::Kernel, Part::Stack, Part::Service];
+        assert!(parts.iter().all(|part| profile.samples[part] > all / 50), "{profile:?}");
     }
     assert!(output.stdout.contains("processor time of a request"), "{}", output.stdout);
 }
