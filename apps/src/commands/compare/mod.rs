@@ -27,7 +27,8 @@ use std::time::Duration;
 
 /// Number of keys of a full comparison and of a quick one.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
-/// Default number of rounds, and their number in a quick comparison if further measurements leave no time for more.
+/// Default number of rounds, and their number in a quick comparison if further measurements leave no time for more; one
+/// less with profiles.
 const ROUNDS: u32 = 5;
 const MIN_ROUNDS: u32 = 3;
 
@@ -125,7 +126,7 @@ struct RunArgs {
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3]
+    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3, or 2 with --profile]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
 
@@ -270,7 +271,7 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let request = ScheduleRequest {
         quick: args.quick,
         rounds,
-        min_rounds: if may_be_fewer { MIN_ROUNDS } else { rounds },
+        min_rounds: if may_be_fewer { MIN_ROUNDS - u32::from(args.profile) } else { rounds },
         requested: &requested,
         profile: args.profile,
         round: args.round_time,
