@@ -126,7 +126,8 @@ struct RunArgs {
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3, or 2 with --profile]
+    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3, or 2 with
+    /// --profile]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
 
