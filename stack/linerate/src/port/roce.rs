@@ -34,8 +34,8 @@ pub fn open(
     Ok(rdma::Port::over(&device, options, listen, cores)?.with_eal(eal))
 }
 
-/// Opens the RoCEv2 device on the port `via`, which also carries TCP, on the addresses `listen`, if an exchange over TCP
-/// connects the queue pairs. A client's is opened once the link is up.
+/// Opens the RoCEv2 device on the port `via`. If an exchange over TCP connects the queue pairs, the port also carries
+/// TCP, on the addresses `listen`. A client's port is opened once the link is up.
 pub fn open_device(
     via: &Via,
     options: &NetConfig,
