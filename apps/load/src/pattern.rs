@@ -1,6 +1,5 @@
 //! Payload that is cheap to generate and to check: an endless pseudo-random stream from a table.
 
-use crate::Corrupt;
 use crate::payload::copy_to_arena;
 use linerate_service::{Bytes, ConnId, Transport};
 
@@ -109,22 +108,6 @@ impl Position {
             sent += n;
         }
         sent
-    }
-
-    /// Consumes a part of the received bytes and returns its length; `None` if none are left. Fails unless they are the
-    /// next bytes, at most `max`.
-    #[inline]
-    pub fn receive(&mut self, net: &mut impl Transport, conn: ConnId, max: usize) -> Result<Option<usize>, Corrupt> {
-        let bytes = net.peek(conn);
-        let n = bytes.len();
-        if n == 0 {
-            return Ok(None);
-        }
-        if n > max || !self.matches(bytes) {
-            return Err(Corrupt);
-        }
-        net.consume(conn, n);
-        Ok(Some(n))
     }
 }
 

@@ -172,16 +172,23 @@ impl Traffic for EchoLoad {
         measuring: bool,
     ) -> Result<(), Corrupt> {
         let now = net.now();
-        let mut in_flight = stream.begun.len() * self.size - stream.unsent - stream.received;
-        while let Some(n) = stream.to_receive.receive(net, conn, in_flight)? {
-            in_flight -= n;
+        loop {
+            let bytes = net.peek(conn);
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let n = bytes.len();
+            let in_flight = stream.begun.len() * self.size - stream.unsent - stream.received;
+            if n > in_flight || !stream.to_receive.matches(bytes) {
+                return Err(Corrupt);
+            }
+            net.consume(conn, n);
             stream.received += n;
             while stream.received >= self.size {
                 stream.received -= self.size;
                 self.answer(stream, now, measuring);
             }
         }
-        Ok(())
     }
 
     /// Sends the next request in place of an answer that was received whole, if no other request is outstanding on the

@@ -103,14 +103,22 @@ impl Traffic for Incast {
         stream: &mut Stream,
         measuring: bool,
     ) -> Result<(), Corrupt> {
-        while let Some(n) = stream.to_receive.receive(net, conn, stream.awaited - stream.unsent)? {
+        loop {
+            let bytes = net.peek(conn);
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let n = bytes.len();
+            if n > stream.awaited - stream.unsent || !stream.to_receive.matches(bytes) {
+                return Err(Corrupt);
+            }
+            net.consume(conn, n);
             stream.awaited -= n;
             if stream.awaited == 0 {
                 self.awaited -= 1;
                 self.requests += u64::from(measuring && self.counts());
             }
         }
-        Ok(())
     }
 
     fn begins_anew(&mut self, now: Instant) -> bool {
