@@ -104,8 +104,8 @@ pub fn is_inside() -> bool {
 /// Calls `operation` with the runtime.
 ///
 /// # Errors
-/// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EINTR` after a
-/// moment once the process exits, and `EIO` after an internal error, which is logged.
+/// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EINTR`
+/// after a moment once the process exits, and `EIO` after an internal error, which is logged.
 pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
     if IS_INSIDE.replace(true) {
         return Err(Errno::AGAIN);

@@ -11,7 +11,7 @@ const SIGNALS: usize = 65;
 /// Handler of each signal, as the program gave it.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 
-/// Whether the action of each signal has SA_RESTART.
+/// SA_RESTART of the action of each signal.
 static RESTARTS: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
 
 thread_local! {

@@ -54,7 +54,7 @@ impl Waiting {
                 sleeper.is_woken = true;
                 self.woken += 1;
                 let one = 1_u64;
-                // SAFETY: the descriptor takes eight bytes. If the program has closed it, the thread wakes by its limit.
+                // SAFETY: eight bytes. If the program has closed the descriptor, the sleep has a limit.
                 unsafe { real::write(sleeper.wake, (&raw const one).cast(), size_of_val(&one)) };
             }
         }
@@ -132,7 +132,7 @@ impl Waiter {
         }
     }
 
-    /// Sleeps if [`rest`](Self::rest) has prepared it: until the thread is woken, one of the kernel's descriptors has an
+    /// Sleeps if [`rest`](Self::rest) has prepared it: until the thread is woken, a descriptor of the kernel has an
     /// event, or `limit`. Returns whether it slept.
     pub fn sleep(&self, kernel: &[pollfd], limit: Option<Duration>, mask: *const sigset_t) -> bool {
         let Role::Sleeper(_, wake) = self.role else {

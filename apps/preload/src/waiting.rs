@@ -30,7 +30,7 @@ impl Deadline {
     }
 }
 
-/// Whether waits sleep (`--idle backoff`).
+/// True if waits sleep (`--idle backoff`).
 static SLEEPS: AtomicBool = AtomicBool::new(false);
 
 /// Lets waits sleep after turns without work.

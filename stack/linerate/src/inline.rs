@@ -88,7 +88,7 @@ impl<S: Service> InlineNetwork<S> {
         self.worker.unlisten(address);
     }
 
-    /// Releases `address`, to which there is neither a listener nor a connection, to the kernel that shares the interface.
+    /// Releases `address`, which has neither a listener nor a connection, to the kernel that shares the interface.
     ///
     /// # Errors
     /// The kernel still redirects the segments.

@@ -56,7 +56,7 @@ impl Sockets {
         SocketId(self.sockets.insert(Socket::new()) as u32)
     }
 
-    /// Returns the number of changes of readiness so far: an operation that returned `EAGAIN` may succeed after a change.
+    /// Returns the number of changes of readiness so far. An operation that returned `EAGAIN` may succeed after one.
     pub fn changes(&self) -> u64 {
         self.changes
     }

@@ -153,7 +153,7 @@ unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize,
         Err(_) if sent > 0 => Ok(sent),
         Err(error) => {
             if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
-                // SAFETY: raise(3) has no pointers; the signal is for this thread, as of a write to the kernel's socket.
+                // SAFETY: raise(3) has no pointers. The signal is for this thread, as that of the kernel.
                 unsafe { libc::raise(libc::SIGPIPE) };
             }
             Err(error)

@@ -22,10 +22,6 @@ const ONE_WORKER: &str = "the program has one worker";
 #[command(mut_arg("eal", |arg| {
     arg.value_name("PROGRAM").required(true).help("Program and its arguments, after a lone --")
 }))]
-#[command(mut_arg("workers", |arg| arg.hide(true)))]
-#[command(mut_arg("cores", |arg| {
-    arg.help("Cores of the program [default: all]: with the default of --idle, it occupies one of them while it waits")
-}))]
 pub struct RunArgs {
     #[command(flatten)]
     network: NetConfig,

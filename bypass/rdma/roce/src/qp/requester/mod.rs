@@ -157,7 +157,7 @@ pub(crate) struct Requester {
     message: u32,
     /// Messages for which the peer has a buffer after that one, or -1 after one without (LSN - SSN, IBA 9.7.7.2).
     credits: i32,
-    /// Whether the peer reports its buffers. Otherwise each acknowledgement renews [`UNLIMITED`].
+    /// True if the peer reports its buffers. Otherwise each acknowledgement renews [`UNLIMITED`].
     is_limited: bool,
     /// First number after the last packet that requested an acknowledgement or a response.
     asked_psn: u32,
