@@ -12,7 +12,7 @@ use crate::icrc::{Icrc, MAX_HEADERS};
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::qp::requester::MAX_MESSAGE;
-use crate::qp::{Objects, Qp, Sent, Service};
+use crate::qp::{Objects, QUANTUM, Qp, Sent, Service};
 use crate::queues::Completions;
 use crate::table::{Table, errno, require};
 use crate::waker::Waker;
@@ -143,6 +143,7 @@ impl Engine {
                 srqs: Table::new(),
                 addresses: Table::new(),
                 counters: Counters::default(),
+                sent_bytes: 0,
                 icrc: [Icrc::new(), Icrc::new()],
             },
             generation: (config.seed >> 8) as u32,
@@ -241,18 +242,18 @@ impl Engine {
             let Some(handle) = self.queued.pop_front() else { break };
             let Ok(qp) = self.qps.get_mut(handle) else { continue };
             qp.is_queued = false;
-            let sent = qp.transmit(now, &mut self.objects, port);
-            match sent {
-                Sent::All => {}
-                Sent::Some => {
-                    qp.is_queued = true;
-                    self.queued.push_back(handle);
-                }
-                Sent::Until(due) => {
-                    if qp.due.replace(due) != Some(due) {
-                        self.timers.push(Reverse((due, handle.0)));
-                    }
-                }
+            let has_limit = qp.rate.is_some();
+            let quantum = if has_limit { qp.begin_at_rate(now, &mut self.objects) } else { QUANTUM };
+            let sent = qp.transmit(quantum, now, &mut self.objects, port);
+            if sent == Sent::Some {
+                qp.is_queued = true;
+                self.queued.push_back(handle);
+            }
+            if has_limit
+                && let Some(due) = qp.end_at_rate(now, &mut self.objects)
+                && qp.due.replace(due) != Some(due)
+            {
+                self.timers.push(Reverse((due, handle.0)));
             }
             self.arm(handle);
             if !port.has_room() {

@@ -67,6 +67,7 @@ impl Engine {
             responder,
             rate: None,
             due: None,
+            is_paused: false,
             notified: None,
             is_queued: false,
             armed: None,

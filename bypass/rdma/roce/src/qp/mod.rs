@@ -20,7 +20,7 @@ use responder::Responder;
 use std::io;
 
 /// Packets that a queue pair sends before others have their turn.
-const QUANTUM: usize = 16;
+pub(crate) const QUANTUM: usize = 16;
 
 /// Objects that all queue pairs use.
 pub(crate) struct Objects {
@@ -29,6 +29,8 @@ pub(crate) struct Objects {
     pub srqs: Table<Srq>,
     pub addresses: Table<Address>,
     pub counters: Counters,
+    /// Bytes of packets sent since the start of a turn at a limited rate.
+    pub sent_bytes: usize,
     /// Cached sums of received and of sent packets.
     pub icrc: [Icrc; 2],
 }
@@ -46,8 +48,6 @@ pub(crate) enum Sent {
     All,
     /// More packets wait.
     Some,
-    /// More packets wait until a time.
-    Until(Instant),
 }
 
 /// Queue pair.
@@ -79,6 +79,8 @@ pub(crate) struct Qp {
     pub rate: Option<Box<RateLimit>>,
     /// Time at which a packet that waits for the rate is due, and for which the engine has an entry in its timer heap.
     pub due: Option<Instant>,
+    /// The next packet with data is not due.
+    pub is_paused: bool,
     /// Time of the last notification to the peer.
     pub notified: Option<Instant>,
     /// True while the queue pair is on the engine's list of those with packets to send.
@@ -158,7 +160,7 @@ impl Qp {
         self.state = QpState::Reset;
         self.access = Access::default();
         self.path = None;
-        (self.rate, self.due, self.notified) = (None, None, None);
+        (self.rate, self.due, self.notified, self.is_paused) = (None, None, None, false);
         self.requester.reset();
         self.responder.reset();
         self.receives.clear();
@@ -171,12 +173,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Sends packets while the port has room, responses first.
-    pub fn transmit(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
-        if self.rate.is_some() {
-            return self.transmit_at_rate(now, objects, port);
-        }
-        for _ in 0..QUANTUM {
+    /// Sends up to `quantum` packets while the port has room, responses first.
+    pub fn transmit(&mut self, quantum: usize, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
+        for _ in 0..quantum {
             if !port.has_room() {
                 return Sent::Some;
             }
@@ -188,33 +187,31 @@ impl Qp {
         Sent::Some
     }
 
-    /// Sends packets like [`transmit`](Self::transmit), but data only when they are due.
+    /// Prepares a turn at a limited rate. Returns the number of packets that may be sent.
     #[cold]
-    fn transmit_at_rate(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
-        let mut port = Metered { port, bytes: 0 };
-        for _ in 0..QUANTUM {
-            let Some(rate) = self.rate.as_mut().filter(|_| port.has_room()) else { return Sent::Some };
-            rate.pass(now);
-            if rate.is_over() {
-                self.rate = None;
-                return Sent::Some;
-            }
-            let due = rate.due();
-            let has_answer = self.responder.has_answer();
-            let has_sent = if due <= now {
-                self.respond(objects, &mut port) || self.request(now, objects, &mut port)
-            } else {
-                !has_answer && self.respond(objects, &mut port)
-            };
-            if !has_sent {
-                let waits = due > now && (has_answer || !self.requester.is_empty());
-                return if waits { Sent::Until(due) } else { Sent::All };
-            }
-            if let Some(rate) = &mut self.rate {
-                rate.sent(std::mem::take(&mut port.bytes), now);
-            }
+    pub fn begin_at_rate(&mut self, now: Instant, objects: &mut Objects) -> usize {
+        objects.sent_bytes = 0;
+        self.is_paused = false;
+        let Some(rate) = &mut self.rate else { return QUANTUM };
+        rate.pass(now);
+        if rate.is_over() {
+            self.rate = None;
+            return QUANTUM;
         }
-        Sent::Some
+        self.is_paused = rate.due() > now;
+        // Acknowledgements are sent at any time.
+        if self.is_paused { QUANTUM } else { 1 }
+    }
+
+    /// Records the packets of a turn at a limited rate. Returns the time at which the next one is due, if it waits.
+    #[cold]
+    pub fn end_at_rate(&mut self, now: Instant, objects: &mut Objects) -> Option<Instant> {
+        let waits = self.responder.has_answer() || !self.requester.is_empty();
+        let rate = self.rate.as_mut()?;
+        if objects.sent_bytes > 0 {
+            rate.sent(objects.sent_bytes, now);
+        }
+        Some(rate.due()).filter(|due| *due > now && waits && !self.is_queued)
     }
 
     /// Returns the time of the next action without input.
@@ -237,23 +234,6 @@ impl Qp {
             return true;
         }
         false
-    }
-}
-
-/// Port that counts bytes.
-struct Metered<'a, P> {
-    port: &'a mut P,
-    bytes: usize,
-}
-
-impl<P: Port> Port for Metered<'_, P> {
-    fn has_room(&mut self) -> bool {
-        self.port.has_room()
-    }
-
-    fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
-        self.bytes += len;
-        self.port.send(path, len, write);
     }
 }
 

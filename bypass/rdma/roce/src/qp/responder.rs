@@ -445,8 +445,10 @@ impl Qp {
     pub fn respond(&mut self, objects: &mut Objects, port: &mut impl Port) -> bool {
         while let Some(answer) = self.responder.answers.get(self.responder.next_answer).copied() {
             if answer.sent < answer.packets {
-                self.send_answer(answer, objects, port);
-                return true;
+                if !self.is_paused {
+                    self.send_answer(answer, objects, port);
+                }
+                return !self.is_paused;
             }
             self.responder.next_answer += 1;
         }
@@ -520,7 +522,9 @@ impl Qp {
         let bth = Bth { opcode, qp: self.peer, psn: number, ..Bth::default() };
         objects.counters.sent += 1;
         let [_, icrc] = &mut objects.icrc;
-        port.send(path, wire::packet_len(extension.len(), len), |packet| {
+        let packet_len = wire::packet_len(extension.len(), len);
+        objects.sent_bytes += packet_len;
+        port.send(path, packet_len, |packet| {
             wire::write(packet, path, bth, extension, len, icrc, write);
         });
     }

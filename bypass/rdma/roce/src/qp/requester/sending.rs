@@ -42,7 +42,7 @@ impl Qp {
 
     /// Sends the next packet of a request, or executes a local one. Returns false if nothing can be sent now.
     pub fn request(&mut self, now: Instant, objects: &mut Objects, port: &mut impl Port) -> bool {
-        if self.state != QpState::Rts || self.requester.rnr_until.is_some() {
+        if self.state != QpState::Rts || self.requester.rnr_until.is_some() || self.is_paused {
             return false;
         }
         if self.service == Service::Ud {
@@ -254,7 +254,9 @@ impl Qp {
         objects.counters.sent += 1;
         let extension = &extension[..extension_len];
         let Objects { memory, icrc: [_, icrc], .. } = objects;
-        port.send(path, wire::packet_len(extension.len(), len), |packet| {
+        let packet_len = wire::packet_len(extension.len(), len);
+        objects.sent_bytes += packet_len;
+        port.send(path, packet_len, |packet| {
             wire::write(packet, path, bth, extension, len, icrc, |payload| match requester.inline(request) {
                 Some(bytes) => payload.copy_from_slice(&bytes[from..from + payload.len()]),
                 None => {
