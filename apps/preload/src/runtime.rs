@@ -246,7 +246,7 @@ impl Runtime {
         match closed {
             Kind::Epoll(set) => sockets.epoll_close(set.id),
             Kind::Socket(socket) => {
-                if let Some(address) = sockets.close(net, socket.id) {
+                for address in sockets.close(net, socket.id) {
                     network.unlisten(address);
                     self.retired.push(address);
                 }
@@ -260,6 +260,7 @@ pub fn forget(fd: c_int) {
     // A handler that interrupts the library, and a child, close the kernel's descriptor only.
     if !is_inside()
         && let Some(file) = descriptors::remove(fd)
+        && !IS_CHILD.load(Ordering::Relaxed)
     {
         let _ = enter(|runtime| {
             runtime.release(file);

@@ -65,7 +65,10 @@ extern "C" fn counted(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
 /// # Safety
 /// The arguments are those of a call of sigaction(2).
 pub unsafe fn set_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    let at = signal as usize % SIGNALS;
+    let Some(at) = usize::try_from(signal).ok().filter(|at| *at < SIGNALS) else {
+        // SAFETY: the caller's arguments, which the kernel refuses.
+        return unsafe { real::sigaction(signal, new, old) };
+    };
     let before = HANDLERS[at].load(Ordering::Acquire);
     let mut changed = None;
     if !new.is_null() {

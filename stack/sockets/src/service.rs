@@ -146,12 +146,12 @@ impl Sockets {
         Ok(())
     }
 
-    /// Begins to listen on the bound address (listen(2)). Returns the address, on which the worker must accept, or
-    /// `None` if the socket listened already.
+    /// Begins to listen on the bound address (listen(2)), and with `is_dual` on `0.0.0.0` if that is `::` (ipv6(7)).
+    /// Returns the addresses, on which the worker must accept; none if the socket listened already.
     ///
     /// # Errors
     /// `EINVAL` for a connected or unbound socket, `EADDRINUSE` if another socket listens on its address.
-    pub fn listen(&mut self, id: SocketId, backlog: usize) -> Result<Option<SocketAddr>, Errno> {
+    pub fn listen(&mut self, id: SocketId, backlog: usize, is_dual: bool) -> Result<Vec<SocketAddr>, Errno> {
         // The kernel accepts one connection more than the backlog.
         let most = backlog.clamp(1, MAX_BACKLOG) + 1;
         let socket = self.get(id)?;
@@ -159,17 +159,21 @@ impl Sockets {
         match &mut socket.state {
             State::Listening { backlog, .. } => {
                 *backlog = most;
-                return Ok(None);
+                return Ok(Vec::new());
             }
             State::Idle => {}
             _ => return Err(Errno::INVAL),
         }
-        if self.listeners.contains_key(&address) {
+        let mut addresses = vec![address];
+        if is_dual && address.ip() == Ipv6Addr::UNSPECIFIED {
+            addresses.push((Ipv4Addr::UNSPECIFIED, address.port()).into());
+        }
+        if addresses.iter().any(|address| self.listeners.contains_key(address)) {
             return Err(Errno::ADDRINUSE);
         }
         self.get(id)?.state = State::Listening { backlog: most, queue: VecDeque::new() };
-        self.listeners.insert(address, id);
-        Ok(Some(address))
+        self.listeners.extend(addresses.iter().map(|address| (*address, id)));
+        Ok(addresses)
     }
 
     /// Takes a connection out of the queue of a listening socket (accept(2)).
@@ -301,11 +305,11 @@ impl Sockets {
         Ok(())
     }
 
-    /// Closes the socket, to which no descriptor refers. Returns the address on which it listened. Unread bytes reset
+    /// Closes the socket, to which no descriptor refers. Returns the addresses on which it listened. Unread bytes reset
     /// the connection (RFC 2525 §2.17).
-    pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Option<SocketAddr> {
+    pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<SocketAddr> {
         self.unwatch(id, None);
-        let socket = self.get(id).ok()?;
+        let Ok(socket) = self.get(id) else { return Vec::new() };
         match &mut socket.state {
             State::Idle | State::Ended => _ = self.sockets.remove(id.0 as usize),
             State::Connecting => socket.orphaned = true,
@@ -320,17 +324,15 @@ impl Sockets {
             }
             State::Listening { queue, .. } => {
                 let waiting = std::mem::take(queue);
-                let address = socket.local;
                 self.sockets.remove(id.0 as usize);
                 for accepted in waiting {
                     self.reset_on_close(accepted, true);
                     self.close(net, accepted);
                 }
-                self.listeners.retain(|_, other| *other != id);
-                return address;
+                return self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| address).collect();
             }
         }
-        None
+        Vec::new()
     }
 
     /// Returns the conditions of epoll_ctl(2) and poll(2) that hold.

@@ -69,7 +69,7 @@ impl Hosts {
 
     fn close(&mut self, host: usize, id: SocketId) {
         let (sockets, net) = self.workers[host].parts();
-        if let Some(address) = sockets.close(net, id) {
+        for address in sockets.close(net, id) {
             self.workers[host].unlisten(address);
         }
         self.run();
@@ -95,11 +95,16 @@ impl Hosts {
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> SocketId {
+        self.listen_on(address(port), backlog)
+    }
+
+    fn listen_on(&mut self, bound: SocketAddr, backlog: usize) -> SocketId {
         let (sockets, _) = self.workers[SERVER].parts();
         let id = sockets.socket();
-        sockets.bind(id, address(port)).unwrap();
-        let bound = sockets.listen(id, backlog).unwrap().unwrap();
-        self.workers[SERVER].listen(bound);
+        sockets.bind(id, bound).unwrap();
+        for bound in sockets.listen(id, backlog, true).unwrap() {
+            self.workers[SERVER].listen(bound);
+        }
         id
     }
 
@@ -227,6 +232,18 @@ fn closed_listener_resets_waiting_connections_and_frees_its_address() {
     let refused = hosts.connect(7);
     assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(refused)), Some(Errno::CONNREFUSED));
     assert_eq!(hosts.on(SERVER, |sockets| sockets.bind(second, address(7))), Ok(()));
+}
+
+#[test]
+fn unspecified_address_of_ipv6_accepts_ipv4() {
+    let mut hosts = Hosts::new();
+    let listener = hosts.listen_on("[::]:7".parse().unwrap(), 2);
+    let client = hosts.connect(7);
+    let (_, peer) = hosts.on(SERVER, |sockets| sockets.accept(listener)).unwrap();
+    assert_eq!(Some(peer), hosts.on(CLIENT, |sockets| sockets.local_addr(client)));
+    hosts.close(SERVER, listener);
+    let refused = hosts.connect(7);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(refused)), Some(Errno::CONNREFUSED));
 }
 
 /// Adds the server's end of a connection to a set. Returns the set and both ends.

@@ -12,22 +12,22 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Returns an integer option of the kernel's socket.
-fn kernel_option(fd: c_int, name: c_int) -> Option<c_int> {
+fn kernel_option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
     // SAFETY: `value` has `len` bytes.
-    let status = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &mut len) };
+    let status = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
     (status == 0).then_some(value)
 }
 
 fn is_stream(fd: c_int) -> bool {
-    kernel_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
-        && kernel_option(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    kernel_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && kernel_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }
 
 fn socket_file(fd: c_int, id: SocketId) -> SocketFile {
     SocketFile {
         id,
-        is_v6: kernel_option(fd, libc::SO_DOMAIN) == Some(libc::AF_INET6),
+        is_v6: kernel_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6),
         is_blocking: !runtime::is_nonblocking(fd),
         receive_timeout: None,
         send_timeout: None,
@@ -161,15 +161,17 @@ export! {
             return unsafe { real::listen(fd, backlog) };
         };
         let result = runtime::enter(|runtime| {
-            let SocketFile { id, kernel_listens, .. } = *runtime.socket(file)?;
+            let SocketFile { id, is_v6, kernel_listens, .. } = *runtime.socket(file)?;
             let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
+            let is_dual = is_v6 && kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0);
             let (sockets, _) = runtime.sockets()?;
-            if let Some(address) = sockets.listen(id, backlog)?
-                && let Some(network) = runtime.network()
-                && let Err(error) = network.listen(address)
-            {
-                tracing::warn!("{address}: the kernel does not redirect its segments: {error}");
-                return Err(Errno::ADDRNOTAVAIL);
+            for address in sockets.listen(id, backlog, is_dual)? {
+                if let Some(network) = runtime.network()
+                    && let Err(error) = network.listen(address)
+                {
+                    tracing::warn!("{address}: the kernel does not redirect its segments: {error}");
+                    return Err(Errno::ADDRNOTAVAIL);
+                }
             }
             Ok(kernel_listens)
         });
