@@ -76,7 +76,7 @@ impl Machine {
 
     /// Returns the features of libraries with devices that the machine can build.
     pub fn devices(&self) -> String {
-        let dpdk = if self.dpdk() { " --features linerate-bypass/dpdk --features linerate-preload/dpdk" } else { "" };
+        let dpdk = if self.dpdk() { " --features linerate-bypass/dpdk" } else { "" };
         format!("{dpdk}{}", if self.rdma() { " --features linerate-rdma/native" } else { "" })
     }
 
