@@ -58,6 +58,11 @@ pub fn has_kernel_items(set: c_int) -> bool {
     kernel_items(set).is_none_or(|items| items.load(Ordering::Relaxed) > 0)
 }
 
+/// Returns whether descriptors of the kernel are counted in the epoll set.
+pub fn has_counted_items(set: c_int) -> bool {
+    kernel_items(set).is_some_and(|items| items.load(Ordering::Relaxed) > 0)
+}
+
 /// Counts a descriptor of the kernel that was added to the epoll set.
 pub fn kernel_item_added(set: c_int) {
     if let Some(items) = kernel_items(set) {
@@ -74,9 +79,7 @@ pub fn kernel_item_removed(set: c_int) {
 
 /// Forgets the items of an epoll set that is closed.
 pub fn set_closed(set: c_int) {
-    if let Some(items) = kernel_items(set)
-        && items.load(Ordering::Relaxed) > 0
-    {
+    if let Some(items) = kernel_items(set) {
         items.store(0, Ordering::Relaxed);
     }
 }

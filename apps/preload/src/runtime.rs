@@ -15,7 +15,7 @@ use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -88,6 +88,9 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// True in a child of fork(2), which does not share the network.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Process that started the network.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
     /// True while this thread is in the library: calls of DPDK, and of signal handlers, are the kernel's.
@@ -255,10 +258,18 @@ impl Runtime {
     }
 }
 
+/// Returns whether this is a child of vfork(2): it has the memory of the process, but descriptors of its own.
+pub fn is_vfork_child() -> bool {
+    // SAFETY: no arguments.
+    !IS_CHILD.load(Ordering::Relaxed) && unsafe { libc::getpid() } != PROCESS.load(Ordering::Relaxed)
+}
+
 /// Removes `fd` from the table, because the program closes it, and releases its file.
 pub fn forget(fd: c_int) {
     // A handler that interrupts the library, and a child, close the kernel's descriptor only.
-    if !is_inside()
+    if descriptors::file(fd).is_some()
+        && !is_inside()
+        && !is_vfork_child()
         && let Some(file) = descriptors::remove(fd)
         && !IS_CHILD.load(Ordering::Relaxed)
     {
@@ -292,6 +303,8 @@ fn open(config: &NetConfig) -> Result<InlineNetwork<Sockets>, linerate::Error> {
     if config.idle == Some(Idle::Backoff) {
         waiting::sleep_when_idle();
     }
+    // SAFETY: no arguments.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays loaded.
     unsafe {
         libc::atexit(at_exit);

@@ -11,6 +11,7 @@ fn duplicated(from: c_int, fd: c_int) -> c_int {
     if fd >= 0
         && fd != from
         && let Some(file) = descriptors::file(from)
+        && !runtime::is_vfork_child()
     {
         let _ = runtime::enter(|runtime| {
             runtime.duplicate(file, fd);
@@ -36,7 +37,9 @@ fn forget_range(first: c_uint, last: c_uint) {
 export! {
     fn close(fd: c_int) -> c_int {
         runtime::forget(fd);
-        descriptors::set_closed(fd);
+        if descriptors::has_counted_items(fd) && !runtime::is_vfork_child() {
+            descriptors::set_closed(fd);
+        }
         // SAFETY: the argument of the program.
         unsafe { real::close(fd) }
     }

@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char *name, *address;
@@ -521,6 +522,26 @@ static void read_shutdown(void) {
     close(fd);
 }
 
+static void children(void) {
+    int fd = pair();
+    if (is_server) {
+        receive(fd, 0), receive(fd, 0), step();
+        close(fd);
+        return;
+    }
+    if (!vfork()) close(fd), _exit(0);
+    text(fd, "after vfork");
+    usleep(20000);
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) close(fd), exit(0);
+    int status = -1;
+    say("waitpid", waitpid(child, &status, 0) == child);
+    printf("%s: status %d\n", name, status);
+    text(fd, "after fork"), step();
+    close(fd);
+}
+
 static void options(void) {
     int fd = pair(), value = 1;
     socklen_t len = sizeof value;
@@ -542,7 +563,8 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     {"close_with_unread_bytes", close_with_unread_bytes}, {"without_connection", without_connection},
     {"flags_of_recv", flags_of_recv}, {"vectors", vectors}, {"duplicates", duplicates}, {"epoll_levels", epoll_levels},
     {"poll_and_select", poll_and_select}, {"signals", signals}, {"transfer", transfer},
-    {"pending_at_close", pending_at_close}, {"read_shutdown", read_shutdown}, {"options", options},
+    {"pending_at_close", pending_at_close}, {"read_shutdown", read_shutdown}, {"children", children},
+    {"options", options},
 };
 
 int main(int argc, char **argv) {
