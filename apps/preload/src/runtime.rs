@@ -30,7 +30,7 @@ pub struct File {
 #[derive(Debug)]
 pub enum Kind {
     Socket(SocketFile),
-    Epoll(EpollFile),
+    Epoll(EpollId),
 }
 
 #[derive(Debug, Clone)]
@@ -46,9 +46,10 @@ pub struct SocketFile {
     pub kernel_listens: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct EpollFile {
-    pub id: EpollId,
+impl SocketFile {
+    pub fn new(id: SocketId, is_v6: bool, is_blocking: bool) -> Self {
+        SocketFile { id, is_v6, is_blocking, receive_timeout: None, send_timeout: None, kernel_listens: false }
+    }
 }
 
 /// State that a call of the program needs.
@@ -198,9 +199,9 @@ impl Runtime {
     ///
     /// # Errors
     /// `EINVAL` for a socket.
-    pub fn epoll(&mut self, file: FileId) -> Result<&mut EpollFile, Errno> {
-        match self.files.get_mut(file.0 as usize).map(|file| &mut file.kind) {
-            Some(Kind::Epoll(set)) => Ok(set),
+    pub fn epoll(&self, file: FileId) -> Result<EpollId, Errno> {
+        match self.files.get(file.0 as usize).map(|file| &file.kind) {
+            Some(Kind::Epoll(set)) => Ok(*set),
             Some(Kind::Socket(_)) => Err(Errno::INVAL),
             None => Err(Errno::BADF),
         }
@@ -247,7 +248,7 @@ impl Runtime {
         let State::Running(network) = &mut self.network else { return };
         let (sockets, net) = network.parts();
         match closed {
-            Kind::Epoll(set) => sockets.epoll_close(set.id),
+            Kind::Epoll(set) => sockets.epoll_close(set),
             Kind::Socket(socket) => {
                 for address in sockets.close(net, socket.id) {
                     network.unlisten(address);
@@ -256,6 +257,19 @@ impl Runtime {
             }
         }
     }
+}
+
+/// Returns the state of the socket of `file`.
+///
+/// # Errors
+/// Those of [`enter`] and [`Runtime::socket`].
+pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
+    enter(|runtime| runtime.socket(file).cloned())
+}
+
+/// Returns whether the kernel's socket of `file` listens, too.
+pub fn kernel_listens(file: FileId) -> bool {
+    socket(file).is_ok_and(|socket| socket.kernel_listens)
 }
 
 /// Returns whether this is a child of vfork(2): it has the memory of the process, but descriptors of its own.

@@ -82,9 +82,14 @@ enum Role {
 }
 
 impl Waiter {
-    /// Creates the part of a thread that waits for events of `set`, or for any change.
-    pub fn new(set: Option<EpollId>) -> Self {
-        Waiter { set, role: Role::None, yields: false }
+    /// Creates the part of a thread that waits for any change.
+    pub fn new() -> Self {
+        Waiter { set: None, role: Role::None, yields: false }
+    }
+
+    /// Lets the thread wait for events of `set` only.
+    pub fn wait_for(&mut self, set: EpollId) {
+        self.set = Some(set);
     }
 
     /// Runs a turn, unless another thread does. Returns whether it did anything.

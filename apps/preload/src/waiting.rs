@@ -72,7 +72,7 @@ pub fn until_ready<R>(
     mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let interruptions = Interruptions::so_far();
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(None));
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
     loop {
         let mut is_busy = false;
         let result = runtime::enter(|runtime| {

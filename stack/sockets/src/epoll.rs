@@ -202,14 +202,19 @@ impl Sockets {
         }
     }
 
-    /// Appends up to `most` events of the set to `events`.
-    pub fn epoll_collect(&mut self, net: &mut impl Transport, id: EpollId, most: usize, events: &mut Vec<Ready>) {
-        let Some(mut left) = self.epolls.get(id.0 as usize).map(|set| set.listed.len()) else { return };
-        let end = events.len() + most;
-        while left > 0 && events.len() < end {
+    /// Calls `report` with the position and the value of each event of the set, up to `most`. Returns their number.
+    pub fn epoll_collect(
+        &mut self,
+        net: &mut impl Transport,
+        id: EpollId,
+        most: usize,
+        mut report: impl FnMut(usize, Ready),
+    ) -> usize {
+        let (mut left, mut reported) = (self.epolls.get(id.0 as usize).map_or(0, |set| set.listed.len()), 0);
+        while left > 0 && reported < most {
             left -= 1;
             let set = &mut self.epolls[id.0 as usize];
-            let Some(at) = set.listed.pop_front() else { return };
+            let Some(at) = set.listed.pop_front() else { break };
             let Item { socket, interest, is_listed } = &mut set.items[at as usize];
             *is_listed = false;
             let (socket, Interest { events: wanted, data }) = (*socket, *interest);
@@ -221,7 +226,8 @@ impl Sockets {
             if ready == 0 {
                 continue;
             }
-            events.push(Ready { events: ready, data });
+            report(reported, Ready { events: ready, data });
+            reported += 1;
             let set = &mut self.epolls[id.0 as usize];
             if wanted & bits::ONESHOT != 0 {
                 set.items[at as usize].interest.events &= bits::MODES;
@@ -229,5 +235,6 @@ impl Sockets {
                 set.list(at);
             }
         }
+        reported
     }
 }

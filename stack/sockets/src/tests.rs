@@ -90,7 +90,7 @@ impl Hosts {
     fn collect(&mut self, host: usize, set: EpollId) -> Vec<(u32, u64)> {
         let (sockets, net) = self.workers[host].parts();
         let mut events = Vec::new();
-        sockets.epoll_collect(net, set, 16, &mut events);
+        sockets.epoll_collect(net, set, 16, |_, event| events.push(event));
         events.iter().map(|event| (event.events, event.data)).collect()
     }
 

@@ -3,7 +3,7 @@
 use super::{export, fail};
 use crate::descriptors::{self, FileId};
 use crate::real;
-use crate::runtime::{self, EpollFile, Kind};
+use crate::runtime::{self, Kind, Runtime};
 use crate::signals::Interruptions;
 use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
@@ -16,20 +16,19 @@ use std::time::Duration;
 const MOST: usize = 1024;
 
 /// Returns the epoll set of `fd`, which this call creates if necessary.
-fn set_of(fd: c_int) -> Result<(FileId, EpollId), Errno> {
-    runtime::enter(|runtime| match descriptors::file(fd) {
-        Some(file) => Ok((file, runtime.epoll(file)?.id)),
-        None => {
-            let id = runtime.sockets()?.0.epoll_create();
-            Ok((runtime.open(fd, Kind::Epoll(EpollFile { id })), id))
-        }
-    })
+fn set_of(runtime: &mut Runtime, fd: c_int) -> Result<EpollId, Errno> {
+    if let Some(file) = descriptors::file(fd) {
+        return runtime.epoll(file);
+    }
+    let id = runtime.sockets()?.0.epoll_create();
+    runtime.open(fd, Kind::Epoll(id));
+    Ok(id)
 }
 
 /// Adds, changes or removes the socket `file` of `fd` in the set.
 fn control(set: c_int, operation: c_int, fd: c_int, file: FileId, interest: Option<Interest>) -> Result<(), Errno> {
-    let (_, id) = set_of(set)?;
     runtime::enter(|runtime| {
+        let id = set_of(runtime, set)?;
         let socket = runtime.socket(file)?.id;
         let (sockets, _) = runtime.sockets()?;
         match (operation, interest) {
@@ -41,17 +40,13 @@ fn control(set: c_int, operation: c_int, fd: c_int, file: FileId, interest: Opti
     })
 }
 
-/// Returns whether the kernel's socket of `fd` listens, too.
-fn kernel_listens(file: FileId) -> bool {
-    runtime::enter(|runtime| Ok(runtime.socket(file)?.kernel_listens)).unwrap_or(false)
-}
-
 /// Waits for events of the set.
 ///
 /// # Safety
 /// `events` points to `most` writable elements, and `mask` is null or points to a set of signals.
 unsafe fn wait(
     set: c_int,
+    file: FileId,
     events: *mut epoll_event,
     most: c_int,
     timeout: Option<Duration>,
@@ -60,27 +55,25 @@ unsafe fn wait(
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?.min(MOST);
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
     let mut queries = KernelQueries::of_epoll(set);
-    let (_, id) = set_of(set)?;
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(Some(id)));
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
     let kernel_set = pollfd { fd: if queries.has_items() { set } else { -1 }, events: libc::POLLIN, revents: 0 };
-    let mut ready: Vec<Ready> = Vec::with_capacity(most.min(64));
     loop {
-        let is_busy = runtime::enter(|runtime| {
+        let (is_busy, n) = runtime::enter(|runtime| {
             let is_busy = waiter.turn(runtime);
+            let id = runtime.epoll(file)?;
+            waiter.wait_for(id);
             let (sockets, net) = runtime.sockets()?;
-            sockets.epoll_collect(net, id, most, &mut ready);
-            if ready.is_empty() {
+            let n = sockets.epoll_collect(net, id, most, |at, Ready { events: conditions, data }| {
+                // SAFETY: `at` is less than `most`.
+                unsafe { events.add(at).write_unaligned(epoll_event { events: conditions, u64: data }) };
+            });
+            if n == 0 {
                 waiter.rest(runtime);
             } else {
                 waiter.leave(runtime);
             }
-            Ok(is_busy)
+            Ok((is_busy, n))
         })?;
-        let n = ready.len();
-        for (at, event) in ready.iter().enumerate() {
-            // SAFETY: `at` is less than `most`.
-            unsafe { events.add(at).write_unaligned(epoll_event { events: event.events, u64: event.data }) };
-        }
         let has_slept = n == 0 && waiter.sleep(&[kernel_set], deadline.left(), mask);
         let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(n > 0 || is_busy) });
         let mut kernel = 0;
@@ -120,7 +113,7 @@ export! {
         // SAFETY: the arguments of the program.
         let kernel = || unsafe { real::epoll_ctl(set, operation, fd, event) };
         let own = descriptors::file(fd).filter(|_| !runtime::is_inside());
-        if own.is_none_or(kernel_listens) {
+        if own.is_none_or(runtime::kernel_listens) {
             let result = kernel();
             match operation {
                 libc::EPOLL_CTL_ADD if result == 0 => descriptors::kernel_item_added(set),
@@ -152,7 +145,7 @@ export! {
             // SAFETY: the arguments of the program.
             None => unsafe { real::epoll_pwait(set, events, most, timeout, mask) },
             // SAFETY: the arguments of the program.
-            Some(_) => unsafe { wait(set, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
+            Some(file) => unsafe { wait(set, file, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
         }
     }
 
@@ -163,8 +156,8 @@ export! {
             // SAFETY: the arguments of the program.
             None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
             // SAFETY: the arguments of the program.
-            Some(_) => unsafe {
-                wait(set, events, most, super::poll::duration(timeout), mask)
+            Some(file) => unsafe {
+                wait(set, file, events, most, super::poll::duration(timeout), mask)
             }.unwrap_or_else(fail),
         }
     }

@@ -1,9 +1,9 @@
 //! Calls that transfer bytes.
 
-use super::{export, fail, length};
+use super::{export, fail, last_error, length};
 use crate::descriptors::{self, FileId};
 use crate::real;
-use crate::runtime::{self, Runtime, SocketFile};
+use crate::runtime::{self, Runtime};
 use crate::waiting::{self, Deadline};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
@@ -47,10 +47,6 @@ unsafe fn vectors<'a>(parts: *const iovec, n: usize) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(parts, n) }
 }
 
-fn socket_of(file: FileId) -> Result<SocketFile, Errno> {
-    runtime::enter(|runtime| runtime.socket(file).cloned())
-}
-
 /// Repeats `attempt` as a blocking socket does, or makes one attempt.
 fn wait<R>(
     file: FileId,
@@ -60,7 +56,7 @@ fn wait<R>(
 ) -> Result<R, Errno> {
     match waiting::once(&mut attempt) {
         Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT == 0 && !runtime::is_inside() => {
-            let socket = socket_of(file)?;
+            let socket = runtime::socket(file)?;
             if !socket.is_blocking {
                 return Err(Errno::AGAIN);
             }
@@ -184,7 +180,7 @@ unsafe fn send_file(file: FileId, from: c_int, offset: *mut off_t, n: usize) -> 
         unsafe { *offset }
     };
     if start < 0 {
-        return Err(Errno::INVAL);
+        return Err(last_error());
     }
     let mut copied = vec![0; COPIED.min(n)];
     let mut sent = 0;
@@ -196,7 +192,7 @@ unsafe fn send_file(file: FileId, from: c_int, offset: *mut off_t, n: usize) -> 
             if sent > 0 {
                 break;
             }
-            return Err(Errno::IO);
+            return Err(last_error());
         };
         if read == 0 {
             break;

@@ -11,9 +11,9 @@ use libc::{c_int, ssize_t, timespec};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Returns a duration of less than a second as a time of C.
-fn time_of(pause: Duration) -> timespec {
-    timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() }
+/// Returns a duration as a time of C.
+fn time_of(duration: Duration) -> timespec {
+    timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 /// Sets errno, and returns -1.

@@ -40,16 +40,13 @@ fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) ->
     // The kernel's part of the array.
     let mut kernel: Vec<pollfd> = fds.to_vec();
     for asked in &mut kernel {
-        let own = descriptors::file(asked.fd);
-        let kernel_listens =
-            own.is_some_and(|file| runtime::enter(|r| Ok(r.socket(file)?.kernel_listens)).unwrap_or(false));
-        if own.is_some() && !kernel_listens {
+        if descriptors::file(asked.fd).is_some_and(|file| !runtime::kernel_listens(file)) {
             asked.fd = -1;
         }
         asked.revents = 0;
     }
     let mut queries = KernelQueries::of_some(kernel.iter().any(|asked| asked.fd >= 0));
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new(None));
+    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
     loop {
         let (is_busy, mut ready) = runtime::enter(|runtime| {
             let is_busy = waiter.turn(runtime);
@@ -168,7 +165,7 @@ export! {
         if let Some(result) = unsafe { poll_all(fds, n, limit, std::ptr::null()) } {
             return result;
         }
-        let limit = limit.map(|limit| timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+        let limit = limit.map(super::time_of);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the arguments of the program, with its timeout as a time.
         unsafe { real::ppoll(fds, n, limit, std::ptr::null()) }

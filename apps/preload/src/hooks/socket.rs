@@ -25,14 +25,8 @@ fn is_stream(fd: c_int) -> bool {
 }
 
 fn socket_file(fd: c_int, id: SocketId) -> SocketFile {
-    SocketFile {
-        id,
-        is_v6: kernel_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6),
-        is_blocking: !runtime::is_nonblocking(fd),
-        receive_timeout: None,
-        send_timeout: None,
-        kernel_listens: false,
-    }
+    let is_v6 = kernel_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6);
+    SocketFile::new(id, is_v6, !runtime::is_nonblocking(fd))
 }
 
 /// Carries the socket `fd` over the stack, if `is_for` is true for the network. Returns its file.
@@ -92,21 +86,9 @@ fn accept_connection(runtime: &mut Runtime, file: FileId, flags: c_int) -> Resul
             return Err(error);
         }
     };
-    let is_blocking = flags & libc::SOCK_NONBLOCK == 0;
-    let opened = SocketFile {
-        id: accepted,
-        is_v6,
-        is_blocking,
-        receive_timeout: None,
-        send_timeout: None,
-        kernel_listens: false,
-    };
+    let opened = SocketFile::new(accepted, is_v6, flags & libc::SOCK_NONBLOCK == 0);
     runtime.open(fd, Kind::Socket(opened));
     Ok((fd, peer))
-}
-
-fn socket_of(file: FileId) -> Result<SocketFile, Errno> {
-    runtime::enter(|runtime| runtime.socket(file).cloned())
 }
 
 /// Reads a `timeval` (SO_RCVTIMEO); zero is no timeout.
@@ -129,7 +111,11 @@ export! {
         let kernel = || unsafe { real::bind(fd, address, len) };
         // SAFETY: the program passes `len` bytes at `address`.
         let Some(wanted) = (unsafe { address_of_c::read(address, len) }) else { return kernel() };
-        if runtime::is_inside() || wanted.ip().is_loopback() || descriptors::file(fd).is_some() {
+        if descriptors::file(fd).is_some() {
+            // A socket is bound once.
+            return fail(Errno::INVAL);
+        }
+        if runtime::is_inside() || wanted.ip().is_loopback() {
             return kernel();
         }
         let any = wanted.ip().is_unspecified();
@@ -191,7 +177,7 @@ export! {
         // SAFETY: the arguments of the program.
         let kernel = || unsafe { real::accept4(fd, address, len, flags) };
         let Some(file) = descriptors::file(fd) else { return kernel() };
-        let socket = match socket_of(file) {
+        let socket = match runtime::socket(file) {
             Ok(socket) => socket,
             Err(error) => return fail(error),
         };
