@@ -291,8 +291,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_rdma_congestion_total",
         kind: MetricType::Counter,
-        help: "Packets that routers marked, and notifications of them, by kind (--via roce, --ecn). A kind appears with \
-               its first packet.",
+        help: "Packets that routers marked, and notifications of them, by kind (--via roce, --ecn). A kind \
+               appears with its first packet.",
         values: Values::By("kind", |snapshot| {
             snapshot.summary.congestion.iter().map(|(kind, n)| (*kind, *n)).collect()
         }),
