@@ -15,7 +15,7 @@ const MOST_SCRIPTS: usize = 4;
 pub enum ProgramError {
     #[error("{0}: no such program in PATH")]
     NotFound(String),
-    #[error("{}: {source}", program.display())]
+    #[error("{}: {source}: name a program that can be read", program.display())]
     Unreadable { program: PathBuf, source: std::io::Error },
     #[error("{}: {reason}, so the library cannot replace its socket calls: {remedy}", program.display())]
     Unsupported { program: PathBuf, reason: &'static str, remedy: &'static str },
