@@ -37,6 +37,8 @@ pub use mbuf::Mbuf;
 pub use mbuf::mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::error::OpenError;
 pub use port::interface::has_lro;
+pub use port::port_lock::PortLock;
 pub use port::queue_pair::QueuePair;
 pub use port::state::{PortFailed, PortState};
+pub use port::xdp_interface::XdpInterface;
 pub use port::{Drops, Port, PortConfig};

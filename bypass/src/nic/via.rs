@@ -108,6 +108,16 @@ impl Via {
     pub fn is_rdma(&self) -> bool {
         matches!(self, Via::Rdma { .. } | Via::Roce { .. })
     }
+
+    /// Returns the network with one queue of its interface, if it is one.
+    #[must_use]
+    pub fn with_queue(&self, index: u16) -> Via {
+        let mut via = self.clone();
+        if let Via::AfXdp { options, .. } = &mut via {
+            options.extend([format!("start_queue={index}"), "queue_count=1".to_owned()]);
+        }
+        via
+    }
 }
 
 impl FromStr for Via {

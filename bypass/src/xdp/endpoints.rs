@@ -22,7 +22,9 @@ pub struct Endpoints {
     pub udp: Vec<SocketAddr>,
     /// Local ports of outgoing TCP connections.
     pub outgoing: Option<RangeInclusive<u16>>,
-    /// True if [`SharedInterface::listen`](super::SharedInterface::listen) may add TCP addresses.
+    /// True if [`SharedInterface::listen`](super::SharedInterface::listen) may add TCP addresses. Frames to an endpoint
+    /// are then dropped while their queue has no socket: a process will open one, and until then the kernel would reset
+    /// connections, or begin some that it could not continue.
     pub may_grow: bool,
 }
 
@@ -64,9 +66,13 @@ impl EndpointSet {
     }
 
     pub fn selection(&self) -> Frames<'_> {
-        let Endpoints { tcp, udp, outgoing, may_grow } = &self.state().endpoints;
+        let Endpoints { tcp, udp, outgoing, may_grow, .. } = &self.state().endpoints;
         let ports = tcp.iter().chain(udp).map(SocketAddr::port).collect();
         Frames::Endpoints { keys: &self.map, ports: (!may_grow).then_some(ports), outgoing: outgoing.clone() }
+    }
+
+    pub fn may_grow(&self) -> bool {
+        self.state().endpoints.may_grow
     }
 
     /// Changes the addresses. Frames to an address in the old and the new set are redirected all the time.
@@ -79,7 +85,9 @@ impl EndpointSet {
     /// Adds a TCP address.
     pub fn listen(&self, tcp: SocketAddr) -> io::Result<()> {
         let mut state = self.state();
-        state.endpoints.tcp.push(tcp);
+        if !state.endpoints.tcp.contains(&tcp) {
+            state.endpoints.tcp.push(tcp);
+        }
         state.fill(&self.map)
     }
 

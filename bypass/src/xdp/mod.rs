@@ -44,7 +44,7 @@ impl Attachment {
     /// Attaches a program to `interface` that redirects all frames, except those of queues without a socket.
     pub fn of_all(interface: &str) -> Result<Self, XdpError> {
         let index = sys::interface_index(interface).map_err(step("finding the interface"))?;
-        attach(interface, index, &Selection::All)
+        attach(interface, index, &Selection::All, Fallback::Pass)
     }
 
     /// Returns whether the program is attached; it is not if its interface was removed.
@@ -113,11 +113,11 @@ fn step(step: &'static str) -> impl Fn(io::Error) -> XdpError {
 }
 
 /// Attaches a program that redirects the frames of `selection` to the interface `interface` with the number `index`.
-fn attach(interface: &str, index: u32, selection: &Selection) -> Result<Attachment, XdpError> {
+fn attach(interface: &str, index: u32, selection: &Selection, fallback: Fallback) -> Result<Attachment, XdpError> {
     let sockets = sys::create_xsk_map(MOST_QUEUES).map_err(step("creating a map of sockets"))?;
     let btf = sys::load_btf(&btf::describe()).map_err(step("loading the description of the XDP program"))?;
     let attach = |vlan_tag: Option<i32>| {
-        let code = program::assemble(selection, &sockets, vlan_tag, Fallback::Pass);
+        let code = program::assemble(selection, &sockets, vlan_tag, fallback);
         let program = sys::load_program(&code, &btf, btf::FUNCTION, vlan_tag.map(|_| index))?;
         let attachment = |link| Attachment { link, sees_vlan_tags: vlan_tag.is_some() };
         sys::attach(&program, index).map(attachment).map_err(|error| match error.raw_os_error() {
@@ -158,7 +158,11 @@ impl SharedInterface {
             }
             None => Frames::Addresses(addresses),
         };
-        let attachment = attach(interface, index, &Selection::Some { frames, passed: &passed })?;
+        let fallback = match &endpoints {
+            Some(endpoints) if endpoints.may_grow() => Fallback::Drop,
+            _ => Fallback::Pass,
+        };
+        let attachment = attach(interface, index, &Selection::Some { frames, passed: &passed }, fallback)?;
         let solicited = if endpoints.is_none() { addresses } else { &[] };
         let groups = join_groups(index, solicited).map_err(step("joining the groups of neighbour solicitation"))?;
         let shared = SharedInterface { _groups: groups, endpoints, _reservation: reservation, passed, processors };

@@ -4,31 +4,31 @@ mod dev_args;
 pub(super) mod error;
 mod ethdev;
 pub(super) mod interface;
-mod port_lock;
+pub(super) mod port_lock;
 pub(super) mod queue_pair;
 mod quiesce;
 mod setup;
 pub(super) mod state;
 mod supervisor;
+pub(super) mod xdp_interface;
 
 use self::dev_args::{PortKind, PortRequest, PortSpec};
 use self::error::OpenError;
 use self::ethdev::{Ethdev, Failure};
-use self::interface::VlanTagsKept;
 use self::port_lock::PortLock;
 use self::queue_pair::{EXTRA_HEADROOM, QueuePair};
 use self::quiesce::{QueueId, Quiesce};
 use self::setup::PortSettings;
 use self::state::PortState;
 use self::supervisor::Supervisor;
+use self::xdp_interface::XdpInterface;
 use crate::dpdk::Eal;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
-use crate::xdp::{Attachment, Endpoints, KernelSocket, NotReserved, SharedInterface, XdpError};
+use crate::xdp::{Endpoints, SharedInterface};
 use crate::{Capabilities, MacAddr, Via};
 use linerate_service::Stop;
-use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,6 +68,8 @@ pub struct PortConfig {
     /// Endpoints whose frames the port receives, if it shares an interface and [`addresses`](Self::addresses) are the
     /// kernel's own.
     pub endpoints: Option<Endpoints>,
+    /// Interface that is prepared for the port, one of several on it.
+    pub interface: Option<Arc<XdpInterface>>,
     /// Permits an interface that carries the host's default route.
     pub force: bool,
     /// Maximum time to wait for the other end of a link to which this end connects; `None` for no limit.
@@ -91,6 +93,7 @@ impl Default for PortConfig {
             multi_segment: true,
             addresses: Vec::new(),
             endpoints: None,
+            interface: None,
             force: false,
             peer_timeout: None,
             stop: Stop::default(),
@@ -146,9 +149,7 @@ pub(crate) struct SharedPort {
     devices: Mutex<Vec<Ethdev>>,
     /// Pool, dropped after the devices, as the next fields are.
     pub pool: Mempool,
-    attachment: Option<Attachment>,
-    shared_interface: Option<Arc<SharedInterface>>,
-    _vlan_tags: Option<VlanTagsKept>,
+    xdp: Option<Arc<XdpInterface>>,
     _lock: Option<PortLock>,
 }
 
@@ -307,7 +308,7 @@ impl Port {
 
     /// Returns the interface that the port shares with the kernel.
     pub fn shared_interface(&self) -> Option<&Arc<SharedInterface>> {
-        self.shared.shared_interface.as_ref()
+        self.shared.xdp.as_ref()?.shared()
     }
 
     /// Returns the frames that the devices lost. A device that is created again counts from zero.
@@ -399,25 +400,16 @@ fn open_with_timeout(eal: &Eal, spec: &PortSpec, config: &PortConfig, began: Ins
 
 fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPort, OpenError> {
     let failed = failed(spec);
+    let xdp = match (&config.interface, &spec.kind) {
+        (Some(prepared), _) => Some(prepared.clone()),
+        (None, PortKind::AfXdp(interface)) => Some(Arc::new(XdpInterface::open(interface, spec, config)?)),
+        _ => None,
+    };
     let lock = match &spec.kind {
-        PortKind::AfXdp(interface) => Some(PortLock::of_interface(interface)?),
         // A memif server refuses a second client itself.
         PortKind::Client { socket, .. } if !setup::is_memif(spec) => Some(PortLock::of_client(socket)?),
         _ => None,
     };
-    let (mut vlan_tags, mut shared_interface, mut attachment) = (None, None, None);
-    if let PortKind::AfXdp(interface) = &spec.kind {
-        vlan_tags = Some(VlanTagsKept::on(interface).ok_or_else(|| OpenError::VlanTagsRemoved(interface.to_owned()))?);
-        (shared_interface, attachment) = attach(interface, spec, config)?;
-        let sees_tags = attachment.as_ref().is_none_or(Attachment::sees_vlan_tags);
-        if !sees_tags && interface::driver(interface).as_deref() == Some("veth") {
-            tracing::warn!(
-                "{}: this kernel does not show the VLAN tags of veth, so frames of every VLAN are received as \
-                 untagged: run 'ethtool -K PEER txvlan off' for the other end of the veth, or use Linux 6.8 or later",
-                spec.via
-            );
-        }
-    }
     let mut devices = probe(spec)?;
     let first = &devices[0];
     let info = first.info().map_err(&failed)?;
@@ -484,59 +476,11 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         large_capabilities,
         devices: Mutex::new(devices),
         pool,
-        attachment,
-        shared_interface,
-        _vlan_tags: vlan_tags,
+        xdp,
         _lock: lock,
     };
     shared.update_guest_features();
     Ok(shared)
-}
-
-/// Attaches the program that redirects the frames of an interface, before the driver opens its sockets.
-fn attach(
-    interface: &str,
-    spec: &PortSpec,
-    config: &PortConfig,
-) -> Result<(Option<Arc<SharedInterface>>, Option<Attachment>), OpenError> {
-    if !spec.shared {
-        // With this option, the driver loads the program of the user.
-        let has_program = spec.devices.iter().any(|device| device.arguments.contains("xdp_prog="));
-        let attachment = (!has_program).then(|| Attachment::of_all(interface)).transpose();
-        return attachment.map(|attachment| (None, attachment)).map_err(|error| match error {
-            error if error.is_permission() => not_permitted(spec),
-            error => OpenError::Device { via: spec.via.clone(), step: "opened", reason: error.to_string() },
-        });
-    }
-    let of_kernel = config.addresses.iter().find(|address| interface::is_kernel_address(**address));
-    if let Some(address) = of_kernel.filter(|_| config.endpoints.is_none()) {
-        return Err(OpenError::KernelAddress { interface: interface.to_owned(), address: *address });
-    }
-    let failed = |reason| OpenError::NotShared { interface: interface.to_owned(), reason };
-    if config.addresses.is_empty() {
-        return Err(failed("the port has no address: leave ',share' out".to_owned()));
-    }
-    let shared = SharedInterface::attach(interface, &config.addresses, config.endpoints.clone());
-    let (shared, attachment) = shared.map_err(|error| match error {
-        XdpError::Port(NotReserved { error, .. }) if error.kind() == ErrorKind::PermissionDenied => {
-            OpenError::NoPermission { via: spec.via.clone(), needs: "CAP_NET_BIND_SERVICE for ports below 1024" }
-        }
-        XdpError::Port(NotReserved { address, protocol, error }) => {
-            OpenError::EndpointInUse { address, protocol, reason: error.to_string() }
-        }
-        XdpError::Socket(KernelSocket { local, is_listening }) => {
-            OpenError::KernelSocket { local, kind: if is_listening { "listening socket" } else { "connection" } }
-        }
-        error if error.is_permission() => not_permitted(spec),
-        error => failed(error.to_string()),
-    })?;
-    Ok((Some(Arc::new(shared)), Some(attachment)))
-}
-
-/// Returns the error of a missing capability for XDP programs.
-fn not_permitted(spec: &PortSpec) -> OpenError {
-    let needs = "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN for its XDP program";
-    OpenError::NoPermission { via: spec.via.clone(), needs }
 }
 
 /// Sets the Ethernet address, and accepts frames for it and for groups.

@@ -1,4 +1,4 @@
-//! Exclusive use of a kernel interface, or of a socket by one client.
+//! Exclusive use of a kernel interface, of a socket by one client, or of a queue by one process.
 //!
 //! If the AF_XDP driver cannot open a queue because another process uses it, the driver removes the XDP program from
 //! the interface, which stops the traffic of the other process. A vhost port accepts a second client, which then
@@ -14,26 +14,32 @@ use std::path::Path;
 /// Maximum bytes of a path in the name of a lock. The name of an abstract socket has at most 107 bytes.
 const PATH: usize = 80;
 
-/// Lock on an interface or a socket, until it is dropped or the process exits.
+/// Lock on an interface, a socket or a queue, until it is dropped or the process exits.
 #[derive(Debug)]
-pub(crate) struct PortLock {
+pub struct PortLock {
     /// Abstract socket, whose name exists in the network namespace, as the interface does, and not in the file system.
     _socket: UnixListener,
 }
 
 impl PortLock {
     /// Locks the interface `name` of this network namespace.
-    pub fn of_interface(name: &str) -> Result<PortLock, OpenError> {
+    pub(crate) fn of_interface(name: &str) -> Result<PortLock, OpenError> {
         PortLock::new("af_xdp", name.as_bytes()).ok_or_else(|| OpenError::InterfaceInUse(name.to_owned()))
     }
 
     /// Locks the client end of a vhost socket for the clients of this network namespace.
-    pub fn of_client(socket: &Path) -> Result<PortLock, OpenError> {
+    pub(crate) fn of_client(socket: &Path) -> Result<PortLock, OpenError> {
         let path = socket.canonicalize().unwrap_or_else(|_| socket.to_owned());
         let path = path.as_os_str().as_bytes();
         // The end of a long path distinguishes it.
         let name = &path[path.len().saturating_sub(PATH)..];
         PortLock::new("virtio-user", name).ok_or_else(|| OpenError::ClientConnected(socket.to_owned()))
+    }
+
+    /// Takes the first free one of `most` locks that the processes with the ancestor `process` share.
+    pub fn of_family(process: u32, most: u16) -> Option<(PortLock, u16)> {
+        let lock = |index| PortLock::new("process", format!("{process}/{index}").as_bytes());
+        (0..most).find_map(|index| Some((lock(index)?, index)))
     }
 
     fn new(kind: &str, name: &[u8]) -> Option<PortLock> {
@@ -55,6 +61,16 @@ mod tests {
         PortLock::of_interface("lr-claim1").unwrap();
         drop(lock);
         PortLock::of_interface("lr-claim0").unwrap();
+    }
+
+    #[test]
+    fn processes_of_a_family_take_different_locks() {
+        let take = || PortLock::of_family(u32::MAX, 2);
+        let (first, second) = (take().unwrap(), take().unwrap());
+        assert_eq!((first.1, second.1), (0, 1));
+        assert!(take().is_none());
+        drop(first);
+        assert_eq!(take().unwrap().1, 0);
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn reconnect(shared: &SharedPort) -> bool {
 fn failure(shared: &SharedPort) -> Option<PortFailed> {
     let (PortKind::AfXdp(name) | PortKind::Tap(name)) = &shared.spec.kind else { return None };
     // In this order: the program of a removed interface is detached after the interface has lost its name.
-    let is_detached = shared.attachment.as_ref().is_some_and(|attachment| !attachment.is_attached());
+    let is_detached = shared.xdp.as_ref().is_some_and(|xdp| xdp.is_detached());
     if interface::index(name) != shared.interface {
         Some(PortFailed::InterfaceRemoved(name.clone()))
     } else {

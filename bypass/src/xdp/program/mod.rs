@@ -15,6 +15,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Result for a selected frame on a queue without a socket, as an XDP action.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fallback {
+    /// Drop, until a process opens a socket.
+    Drop = 1,
     /// Reception by the kernel.
     Pass = 2,
     /// Drop with a trace event, by which tests distinguish redirected frames.
