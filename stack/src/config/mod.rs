@@ -163,6 +163,9 @@ pub struct Config {
     pub pacing: bool,
     /// Negotiate explicit congestion notification (RFC 3168).
     pub ecn: bool,
+    /// Drop segments that belong to no connection and no listening address, instead of answering with RST: another
+    /// process may own them. Native engine only.
+    pub silent: bool,
     /// Keepalive probes of idle connections (RFC 9293 §3.8.4). Disabled if `None`.
     pub keepalive: Option<Keepalive>,
     /// Idle strategy.
@@ -246,6 +249,7 @@ impl Default for Config {
             nagle: false,
             pacing: false,
             ecn: false,
+            silent: false,
             keepalive: None,
             idle: Idle::Poll,
             seed: 0,

@@ -104,6 +104,8 @@ pub(crate) struct Settings {
     pub nagle: bool,
     pub pacing: bool,
     pub ecn: bool,
+    /// True if segments without a connection or a listening address are not answered.
+    pub silent: bool,
     pub exact_ecn_echo: bool,
     pub limits: Limits,
     /// Minimum retransmission timeout for restarts after idleness and for zero-window probes.
@@ -163,6 +165,7 @@ impl Settings {
             nagle: config.nagle,
             pacing: config.pacing,
             ecn: config.ecn || control.wants_ecn(),
+            silent: config.silent,
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
             rto_floor: config.rto_floor,

@@ -221,7 +221,7 @@ impl<P: Packet> Shared<P> {
         now: Instant,
     ) {
         let control = seg.control;
-        if control.has(Control::RST) {
+        if control.has(Control::RST) || self.settings.silent {
             return;
         }
         if control.has(Control::ACK) {

@@ -22,6 +22,17 @@ fn closed_port_resets_every_segment_except_rst() {
 }
 
 #[test]
+fn silent_stack_leaves_segments_without_a_connection_to_others() {
+    let mut s = Script::listen(peer(), |config| {
+        config.listen = vec!["10.0.0.2:8".parse().unwrap()];
+        config.silent = true;
+    });
+    for segment in [syn(0), data(5, 10), syn_ack(5, 79), fin(5, 0)] {
+        s.inject(segment).expect_nothing();
+    }
+}
+
+#[test]
 fn closed_port_refuses_syn_with_any_options() {
     // RFC 9293 §3.10.7.1.
     for listen in ["10.0.0.2:8", "10.0.0.3:7", "[::]:7"] {
