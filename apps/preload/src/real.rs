@@ -2,7 +2,7 @@
 
 use libc::{
     c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -103,7 +103,10 @@ functions! {
     fn sendto(
         fd: c_int, buffer: *const c_void, n: size_t, flags: c_int, address: *const sockaddr, len: socklen_t
     ) -> ssize_t;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int;
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fn setuid(id: uid_t) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fn write(fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t;

@@ -6,14 +6,15 @@ use crate::real;
 use crate::turns::Waiting;
 use crate::waiting;
 use libc::c_int;
-use linerate::{Idle, InlineNetwork, NetConfig};
+use linerate::{Idle, InlineNetwork, PreparedNetwork};
 use linerate_bypass::dpdk::ThreadGuard;
 use linerate_service::Transport;
 use linerate_sockets::{EpollId, SocketId, Sockets};
 use rustix::io::Errno;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -66,9 +67,18 @@ pub struct Runtime {
 enum State {
     /// Not started.
     Idle,
+    /// Bound and listening sockets of a network that the first wait or connection opens: in this process, or in
+    /// children, which inherit them.
+    Prepared(Box<Prepared>),
     Running(Box<InlineNetwork<Sockets>>),
     /// Cannot be started, or the program was not started by `linerate run`.
     Absent,
+}
+
+struct Prepared {
+    network: PreparedNetwork,
+    sockets: Sockets,
+    sleeps: bool,
 }
 
 /// Longest time without a turn while the program computes.
@@ -90,7 +100,10 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// True in a child of fork(2), which does not share the network.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Process that started the network.
+/// True once this process has opened the network, which its children do not share.
+static HAS_OPENED: AtomicBool = AtomicBool::new(false);
+
+/// Process that has the network.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
@@ -132,18 +145,56 @@ pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Res
 }
 
 impl Runtime {
-    /// Returns the network, which this call starts if necessary; `None` if there is none.
-    pub fn network(&mut self) -> Option<&mut InlineNetwork<Sockets>> {
+    /// Prepares the network, if that has not happened.
+    fn prepare(&mut self) {
         if let State::Idle = self.network {
-            self.network = match start() {
-                Some(network) => State::Running(Box::new(network)),
-                None => State::Absent,
-            };
+            self.network = prepare();
+        }
+    }
+
+    /// Returns the open network, which this call opens if necessary; `None` if there is none.
+    pub fn network(&mut self) -> Option<&mut InlineNetwork<Sockets>> {
+        self.prepare();
+        if let State::Prepared(_) = self.network
+            && let State::Prepared(prepared) = std::mem::replace(&mut self.network, State::Absent)
+        {
+            self.network = prepared.open();
         }
         match &mut self.network {
             State::Running(network) => Some(network),
             _ => None,
         }
+    }
+
+    /// Returns whether `ip` is an address of the network.
+    pub fn is_local(&mut self, ip: IpAddr) -> bool {
+        self.prepare();
+        match &self.network {
+            State::Prepared(prepared) => prepared.network.is_local(ip),
+            State::Running(network) => network.is_local(ip),
+            State::Idle | State::Absent => false,
+        }
+    }
+
+    /// Returns whether there is a network.
+    pub fn has_network(&mut self) -> bool {
+        self.prepare();
+        matches!(self.network, State::Prepared(_) | State::Running(_))
+    }
+
+    /// Begins to accept connections to `address`, once the network is open.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`
+    pub fn listen(&mut self, address: SocketAddr) -> Result<(), Errno> {
+        redirected(
+            address,
+            match &mut self.network {
+                State::Prepared(prepared) => prepared.network.listen(address),
+                State::Running(network) => network.listen(address),
+                State::Idle | State::Absent => Ok(()),
+            },
+        )
     }
 
     /// Runs a turn of the worker. Returns whether it did anything.
@@ -172,14 +223,29 @@ impl Runtime {
         self.sockets().map_or(0, |(sockets, _)| sockets.changes())
     }
 
-    /// Returns the sockets and their transport.
+    /// Returns the sockets and their transport. Opens the network, if it is prepared.
     ///
     /// # Errors
     /// `EBADF` without a network.
     pub fn sockets(&mut self) -> Result<(&mut Sockets, &mut impl Transport), Errno> {
+        if let State::Prepared(_) = self.network {
+            self.network();
+        }
         match &mut self.network {
             State::Running(network) => Ok(network.parts()),
             _ => Err(Errno::BADF),
+        }
+    }
+
+    /// Returns the sockets for operations that need no transport: it leaves a prepared network closed.
+    ///
+    /// # Errors
+    /// `EBADF` without a network.
+    pub fn bound(&mut self) -> Result<&mut Sockets, Errno> {
+        match &mut self.network {
+            State::Prepared(prepared) => Ok(&mut prepared.sockets),
+            State::Running(network) => Ok(network.parts().0),
+            State::Idle | State::Absent => Err(Errno::BADF),
         }
     }
 
@@ -214,9 +280,7 @@ impl Runtime {
             if network.parts().0.uses(*address) {
                 return true;
             }
-            if let Err(error) = network.release(*address) {
-                tracing::warn!("{address}: the kernel still redirects its segments: {error}");
-            }
+            let _ = redirected(*address, network.release(*address));
             false
         });
     }
@@ -245,6 +309,11 @@ impl Runtime {
             return;
         }
         let closed = self.files.remove(file.0 as usize).kind;
+        if let (State::Prepared(prepared), Kind::Socket(socket)) = (&mut self.network, &closed) {
+            for address in prepared.sockets.discard(socket.id) {
+                let _ = redirected(address, prepared.network.unlisten(address));
+            }
+        }
         let State::Running(network) = &mut self.network else { return };
         let (sockets, net) = network.parts();
         match closed {
@@ -272,6 +341,21 @@ pub fn kernel_listens(file: FileId) -> bool {
     socket(file).is_ok_and(|socket| socket.kernel_listens)
 }
 
+/// Opens a prepared network that has listening sockets.
+pub fn open_to_serve() {
+    if is_vfork_child() {
+        return;
+    }
+    let _ = enter(|runtime| {
+        if let State::Prepared(prepared) = &runtime.network
+            && !prepared.sockets.listening().is_empty()
+        {
+            runtime.network();
+        }
+        Ok(())
+    });
+}
+
 /// Returns whether this is a child of vfork(2): it has the memory of the process, but descriptors of its own.
 pub fn is_vfork_child() -> bool {
     // SAFETY: no arguments.
@@ -294,38 +378,70 @@ pub fn forget(fd: c_int) {
     }
 }
 
-fn start() -> Option<InlineNetwork<Sockets>> {
-    let config = match config::read()? {
-        Ok(config) => config,
-        Err(error) => {
+/// Prepares the network of the configuration, and opens it if its addresses are not known before.
+fn prepare() -> State {
+    let config = match config::read() {
+        Some(Ok(config)) => config,
+        Some(Err(error)) => {
             report(&error);
-            return None;
+            return State::Absent;
         }
+        None => return State::Absent,
     };
     log_to_stderr();
-    match open(&config) {
-        Ok(network) => Some(network),
-        Err(error) => {
-            report(&error.to_string());
-            None
-        }
-    }
-}
-
-fn open(config: &NetConfig) -> Result<InlineNetwork<Sockets>, linerate::Error> {
-    let network = InlineNetwork::open(config, |_| Sockets::default())?;
-    if config.idle == Some(Idle::Backoff) {
-        waiting::sleep_when_idle();
-    }
-    // SAFETY: no arguments.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    set_process();
     // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays loaded.
     unsafe {
         libc::atexit(at_exit);
         libc::pthread_atfork(None, None, Some(in_child));
     }
+    let sleeps = config.idle == Some(Idle::Backoff);
+    match PreparedNetwork::new(&config) {
+        Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
+        Ok(None) => opened(InlineNetwork::open(&config, |_| Sockets::default()), sleeps),
+        Err(error) => opened(Err(error), sleeps),
+    }
+}
+
+impl Prepared {
+    fn open(self) -> State {
+        let Prepared { network, sockets, sleeps } = self;
+        opened(network.open(|_| sockets), sleeps)
+    }
+}
+
+/// Returns the state with an opened network, whose sockets may listen.
+fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool) -> State {
+    let mut network = match network {
+        Ok(network) => network,
+        Err(error) => {
+            report(&error.to_string());
+            return State::Absent;
+        }
+    };
+    HAS_OPENED.store(true, Ordering::Relaxed);
+    if sleeps {
+        waiting::sleep_when_idle();
+    }
+    for address in network.parts().0.listening() {
+        // The log has the error.
+        let _ = redirected(address, network.listen(address));
+    }
     start_ticker();
-    Ok(network)
+    State::Running(Box::new(network))
+}
+
+/// Reports that the kernel does not change the redirection of `address`.
+fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Errno> {
+    result.map_err(|error| {
+        tracing::warn!("{address}: the kernel does not change the redirection of its segments: {error}");
+        Errno::ADDRNOTAVAIL
+    })
+}
+
+fn set_process() {
+    // SAFETY: no arguments.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
 /// Starts a thread that runs turns while no thread of the program waits: acknowledgements and timers go on while the
@@ -389,7 +505,11 @@ fn report_child() {
 }
 
 extern "C" fn in_child() {
-    IS_CHILD.store(true, Ordering::Relaxed);
+    if HAS_OPENED.load(Ordering::Relaxed) {
+        IS_CHILD.store(true, Ordering::Relaxed);
+    } else {
+        set_process();
+    }
     IS_INSIDE.set(false);
 }
 

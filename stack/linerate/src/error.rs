@@ -33,6 +33,16 @@ pub enum Error {
     NoAddress(Via),
     #[error("`via` {0}: not a network of the TCP/IP stack: choose a port of DPDK, such as af_xdp:INTERFACE,share")]
     NoStack(Via),
+    #[error(
+        "`via` {0}: one process at a time uses this network: leave `workers` out, or choose af_xdp:INTERFACE,share, which \
+         gives each process a queue"
+    )]
+    OneProcess(Via),
+    #[error(
+        "other processes of the program use the network, which {0} may at a time: let the program serve in that many, or \
+         give `workers` and an interface with as many queues"
+    )]
+    NoQueueLeft(u16),
     #[error("no address after {0} s: check the DHCP server or the router")]
     NoAddressInTime(u64),
     #[error("`connect` {0}: no local address of that family: give `ip` ADDRESS/PREFIX")]
@@ -195,6 +205,7 @@ impl Error {
                 | NoRemoteMemory
                 | NoAddress(_)
                 | NoStack(_)
+                | OneProcess(_)
                 | NoAddressFor(_)
                 | NotLocal { .. }
                 | Loopback { .. }

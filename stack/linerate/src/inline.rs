@@ -4,7 +4,7 @@ use crate::config::{Listen, NetConfig};
 use crate::error::Error;
 use crate::port::stack;
 use linerate_bypass::Via;
-use linerate_bypass::dpdk::{Eal, QueuePair};
+use linerate_bypass::dpdk::{Eal, PortLock, QueuePair};
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Transport, WorkerCtx};
 use linerate_stack::Worker;
@@ -21,6 +21,10 @@ pub struct InlineNetwork<S: Service> {
     clock: Clock,
     /// Declared last: the port closes after its queue pair is gone.
     port: stack::Port,
+    /// Queue of this process, if several may open the network.
+    queue: Option<PortLock>,
+    /// True if other processes serve the same addresses.
+    has_siblings: bool,
 }
 
 impl<S: Service> InlineNetwork<S> {
@@ -30,15 +34,24 @@ impl<S: Service> InlineNetwork<S> {
     /// `config` is invalid, names a network without the TCP/IP stack, or cannot be opened; or the host has no address
     /// after ten seconds.
     pub fn open(config: &NetConfig, service: impl FnOnce(WorkerCtx<S::Message>) -> S) -> Result<Self, Error> {
+        Self::open_queue(config, service, None)
+    }
+
+    /// Opens the network, with one `queue` of an interface if several processes use it.
+    pub(crate) fn open_queue(
+        config: &NetConfig,
+        service: impl FnOnce(WorkerCtx<S::Message>) -> S,
+        queue: Option<stack::OwnQueue>,
+    ) -> Result<Self, Error> {
         let listen = Listen::default();
         config.check(&listen)?;
         if matches!(config.via, Via::Kernel | Via::Rdma { .. } | Via::Roce { .. }) {
             return Err(Error::NoStack(config.via.clone()));
         }
-        let mut port = stack::Port::open(config, &listen, false, 1, &Stop::default())?;
+        let mut port = stack::Port::open_queue(config, &listen, false, 1, &Stop::default(), queue)?;
         let clock = Clock::start();
         let worker = port.worker(service, &clock)?;
-        let mut network = InlineNetwork { worker, clock, port };
+        let mut network = InlineNetwork { worker, clock, port, queue: None, has_siblings: false };
         let until = network.clock.now() + START;
         while !network.worker.has_started() {
             network.turn();
@@ -50,6 +63,11 @@ impl<S: Service> InlineNetwork<S> {
             }
         }
         Ok(network)
+    }
+
+    /// Keeps `queue` as long as the network is open.
+    pub(crate) fn set_family(&mut self, queue: PortLock, has_siblings: bool) {
+        (self.queue, self.has_siblings) = (Some(queue), has_siblings);
     }
 
     /// Receives frames, delivers events and sends. Returns the number of frames and events.
@@ -68,9 +86,10 @@ impl<S: Service> InlineNetwork<S> {
         self.worker.is_local(ip)
     }
 
-    /// Returns whether there is a route to `ip`.
+    /// Returns whether there is a route to `ip`. There is none if other processes serve the same addresses: the answer
+    /// could arrive at one of them.
     pub fn has_route(&self, ip: IpAddr) -> bool {
-        self.worker.has_route(ip)
+        !self.has_siblings && self.worker.has_route(ip)
     }
 
     /// Begins to accept connections to `address`.
@@ -88,12 +107,13 @@ impl<S: Service> InlineNetwork<S> {
         self.worker.unlisten(address);
     }
 
-    /// Releases `address`, which has neither a listener nor a connection, to the kernel that shares the interface.
+    /// Releases `address`, which has neither a listener nor a connection, to the kernel that shares the interface,
+    /// unless other processes may serve it.
     ///
     /// # Errors
     /// The kernel still redirects the segments.
     pub fn release(&mut self, address: SocketAddr) -> io::Result<()> {
-        self.port.unlisten(address)
+        if self.has_siblings { Ok(()) } else { self.port.unlisten(address) }
     }
 
     /// Returns an error if the device has failed.

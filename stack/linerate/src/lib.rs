@@ -61,6 +61,8 @@ mod inline;
 mod kept_devices;
 mod network;
 mod port;
+#[cfg(feature = "dpdk")]
+mod prepared;
 mod raw;
 mod run_context;
 mod split;
@@ -98,6 +100,8 @@ pub use network::{Network, Running};
 #[cfg(all(feature = "rdma", feature = "dpdk"))]
 #[doc(hidden)]
 pub use port::roce::{Device as RoceDevice, open_device as open_roce_device};
+#[cfg(feature = "dpdk")]
+pub use prepared::PreparedNetwork;
 pub use raw::{ETHERNET, FramePortConfig, FrameWorker};
 pub use run_context::{Device, RunContext, Threading};
 pub use stats_client::StatsClient;

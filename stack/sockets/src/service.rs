@@ -311,7 +311,6 @@ impl Sockets {
         self.unwatch(id, None);
         let Ok(socket) = self.get(id) else { return Vec::new() };
         match &mut socket.state {
-            State::Idle | State::Ended => _ = self.sockets.remove(id.0 as usize),
             State::Connecting => socket.orphaned = true,
             State::Connected(conn) => {
                 let conn = *conn;
@@ -323,16 +322,26 @@ impl Sockets {
                 }
             }
             State::Listening { queue, .. } => {
-                let waiting = std::mem::take(queue);
-                self.sockets.remove(id.0 as usize);
-                for accepted in waiting {
+                for accepted in std::mem::take(queue) {
                     self.reset_on_close(accepted, true);
                     self.close(net, accepted);
                 }
-                return self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| address).collect();
+                return self.discard(id);
             }
+            State::Idle | State::Ended => return self.discard(id),
         }
         Vec::new()
+    }
+
+    /// Removes a socket without a connection. Returns the addresses on which it listened.
+    pub fn discard(&mut self, id: SocketId) -> Vec<SocketAddr> {
+        self.sockets.try_remove(id.0 as usize);
+        self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| address).collect()
+    }
+
+    /// Returns the addresses on which sockets listen.
+    pub fn listening(&self) -> Vec<SocketAddr> {
+        self.listeners.keys().copied().collect()
     }
 
     /// Returns the conditions of epoll_ctl(2) and poll(2) that hold.

@@ -6,6 +6,7 @@ mod io;
 mod poll;
 mod signal;
 mod socket;
+mod user;
 
 use libc::{c_int, ssize_t, timespec};
 use rustix::io::Errno;

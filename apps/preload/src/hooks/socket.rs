@@ -38,8 +38,7 @@ fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<FileId>
         if !is_for(runtime) {
             return Ok(None);
         }
-        let (sockets, _) = runtime.sockets()?;
-        let id = sockets.socket();
+        let id = runtime.bound()?.socket();
         Ok(Some(runtime.open(fd, Kind::Socket(socket_file(fd, id)))))
     });
     adopted.ok().flatten()
@@ -48,7 +47,7 @@ fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<FileId>
 /// Binds a socket of the stack to `address`, with a free port in place of port 0.
 fn bind_socket(runtime: &mut Runtime, file: FileId, mut address: SocketAddr) -> Result<(), Errno> {
     let id = runtime.socket(file)?.id;
-    let (sockets, _) = runtime.sockets()?;
+    let sockets = runtime.bound()?;
     if address.port() != 0 {
         return sockets.bind(id, address);
     }
@@ -120,7 +119,7 @@ export! {
         }
         let any = wanted.ip().is_unspecified();
         let is_for = |runtime: &mut Runtime| {
-            runtime.network().is_some_and(|network| any || network.is_local(wanted.ip()))
+            if any { runtime.has_network() } else { runtime.is_local(wanted.ip()) }
         };
         let Some(file) = adopt(fd, is_for) else { return kernel() };
         // The kernel's socket is bound as far as the kernel has the address: its port is then reserved, and an
@@ -150,14 +149,8 @@ export! {
             let SocketFile { id, is_v6, kernel_listens, .. } = *runtime.socket(file)?;
             let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
             let is_dual = is_v6 && kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0);
-            let (sockets, _) = runtime.sockets()?;
-            for address in sockets.listen(id, backlog, is_dual)? {
-                if let Some(network) = runtime.network()
-                    && let Err(error) = network.listen(address)
-                {
-                    tracing::warn!("{address}: the kernel does not redirect its segments: {error}");
-                    return Err(Errno::ADDRNOTAVAIL);
-                }
+            for address in runtime.bound()?.listen(id, backlog, is_dual)? {
+                runtime.listen(address)?;
             }
             Ok(kernel_listens)
         });
@@ -270,7 +263,7 @@ export! {
         let local = descriptors::file(fd).and_then(|file| {
             let local = runtime::enter(|runtime| {
                 let SocketFile { id, is_v6, .. } = *runtime.socket(file)?;
-                let local = runtime.sockets()?.0.local_addr(id).ok_or(Errno::INVAL)?;
+                let local = runtime.bound()?.local_addr(id).ok_or(Errno::INVAL)?;
                 Ok((local, is_v6))
             });
             local.ok()
@@ -293,7 +286,7 @@ export! {
         };
         let peer = runtime::enter(|runtime| {
             let SocketFile { id, is_v6, .. } = *runtime.socket(file)?;
-            Ok((runtime.sockets()?.0.peer_addr(id)?, is_v6))
+            Ok((runtime.bound()?.peer_addr(id)?, is_v6))
         });
         match peer {
             Ok((peer, is_v6)) => {
@@ -310,7 +303,7 @@ export! {
         let result = own.and_then(|file| {
             let answer = runtime::enter(|runtime| {
                 let id = runtime.socket(file)?.id;
-                let (sockets, _) = runtime.sockets()?;
+                let sockets = runtime.bound()?;
                 Ok(match name {
                     libc::SO_ERROR => Some(sockets.take_error(id).map_or(0, Errno::raw_os_error)),
                     libc::SO_ACCEPTCONN => Some(sockets.is_listening(id).into()),
@@ -352,7 +345,7 @@ export! {
                     libc::SO_LINGER => {
                         let linger = value.cast::<libc::linger>().read_unaligned();
                         let id = socket.id;
-                        runtime.sockets()?.0.reset_on_close(id, linger.l_onoff != 0 && linger.l_linger == 0);
+                        runtime.bound()?.reset_on_close(id, linger.l_onoff != 0 && linger.l_linger == 0);
                     }
                     _ => {}
                 }

@@ -14,8 +14,6 @@ use std::process::Command;
 const VARIABLE: &str = "LINERATE_RUN";
 /// Name of the library.
 const LIBRARY: &str = "liblinerate_preload.so";
-/// Threads that call the worker of the library take turns.
-const ONE_WORKER: &str = "the program has one worker";
 
 /// Arguments of `linerate run`.
 #[derive(Debug, clap::Args)]
@@ -77,8 +75,8 @@ fn check(network: &NetConfig) -> Result<(), Error> {
     if let Via::Kernel | Via::Rdma { .. } | Via::Roce { .. } = network.via {
         return Err(linerate::Error::NoStack(network.via.clone()).into());
     }
-    if network.workers.is_some_and(|workers| workers > 1) {
-        return Err(Error::Usage(format!("--workers: {ONE_WORKER}: leave it out")));
+    if network.workers.is_some_and(|workers| workers > 1) && !network.uses_kernel_addresses() {
+        return Err(linerate::Error::OneProcess(network.via.clone()).into());
     }
     Ok(network.check(&Listen::default())?)
 }

@@ -1,5 +1,7 @@
 //! Unmodified programs under `linerate run`.
 
+mod forks;
+
 use crate::common::wire::linerate_in;
 use crate::common::{assert_refused, linerate};
 use crate::interfaces::shared::connect_kernels;
@@ -113,7 +115,7 @@ fn programs_and_networks_that_cannot_work_are_refused_before_the_start() {
         ("--via kernel -- true", 2, &["--via kernel", "af_xdp:INTERFACE,share"]),
         ("--via vhost:/tmp/lr.sock -- true", 2, &["--ip ADDRESS/PREFIX"]),
         ("--via vhost:/tmp/lr.sock --ip 10.9.0.2/24", 2, &["PROGRAM"]),
-        ("--via vhost:/tmp/lr.sock --ip 10.9.0.2/24 --workers 2 -- true", 2, &["--workers", "one worker"]),
+        ("--via vhost:/tmp/lr.sock --ip 10.9.0.2/24 --workers 2 -- true", 2, &["--workers", "one process"]),
     ] {
         assert_refused(linerate(&format!("run {args}")), status, parts);
     }

@@ -8,7 +8,7 @@ mod rdma;
 #[cfg(all(feature = "rdma", feature = "dpdk"))]
 pub mod roce;
 #[cfg(feature = "dpdk")]
-mod shared;
+pub mod shared;
 #[cfg(feature = "dpdk")]
 pub mod stack;
 

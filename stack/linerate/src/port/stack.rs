@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::stats_client::StatsClient;
 use linerate_bypass::Via;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
-use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair};
+use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair, XdpInterface};
 use linerate_service::inspect::Link;
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Summary, WorkerCtx};
@@ -34,6 +34,14 @@ fn keepalive(options: &NetConfig, listen: &Listen) -> Option<Keepalive> {
 /// Returns a limit that zero disables, or `default` if it is not given.
 fn time_limit(given: Option<Duration>, default: Option<Duration>) -> Option<Duration> {
     given.map_or(default, |limit| (!limit.is_zero()).then_some(limit))
+}
+
+/// Queue of an interface whose other queues belong to other processes.
+pub struct OwnQueue {
+    pub interface: Arc<XdpInterface>,
+    pub index: u16,
+    /// True if other processes serve the same addresses.
+    pub has_siblings: bool,
 }
 
 /// An open DPDK port, and the stack configuration of its workers.
@@ -63,6 +71,18 @@ impl Port {
         workers: usize,
         stop: &Stop,
     ) -> Result<Self, Error> {
+        Self::open_queue(options, listen, is_client, workers, stop, None)
+    }
+
+    /// Opens the port, or one `queue` of an interface.
+    pub fn open_queue(
+        options: &NetConfig,
+        listen: &Listen,
+        is_client: bool,
+        workers: usize,
+        stop: &Stop,
+        queue: Option<OwnQueue>,
+    ) -> Result<Self, Error> {
         let output = options.capture.as_ref().map(CaptureConfig::create).transpose()?;
         let tcp = listen.all_tcp(workers)?;
         let host =
@@ -80,9 +100,12 @@ impl Port {
             force: options.force,
             held: packets_of_port(options.native.max_packets),
             stop: stop.clone(),
+            interface: queue.as_ref().map(|queue| queue.interface.clone()),
             ..PortConfig::default()
         };
-        let (eal, port) = dpdk_port::open(&options.via, &options.eal, options.arena, workers, port)?;
+        let silent = queue.as_ref().is_some_and(|queue| queue.has_siblings);
+        let via = queue.map_or_else(|| options.via.clone(), |queue| options.via.with_queue(queue.index));
+        let (eal, port) = dpdk_port::open(&via, &options.eal, options.arena, workers, port)?;
         if is_client {
             dpdk_port::await_link(&port, stop);
         }
@@ -128,6 +151,7 @@ impl Port {
             idle_timeout: options.idle_timeout,
             pacing: options.native.pacing,
             ecn: options.native.ecn,
+            silent,
             idle: options.idle.unwrap_or(defaults.idle),
             seed: u128::from_ne_bytes(seed),
             ..defaults
