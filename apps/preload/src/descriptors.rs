@@ -6,9 +6,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Descriptors that can belong to the stack. Higher ones stay with the kernel.
 const MOST: usize = 1 << 20;
 
-/// Index of a file of the [runtime](crate::runtime).
+/// Index of a file of the [runtime](crate::runtime), and whether it is a datagram socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileId(pub u32);
+pub struct FileId(u32);
+
+impl FileId {
+    /// Bit of datagram sockets.
+    const DATAGRAMS: u32 = 1 << 31;
+
+    pub fn new(index: usize, has_datagrams: bool) -> Self {
+        FileId(index as u32 | if has_datagrams { Self::DATAGRAMS } else { 0 })
+    }
+
+    pub fn index(self) -> usize {
+        (self.0 & !Self::DATAGRAMS) as usize
+    }
+
+    #[inline]
+    pub fn has_datagrams(self) -> bool {
+        self.0 & Self::DATAGRAMS != 0
+    }
+}
 
 /// File of each descriptor, plus one; 0 for the kernel's. Untouched pages occupy no memory.
 static TABLE: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];

@@ -9,7 +9,7 @@ use libc::c_int;
 use linerate::{Idle, InlineNetwork, PreparedNetwork};
 use linerate_bypass::dpdk::ThreadGuard;
 use linerate_service::Transport;
-use linerate_sockets::{EpollId, SocketId, Sockets};
+use linerate_sockets::{Endpoint, EpollId, SocketId, Sockets};
 use rustix::io::Errno;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -43,14 +43,12 @@ pub struct SocketFile {
     pub is_blocking: bool,
     pub receive_timeout: Option<Duration>,
     pub send_timeout: Option<Duration>,
-    /// True if the kernel's socket listens, too: on an unspecified address, which includes the kernel's addresses.
+    /// True if the kernel's socket receives, too: at an unspecified address, which includes the kernel's addresses.
     pub kernel_listens: bool,
-}
-
-impl SocketFile {
-    pub fn new(id: SocketId, is_v6: bool, is_blocking: bool) -> Self {
-        SocketFile { id, is_v6, is_blocking, receive_timeout: None, send_timeout: None, kernel_listens: false }
-    }
+    /// True for a datagram socket.
+    pub has_datagrams: bool,
+    /// True if messages carry their destination (IP_PKTINFO).
+    pub has_packet_info: bool,
 }
 
 /// State that a call of the program needs.
@@ -176,6 +174,16 @@ impl Runtime {
         }
     }
 
+    /// Returns whether this process, or a child, will open the network to serve.
+    pub fn will_serve(&self) -> bool {
+        matches!(&self.network, State::Prepared(prepared) if !prepared.sockets.endpoints().is_empty())
+    }
+
+    /// Returns whether the network has a route to `ip`, which opens it.
+    pub fn has_route(&mut self, ip: IpAddr) -> bool {
+        self.network().is_some_and(|network| network.has_route(ip))
+    }
+
     /// Returns whether there is a network.
     pub fn has_network(&mut self) -> bool {
         self.prepare();
@@ -195,6 +203,17 @@ impl Runtime {
                 State::Idle | State::Absent => Ok(()),
             },
         )
+    }
+
+    /// Begins to receive datagrams to `address`, once the network is open.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`
+    pub fn listen_udp(&mut self, address: SocketAddr) -> Result<(), Errno> {
+        match &mut self.network {
+            State::Running(network) => redirected(address, network.listen_udp(address)),
+            _ => Ok(()),
+        }
     }
 
     /// Runs a turn of the worker. Returns whether it did anything.
@@ -254,7 +273,7 @@ impl Runtime {
     /// # Errors
     /// `ENOTSOCK` for an epoll set.
     pub fn socket(&mut self, file: FileId) -> Result<&mut SocketFile, Errno> {
-        match self.files.get_mut(file.0 as usize).map(|file| &mut file.kind) {
+        match self.files.get_mut(file.index()).map(|file| &mut file.kind) {
             Some(Kind::Socket(socket)) => Ok(socket),
             Some(Kind::Epoll(_)) => Err(Errno::NOTSOCK),
             None => Err(Errno::BADF),
@@ -266,7 +285,7 @@ impl Runtime {
     /// # Errors
     /// `EINVAL` for a socket.
     pub fn epoll(&self, file: FileId) -> Result<EpollId, Errno> {
-        match self.files.get(file.0 as usize).map(|file| &file.kind) {
+        match self.files.get(file.index()).map(|file| &file.kind) {
             Some(Kind::Epoll(set)) => Ok(*set),
             Some(Kind::Socket(_)) => Err(Errno::INVAL),
             None => Err(Errno::BADF),
@@ -287,7 +306,8 @@ impl Runtime {
 
     /// Adds a file with the descriptor `fd`.
     pub fn open(&mut self, fd: c_int, kind: Kind) -> FileId {
-        let file = FileId(self.files.insert(File { kind, references: 1 }) as u32);
+        let has_datagrams = matches!(&kind, Kind::Socket(socket) if socket.has_datagrams);
+        let file = FileId::new(self.files.insert(File { kind, references: 1 }), has_datagrams);
         descriptors::insert(fd, file);
         file
     }
@@ -295,7 +315,7 @@ impl Runtime {
     /// Adds the descriptor `fd` to `file`.
     pub fn duplicate(&mut self, file: FileId, fd: c_int) {
         if descriptors::insert(fd, file)
-            && let Some(file) = self.files.get_mut(file.0 as usize)
+            && let Some(file) = self.files.get_mut(file.index())
         {
             file.references += 1;
         }
@@ -303,15 +323,17 @@ impl Runtime {
 
     /// Releases a descriptor of `file`; the last one closes it.
     pub fn release(&mut self, file: FileId) {
-        let Some(open) = self.files.get_mut(file.0 as usize) else { return };
+        let Some(open) = self.files.get_mut(file.index()) else { return };
         open.references -= 1;
         if open.references > 0 {
             return;
         }
-        let closed = self.files.remove(file.0 as usize).kind;
+        let closed = self.files.remove(file.index()).kind;
         if let (State::Prepared(prepared), Kind::Socket(socket)) = (&mut self.network, &closed) {
-            for address in prepared.sockets.discard(socket.id) {
-                let _ = redirected(address, prepared.network.unlisten(address));
+            for endpoint in prepared.sockets.discard(socket.id) {
+                if let Endpoint::Tcp(address) = endpoint {
+                    let _ = redirected(address, prepared.network.unlisten(address));
+                }
             }
         }
         let State::Running(network) = &mut self.network else { return };
@@ -319,9 +341,16 @@ impl Runtime {
         match closed {
             Kind::Epoll(set) => sockets.epoll_close(set),
             Kind::Socket(socket) => {
-                for address in sockets.close(net, socket.id) {
-                    network.unlisten(address);
-                    self.retired.push(address);
+                for endpoint in sockets.close(net, socket.id) {
+                    match endpoint {
+                        Endpoint::Tcp(address) => {
+                            network.unlisten(address);
+                            self.retired.push(address);
+                        }
+                        Endpoint::Udp(address) => {
+                            let _ = redirected(address, network.unlisten_udp(address));
+                        }
+                    }
                 }
             }
         }
@@ -336,7 +365,7 @@ pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
     enter(|runtime| runtime.socket(file).cloned())
 }
 
-/// Returns whether the kernel's socket of `file` listens, too.
+/// Returns whether the kernel's socket of `file` receives, too.
 pub fn kernel_listens(file: FileId) -> bool {
     socket(file).is_ok_and(|socket| socket.kernel_listens)
 }
@@ -347,9 +376,7 @@ pub fn open_to_serve() {
         return;
     }
     let _ = enter(|runtime| {
-        if let State::Prepared(prepared) = &runtime.network
-            && !prepared.sockets.listening().is_empty()
-        {
+        if runtime.will_serve() {
             runtime.network();
         }
         Ok(())
@@ -423,18 +450,21 @@ fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool
     if sleeps {
         waiting::sleep_when_idle();
     }
-    for address in network.parts().0.listening() {
+    for endpoint in network.parts().0.endpoints() {
         // The log has the error.
-        let _ = redirected(address, network.listen(address));
+        let _ = match endpoint {
+            Endpoint::Tcp(address) => redirected(address, network.listen(address)),
+            Endpoint::Udp(address) => redirected(address, network.listen_udp(address)),
+        };
     }
     start_ticker();
     State::Running(Box::new(network))
 }
 
-/// Reports that the kernel does not change the redirection of `address`.
+/// Logs that the kernel does not change the redirection of `address`.
 fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Errno> {
     result.map_err(|error| {
-        tracing::warn!("{address}: the kernel does not change the redirection of its segments: {error}");
+        tracing::warn!("{address}: the kernel does not change the redirection of its packets: {error}");
         Errno::ADDRNOTAVAIL
     })
 }

@@ -22,9 +22,10 @@ pub struct Endpoints {
     pub udp: Vec<SocketAddr>,
     /// Local ports of outgoing TCP connections.
     pub outgoing: Option<RangeInclusive<u16>>,
-    /// True if [`SharedInterface::listen`](super::SharedInterface::listen) may add TCP addresses. Frames to an endpoint
-    /// are then dropped while their queue has no socket: a process will open one, and until then the kernel would reset
-    /// connections, or begin some that it could not continue.
+    /// True if [`SharedInterface::listen`](super::SharedInterface::listen) and
+    /// [`listen_udp`](super::SharedInterface::listen_udp) may add addresses. Frames to an endpoint are then dropped while
+    /// their queue has no socket: a process will open one, and until then the kernel would reset connections, or begin
+    /// some that it could not continue.
     pub may_grow: bool,
 }
 
@@ -95,6 +96,20 @@ impl EndpointSet {
     pub fn unlisten(&self, tcp: SocketAddr) -> io::Result<()> {
         let mut state = self.state();
         state.endpoints.tcp.retain(|other| *other != tcp);
+        state.fill(&self.map)
+    }
+
+    /// Adds a UDP address.
+    pub fn listen_udp(&self, udp: SocketAddr) -> io::Result<()> {
+        let mut state = self.state();
+        state.endpoints.udp.push(udp);
+        state.fill(&self.map)
+    }
+
+    /// Removes a UDP address.
+    pub fn unlisten_udp(&self, udp: SocketAddr) -> io::Result<()> {
+        let mut state = self.state();
+        state.endpoints.udp.retain(|other| *other != udp);
         state.fill(&self.map)
     }
 

@@ -185,6 +185,16 @@ impl SharedInterface {
         self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.unlisten(tcp))
     }
 
+    /// Redirects datagrams to `udp`, as [`listen`](Self::listen) does segments.
+    pub fn listen_udp(&self, udp: SocketAddr) -> io::Result<()> {
+        self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.listen_udp(udp))
+    }
+
+    /// Passes datagrams to `udp` to the kernel again.
+    pub fn unlisten_udp(&self, udp: SocketAddr) -> io::Result<()> {
+        self.endpoints.as_ref().map_or(Ok(()), |endpoints| endpoints.unlisten_udp(udp))
+    }
+
     /// Returns the number of frames passed to the kernel.
     pub fn passed(&self) -> io::Result<u64> {
         sys::read_counter(&self.passed, self.processors)

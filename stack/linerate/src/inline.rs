@@ -116,6 +116,25 @@ impl<S: Service> InlineNetwork<S> {
         if self.has_siblings { Ok(()) } else { self.port.unlisten(address) }
     }
 
+    /// Begins to receive datagrams to `address`.
+    ///
+    /// # Errors
+    /// The interface is shared with the kernel, and the kernel refuses to redirect the datagrams.
+    pub fn listen_udp(&mut self, address: SocketAddr) -> io::Result<()> {
+        self.port.listen_udp(address)?;
+        self.worker.listen_udp(address);
+        Ok(())
+    }
+
+    /// Stops receiving datagrams to `address`.
+    ///
+    /// # Errors
+    /// The kernel still redirects the datagrams.
+    pub fn unlisten_udp(&mut self, address: SocketAddr) -> io::Result<()> {
+        self.worker.unlisten_udp(address);
+        if self.has_siblings { Ok(()) } else { self.port.unlisten_udp(address) }
+    }
+
     /// Returns an error if the device has failed.
     pub fn check(&self) -> Result<(), Error> {
         self.port.check()

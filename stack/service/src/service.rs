@@ -3,6 +3,7 @@
 use crate::inspect::ServiceMetrics;
 use crate::time::Duration;
 use crate::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Transport};
+use std::net::SocketAddr;
 
 /// Event handlers of an application. A worker creates one value on its own thread and calls it on that thread only.
 ///
@@ -105,6 +106,10 @@ pub trait Service {
 
     /// Called for a datagram to one of the worker's UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
+
+    /// Called when the host `remote` has reported that no program receives datagrams like the one sent to it from `local`
+    /// (ICMP port unreachable). An attacker who guesses the ports can forge such reports.
+    fn datagram_refused(&mut self, net: &mut impl Transport, local: SocketAddr, remote: SocketAddr) {}
 
     /// Called when the one-sided operation that [`Transport::post_one_sided`] started with `token` has completed.
     fn one_sided_done(

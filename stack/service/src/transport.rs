@@ -1,8 +1,9 @@
 //! Operations that a worker offers to its service.
 
+use crate::inspect::ConnInfo;
 use crate::time::{Duration, Instant};
 use crate::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Unsent, WriteError};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Operations of a worker on its connections, called from the handlers of a [`Service`](crate::Service).
 ///
@@ -206,6 +207,19 @@ pub trait Transport {
     /// Drops a datagram that [`send_datagram`](Self::send_datagram) returned, and counts the drop.
     fn drop_datagram(&mut self, datagram: Datagram) {
         drop(datagram);
+    }
+
+    /// Returns the local address from which packets to `remote` should be sent. The default suits transports without
+    /// addresses of their own.
+    fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        let _ = remote;
+        None
+    }
+
+    /// Returns information about the connection, where the transport has any.
+    fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        let _ = conn;
+        None
     }
 
     /// Starts an operation on the memory of the connection's peer.

@@ -1,4 +1,5 @@
-//! Sockets and epoll sets over the transport of a worker, with the semantics of socket(7), tcp(7) and epoll(7).
+//! Sockets and epoll sets over the transport of a worker, with the semantics of socket(7), tcp(7),
+//! udp(7) and epoll(7).
 //!
 //! [`Sockets`] is a [`Service`](linerate_service::Service) whose operations are called between the turns of its worker.
 //! No operation blocks: one that cannot complete returns `EAGAIN`, and the caller runs turns until
@@ -8,11 +9,13 @@
 //! bytes before the peer's FIN have been read.
 #![forbid(unsafe_code)]
 
+mod datagram;
 mod epoll;
 mod service;
 mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use datagram::Reuse;
 pub use epoll::{EpollId, Interest, Ready};
-pub use service::{Shutdown, SocketId, Sockets};
+pub use service::{Endpoint, Shutdown, SocketId, Sockets};

@@ -2,11 +2,12 @@
 
 use crate::epoll::{EpollSet, bits};
 use crate::socket::{Socket, State};
-use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport, WriteError};
+use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport, WriteError};
 use rustix::io::Errno;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
+use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Largest backlog of a listening socket (net.core.somaxconn).
@@ -39,19 +40,32 @@ pub enum Shutdown {
     Both,
 }
 
-/// Stream sockets and epoll sets of a worker.
+/// Address on which the worker receives for a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Connections are accepted.
+    Tcp(SocketAddr),
+    /// Datagrams are received.
+    Udp(SocketAddr),
+}
+
+/// Sockets and epoll sets of a worker.
 #[derive(Debug, Default)]
 pub struct Sockets {
     pub(crate) sockets: Slab<Socket>,
     pub(crate) epolls: Slab<EpollSet>,
     /// Listening sockets by their addresses.
     listeners: HashMap<SocketAddr, SocketId>,
+    /// Bound datagram sockets by their ports, in the order of their binding.
+    pub(crate) ports: HashMap<u16, Vec<SocketId>>,
+    /// Hash of peers, which they cannot predict.
+    pub(crate) hasher: RandomState,
     /// Number of changes of readiness.
     pub(crate) changes: u64,
 }
 
 impl Sockets {
-    /// Creates a socket.
+    /// Creates a stream socket.
     pub fn socket(&mut self) -> SocketId {
         SocketId(self.sockets.insert(Socket::new()) as u32)
     }
@@ -71,7 +85,7 @@ impl Sockets {
         self.sockets.is_empty()
     }
 
-    fn get(&mut self, id: SocketId) -> Result<&mut Socket, Errno> {
+    pub(crate) fn get(&mut self, id: SocketId) -> Result<&mut Socket, Errno> {
         self.sockets.get_mut(id.0 as usize).ok_or(Errno::BADF)
     }
 
@@ -87,7 +101,7 @@ impl Sockets {
     pub fn peer_addr(&self, id: SocketId) -> Result<SocketAddr, Errno> {
         let socket = self.sockets.get(id.0 as usize).ok_or(Errno::BADF)?;
         match socket.state {
-            State::Connected(_) => socket.peer.ok_or(Errno::NOTCONN),
+            State::Connected(_) | State::Datagrams(_) => socket.peer.ok_or(Errno::NOTCONN),
             _ => Err(Errno::NOTCONN),
         }
     }
@@ -155,6 +169,9 @@ impl Sockets {
         // The kernel accepts one connection more than the backlog.
         let most = backlog.clamp(1, MAX_BACKLOG) + 1;
         let socket = self.get(id)?;
+        if let State::Datagrams(_) = socket.state {
+            return Err(Errno::OPNOTSUPP);
+        }
         let address = socket.local.ok_or(Errno::INVAL)?;
         match &mut socket.state {
             State::Listening { backlog, .. } => {
@@ -181,7 +198,11 @@ impl Sockets {
     /// # Errors
     /// `EAGAIN` if there is none, `EINVAL` if the socket does not listen.
     pub fn accept(&mut self, id: SocketId) -> Result<(SocketId, SocketAddr), Errno> {
-        let State::Listening { queue, .. } = &mut self.get(id)?.state else { return Err(Errno::INVAL) };
+        let queue = match &mut self.get(id)?.state {
+            State::Listening { queue, .. } => queue,
+            State::Datagrams(_) => return Err(Errno::OPNOTSUPP),
+            _ => return Err(Errno::INVAL),
+        };
         let accepted = queue.pop_front().ok_or(Errno::AGAIN)?;
         let peer = self.get(accepted)?.peer;
         Ok((accepted, peer.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))))
@@ -199,6 +220,7 @@ impl Sockets {
             // The first connect(2) after the completion returns its success.
             State::Connected(_) if std::mem::take(&mut socket.connect_unreported) => return Ok(()),
             State::Connected(_) | State::Listening { .. } => return Err(Errno::ISCONN),
+            State::Datagrams(_) => return Err(Errno::OPNOTSUPP),
         }
         socket.take_error()?;
         socket.state = State::Connecting;
@@ -215,7 +237,7 @@ impl Sockets {
             State::Connected(conn) => Some(conn),
             State::Connecting => return Err(Errno::AGAIN),
             State::Ended => None,
-            State::Idle | State::Listening { .. } => return Err(Errno::NOTCONN),
+            State::Idle | State::Listening { .. } | State::Datagrams(_) => return Err(Errno::NOTCONN),
         };
         if let Some(conn) = conn.filter(|_| peek) {
             while socket.peeked.len() < out.len()
@@ -258,10 +280,14 @@ impl Sockets {
         }
     }
 
-    /// Returns the number of bytes that can be read (FIONREAD).
+    /// Returns the number of bytes that can be read, of a datagram socket those of the first datagram (FIONREAD).
     pub fn readable(&self, net: &impl Transport, id: SocketId) -> usize {
         let Some(socket) = self.sockets.get(id.0 as usize) else { return 0 };
-        let received = if let State::Connected(conn) = socket.state { net.received(conn) } else { 0 };
+        let received = match &socket.state {
+            State::Connected(conn) => net.received(*conn),
+            State::Datagrams(datagrams) => datagrams.first_len(),
+            _ => 0,
+        };
         received + socket.peeked.len()
     }
 
@@ -293,21 +319,25 @@ impl Sockets {
     /// `ENOTCONN`.
     pub fn shutdown(&mut self, net: &mut impl Transport, id: SocketId, how: Shutdown) -> Result<(), Errno> {
         let socket = self.get(id)?;
-        let State::Connected(conn) = socket.state else { return Err(Errno::NOTCONN) };
+        let conn = match socket.state {
+            State::Connected(conn) => Some(conn),
+            State::Datagrams(_) if socket.peer.is_some() => None,
+            _ => return Err(Errno::NOTCONN),
+        };
         if how != Shutdown::Write {
             socket.read_shut = true;
         }
         if how != Shutdown::Read && !socket.write_shut {
             socket.write_shut = true;
-            net.close(conn);
+            conn.into_iter().for_each(|conn| net.close(conn));
         }
         self.wake(id);
         Ok(())
     }
 
-    /// Closes the socket, to which no descriptor refers. Returns the addresses on which it listened. Unread bytes reset
-    /// the connection (RFC 2525 §2.17).
-    pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<SocketAddr> {
+    /// Closes the socket, to which no descriptor refers. Returns the addresses on which the worker need not receive any
+    /// more. Unread bytes reset the connection (RFC 2525 §2.17).
+    pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<Endpoint> {
         self.unwatch(id, None);
         let Ok(socket) = self.get(id) else { return Vec::new() };
         match &mut socket.state {
@@ -328,20 +358,24 @@ impl Sockets {
                 }
                 return self.discard(id);
             }
-            State::Idle | State::Ended => return self.discard(id),
+            State::Idle | State::Ended | State::Datagrams(_) => return self.discard(id),
         }
         Vec::new()
     }
 
-    /// Removes a socket without a connection. Returns the addresses on which it listened.
-    pub fn discard(&mut self, id: SocketId) -> Vec<SocketAddr> {
+    /// Removes a socket without a connection. Returns the addresses on which the worker need not receive any more.
+    pub fn discard(&mut self, id: SocketId) -> Vec<Endpoint> {
+        if self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Datagrams(_))) {
+            return self.close_datagrams(id);
+        }
         self.sockets.try_remove(id.0 as usize);
-        self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| address).collect()
+        self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| Endpoint::Tcp(address)).collect()
     }
 
-    /// Returns the addresses on which sockets listen.
-    pub fn listening(&self) -> Vec<SocketAddr> {
-        self.listeners.keys().copied().collect()
+    /// Returns the addresses on which the worker must receive.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        let listening = self.listeners.keys().copied().map(Endpoint::Tcp);
+        listening.chain(self.datagram_addresses().map(Endpoint::Udp)).collect()
     }
 
     /// Returns the conditions of epoll_ctl(2) and poll(2) that hold.
@@ -373,6 +407,16 @@ impl Sockets {
                     }
                     if socket.write_shut || net.send_space(*conn) > 0 {
                         ready |= WRITABLE;
+                    }
+                    ready
+                }
+                State::Datagrams(datagrams) => {
+                    let mut ready = if datagrams.is_empty() { WRITABLE } else { READABLE | WRITABLE };
+                    if socket.read_shut {
+                        ready |= READABLE | RDHUP;
+                    }
+                    if socket.read_shut && socket.write_shut {
+                        ready |= HUP;
                     }
                     ready
                 }
@@ -451,6 +495,14 @@ impl Service for Sockets {
             _ => Errno::HOSTUNREACH,
         });
         self.wake(id);
+    }
+
+    fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {
+        self.received_datagram(datagram);
+    }
+
+    fn datagram_refused(&mut self, _: &mut impl Transport, local: SocketAddr, remote: SocketAddr) {
+        self.refused_datagram(local, remote);
     }
 
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Option<SocketId>) {

@@ -1,5 +1,6 @@
 //! State of one socket.
 
+use crate::datagram::Datagrams;
 use crate::epoll::Watcher;
 use crate::service::SocketId;
 use linerate_service::ConnId;
@@ -7,7 +8,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Stream socket.
+/// Socket of any type.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub state: State,
@@ -45,6 +46,8 @@ pub(crate) enum State {
     },
     Connecting,
     Connected(ConnId),
+    /// Datagram socket.
+    Datagrams(Box<Datagrams>),
     /// The connection has ended, or could not be established.
     Ended,
 }

@@ -69,8 +69,11 @@ impl Hosts {
 
     fn close(&mut self, host: usize, id: SocketId) {
         let (sockets, net) = self.workers[host].parts();
-        for address in sockets.close(net, id) {
-            self.workers[host].unlisten(address);
+        for endpoint in sockets.close(net, id) {
+            match endpoint {
+                Endpoint::Tcp(address) => self.workers[host].unlisten(address),
+                Endpoint::Udp(address) => self.workers[host].unlisten_udp(address),
+            }
         }
         self.run();
     }

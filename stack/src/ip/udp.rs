@@ -57,20 +57,38 @@ impl UdpFastPath {
         let packets = config.max_packets.unwrap_or(usize::MAX).min(port.pool - port.pool / 8);
         let mut listen: Vec<_> = config.listen_udp.iter().copied().filter(|bound| bound.port() != 0).collect();
         listen.sort_by_key(SocketAddr::port);
-        let mut by_port = [0; PORTS];
-        for (bound, at) in listen.iter().zip(0..) {
-            by_port[usize::from(bound.port()) % PORTS] = at;
-        }
-        UdpFastPath {
+        let mut udp = UdpFastPath {
             listen,
-            by_port,
+            by_port: [0; PORTS],
             raw: config.listen_udp_raw,
             raw_traffic_class: config.udp_raw_traffic_class,
             most: packets / 7 * 5,
             is_low: false,
             left: 0,
             copies: copy_pool(),
+        };
+        udp.index();
+        udp
+    }
+
+    /// Enters the positions of the bound addresses into the table by port.
+    fn index(&mut self) {
+        for (bound, at) in self.listen.iter().zip(0..) {
+            self.by_port[usize::from(bound.port()) % PORTS] = at;
         }
+    }
+
+    /// Adds a bound address.
+    pub fn listen(&mut self, bound: SocketAddr) {
+        let at = self.listen.partition_point(|other| other.port() <= bound.port());
+        self.listen.insert(at, bound);
+        self.index();
+    }
+
+    /// Removes a bound address.
+    pub fn unlisten(&mut self, bound: &SocketAddr) {
+        self.listen.retain(|other| other != bound);
+        self.index();
     }
 
     /// Returns the port whose datagrams are delivered from the IP header on.
@@ -375,12 +393,18 @@ mod tests {
         // Ports 7, 71 and 135 have the same low bits.
         let bound = ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "0.0.0.0:135", "[::]:9", "10.0.0.2:0"].map(address);
         let config = Config { listen_udp: bound.to_vec(), ..Config::default() };
-        let udp = UdpFastPath::new(&config, Link::pair(LinkConfig::default()).0.capabilities());
+        let mut udp = UdpFastPath::new(&config, Link::pair(LinkConfig::default()).0.capabilities());
         for local in ["10.0.0.2:7", "10.0.0.2:71", "10.0.0.3:71", "10.0.0.9:135", "[fd00::2]:9"] {
             assert!(udp.listens(&address(local)), "{local}");
         }
         for local in ["10.0.0.3:7", "10.0.0.4:71", "[fd00::2]:135", "10.0.0.2:9", "10.0.0.2:0", "10.0.0.2:8"] {
             assert!(!udp.listens(&address(local)), "{local}");
         }
+        udp.listen(address("10.0.0.2:8"));
+        udp.unlisten(&address("10.0.0.3:71"));
+        for local in ["10.0.0.2:7", "10.0.0.2:8", "10.0.0.2:71", "10.0.0.9:135", "[fd00::2]:9"] {
+            assert!(udp.listens(&address(local)), "{local}");
+        }
+        assert!(!udp.listens(&address("10.0.0.3:71")));
     }
 }

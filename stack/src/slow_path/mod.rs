@@ -39,6 +39,23 @@ struct UdpSocket {
     handle: SocketHandle,
 }
 
+impl UdpSocket {
+    /// Returns a new socket of `sockets`, or `None` if port 0 is given.
+    fn bind(bound: SocketAddr, sockets: &mut SocketSet<'static>) -> Option<Self> {
+        let buffer = || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; DATAGRAMS], vec![0; DATAGRAM_BYTES]);
+        let mut socket = udp::Socket::new(buffer(), buffer());
+        let addr = (!bound.ip().is_unspecified()).then(|| bound.ip().into());
+        socket.bind(smoltcp::wire::IpListenEndpoint { addr, port: bound.port() }).ok()?;
+        Some(UdpSocket { bound, handle: sockets.add(socket) })
+    }
+}
+
+/// Maximum reports of refused datagrams between two turns. More are dropped.
+const REFUSALS: usize = 64;
+
+/// Local and remote address of a datagram whose port the remote host does not serve (RFC 1122 §4.1.3.3).
+pub(crate) type Refusal = (SocketAddr, SocketAddr);
+
 /// smoltcp interfaces of one worker, and their sockets.
 pub(crate) struct SlowPath {
     ethernet: Interface,
@@ -50,6 +67,7 @@ pub(crate) struct SlowPath {
     udp_sockets: SocketSet<'static>,
     bound_udp: Vec<UdpSocket>,
     pub udp: UdpFastPath,
+    refusals: Vec<Refusal>,
     /// Announcement and defence of the local addresses.
     announcer: AddressAnnouncer,
     /// DAD, SLAAC and MLD, on the first worker. Boxed, since it is rarely accessed.
@@ -82,15 +100,8 @@ impl SlowPath {
         let mut ethernet_sockets = SocketSet::new(Vec::new());
         let dhcp = (config.dhcp && first).then(|| DhcpClient::new(&mut ethernet_sockets));
         let mut udp_sockets = SocketSet::new(Vec::new());
-        let udp = config.listen_udp.iter().filter_map(|&bound| {
-            let buffer =
-                || udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; DATAGRAMS], vec![0; DATAGRAM_BYTES]);
-            let mut socket = udp::Socket::new(buffer(), buffer());
-            let addr = (!bound.ip().is_unspecified()).then(|| bound.ip().into());
-            socket.bind(smoltcp::wire::IpListenEndpoint { addr, port: bound.port() }).ok()?;
-            Some(UdpSocket { bound, handle: udp_sockets.add(socket) })
-        });
-        let bound_udp = udp.collect();
+        let bound_udp =
+            config.listen_udp.iter().filter_map(|bound| UdpSocket::bind(*bound, &mut udp_sockets)).collect();
         let udp = UdpFastPath::new(config, egress.capabilities());
         let mut slow = SlowPath {
             ethernet,
@@ -101,6 +112,7 @@ impl SlowPath {
             udp_sockets,
             bound_udp,
             udp,
+            refusals: Vec::new(),
             announcer: AddressAnnouncer::new(first && config.host.is_none()),
             ipv6: None,
             duplicate: None,
@@ -165,6 +177,33 @@ impl SlowPath {
                 });
             }
         }
+    }
+
+    /// Begins to receive datagrams to `bound`.
+    pub fn listen_udp(&mut self, bound: SocketAddr) {
+        self.udp.listen(bound);
+        self.bound_udp.extend(UdpSocket::bind(bound, &mut self.udp_sockets));
+    }
+
+    /// Stops receiving datagrams to `bound`. Queued datagrams from it may be lost.
+    pub fn unlisten_udp(&mut self, bound: SocketAddr) {
+        self.udp.unlisten(&bound);
+        for ended in self.bound_udp.extract_if(.., |socket| socket.bound == bound) {
+            self.udp_sockets.remove(ended.handle);
+        }
+    }
+
+    /// Records that the host `remote` refused a datagram from `local`.
+    pub fn refused(&mut self, local: SocketAddr, remote: SocketAddr) {
+        if self.udp.listens(&local) && self.refusals.len() < REFUSALS {
+            self.refusals.push((local, remote));
+            self.due = AT_ONCE;
+        }
+    }
+
+    /// Returns the refusals since the last call.
+    pub fn take_refusals(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.refusals)
     }
 
     /// Queues a datagram, which [`poll`](Self::poll) sends.

@@ -5,9 +5,9 @@ use super::transport::Core;
 use crate::engine::Engine;
 use crate::ip::v6::Ipv6Changes;
 use linerate_bypass::Nic;
-use linerate_service::Service;
 use linerate_service::inspect::ConnState;
 use linerate_service::time::Duration;
+use linerate_service::{Service, ServiceHost};
 
 /// Interval between checks of the link state.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
@@ -93,6 +93,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         if let Some(network) = network {
             self.host.net.set_router_info(&self.config, network);
             self.host.net.ingress.share_router_info(&network);
+        }
+        let ServiceHost { net, service, .. } = &mut self.host;
+        for (local, remote) in net.slow.take_refusals() {
+            service.datagram_refused(net, local, remote);
         }
     }
 

@@ -284,7 +284,9 @@ impl<P: Packet> Ingress<P> {
             FrameKind::IcmpError { tuple, .. } => self.steering.owner(&tuple),
             FrameKind::Dhcp | FrameKind::MldQuery => 0,
             FrameKind::Ndp if self.dad_running || self.slaac => 0,
-            FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) => self.worker,
+            FrameKind::Arp | FrameKind::Ndp | FrameKind::Ip | FrameKind::Udp(_) | FrameKind::Refused { .. } => {
+                self.worker
+            }
         };
         if owner != self.worker {
             return match kind {
@@ -297,6 +299,7 @@ impl<P: Packet> Ingress<P> {
             FrameKind::Tcp(tcp) => self.deliver_segment(frame, tcp, egress, engine, now),
             FrameKind::IcmpError { tuple, sequence, error } => engine.icmp_error(tuple, sequence, error),
             FrameKind::Udp(udp) => self.rx_datagram(frame, &udp, egress, slow, now),
+            FrameKind::Refused { local, remote } => slow.refused(local, remote),
             FrameKind::Arp | FrameKind::Ndp | FrameKind::MldQuery | FrameKind::Dhcp | FrameKind::Ip => {
                 self.rx_slow_path(&frame, kind, egress, slow, now);
             }

@@ -360,6 +360,18 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     }
 }
 
+impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
+    /// Begins to receive datagrams to `address`, in addition to [`Config::listen_udp`].
+    pub fn listen_udp(&mut self, address: SocketAddr) {
+        self.host.net.slow.listen_udp(address);
+    }
+
+    /// Stops receiving datagrams to `address`.
+    pub fn unlisten_udp(&mut self, address: SocketAddr) {
+        self.host.net.slow.unlisten_udp(address);
+    }
+}
+
 impl<N: Nic, S: Service> Worker<N, S> {
     /// Begins to accept connections to `address`, in addition to [`Config::listen`].
     pub fn listen(&mut self, address: SocketAddr) {

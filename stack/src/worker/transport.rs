@@ -17,7 +17,7 @@ use linerate_service::{
     Bytes, ConnId, Datagram, EventBatch, HostedNet, Silenced, Summary, Transport, Unsent, WriteError, respond_in_steps,
     send_written,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// [`Transport`] of a service: the engine and the transmit path.
 pub(super) struct Core<N: Nic, E> {
@@ -307,6 +307,14 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
 
     fn datagram_space(&self) -> usize {
         self.egress.room()
+    }
+
+    fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        self.egress.addresses().source_for(remote)
+    }
+
+    fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        self.engine.conn_info(conn.slot()).filter(|info| info.conn == conn)
     }
 
     fn drop_datagram(&mut self, _: Datagram) {

@@ -1,6 +1,6 @@
 //! Calls that transfer bytes.
 
-use super::{export, fail, last_error, length};
+use super::{datagrams, export, fail, last_error, length};
 use crate::descriptors::{self, FileId};
 use crate::real;
 use crate::runtime::{self, Runtime};
@@ -15,7 +15,7 @@ const COPIED: usize = 64 << 10;
 ///
 /// # Safety
 /// The program has passed the element, whose memory is writable, and does not access it during the call.
-unsafe fn buffer<'a>(base: *mut c_void, n: usize) -> &'a mut [u8] {
+pub unsafe fn buffer<'a>(base: *mut c_void, n: usize) -> &'a mut [u8] {
     if base.is_null() || n == 0 {
         return &mut [];
     }
@@ -27,7 +27,7 @@ unsafe fn buffer<'a>(base: *mut c_void, n: usize) -> &'a mut [u8] {
 ///
 /// # Safety
 /// As for [`buffer`], for readable memory.
-unsafe fn bytes<'a>(base: *const c_void, n: usize) -> &'a [u8] {
+pub unsafe fn bytes<'a>(base: *const c_void, n: usize) -> &'a [u8] {
     if base.is_null() || n == 0 {
         return &[];
     }
@@ -39,7 +39,7 @@ unsafe fn bytes<'a>(base: *const c_void, n: usize) -> &'a [u8] {
 ///
 /// # Safety
 /// `parts` points to `n` elements.
-unsafe fn vectors<'a>(parts: *const iovec, n: usize) -> &'a [iovec] {
+pub unsafe fn vectors<'a>(parts: *const iovec, n: usize) -> &'a [iovec] {
     if parts.is_null() || n == 0 {
         return &[];
     }
@@ -48,7 +48,7 @@ unsafe fn vectors<'a>(parts: *const iovec, n: usize) -> &'a [iovec] {
 }
 
 /// Repeats `attempt` as a blocking socket does, or makes one attempt.
-fn wait<R>(
+pub fn wait<R>(
     file: FileId,
     flags: c_int,
     is_receive: bool,
@@ -221,11 +221,33 @@ unsafe fn send_file(file: FileId, from: c_int, offset: *mut off_t, n: usize) -> 
     Ok(sent)
 }
 
+/// Receives a datagram into one buffer.
+///
+/// # Safety
+/// As for [`buffer`].
+unsafe fn receive_datagram(fd: c_int, file: FileId, base: *mut c_void, n: usize, flags: c_int) -> Result<usize, Errno> {
+    let mut parts = [iovec { iov_base: base, iov_len: n }];
+    let mut message = datagrams::message(&mut parts, std::ptr::null_mut(), 0);
+    // SAFETY: the caller vouches for the buffer.
+    unsafe { datagrams::receive(fd, file, &raw mut message, flags) }
+}
+
+/// Sends one buffer as a datagram to the peer.
+///
+/// # Safety
+/// As for [`bytes`].
+unsafe fn send_datagram(fd: c_int, file: FileId, base: *const c_void, n: usize, flags: c_int) -> Result<usize, Errno> {
+    let mut parts = [iovec { iov_base: base.cast_mut(), iov_len: n }];
+    let message = datagrams::message(&mut parts, std::ptr::null_mut(), 0);
+    // SAFETY: the caller vouches for the buffer.
+    unsafe { datagrams::send(fd, file, &raw const message, flags) }
+}
+
 /// Clears the fields of a received message that a stream does not have.
 ///
 /// # Safety
 /// `message` points to a message.
-unsafe fn clear(message: *mut msghdr) {
+pub unsafe fn clear(message: *mut msghdr) {
     // SAFETY: as above.
     unsafe {
         (*message).msg_namelen = 0;
@@ -239,6 +261,8 @@ export! {
         match descriptors::file(fd) {
             // SAFETY: the arguments of the program.
             None => unsafe { real::read(fd, buffer, n) },
+            // SAFETY: the program passes `n` writable bytes.
+            Some(file) if file.has_datagrams() => length(unsafe { receive_datagram(fd, file, buffer, n, 0) }),
             // SAFETY: the program passes `n` writable bytes.
             Some(file) => length(unsafe { receive_into(file, buffer, n, 0) }),
         }
@@ -272,6 +296,20 @@ export! {
             // SAFETY: the arguments of the program.
             return unsafe { real::recvfrom(fd, buffer, n, flags, address, len) };
         };
+        if file.has_datagrams() {
+            let mut parts = [iovec { iov_base: buffer, iov_len: n }];
+            // SAFETY: the arguments of the program.
+            let mut message = unsafe {
+                datagrams::message(&mut parts, address, if len.is_null() { 0 } else { *len })
+            };
+            // SAFETY: as above.
+            let result = unsafe { datagrams::receive(fd, file, &raw mut message, flags) };
+            if result.is_ok() && !len.is_null() {
+                // SAFETY: as above.
+                unsafe { *len = message.msg_namelen };
+            }
+            return length(result);
+        }
         if !len.is_null() {
             // SAFETY: the program passes the address of a length. A stream returns no address.
             unsafe { *len = 0 };
@@ -298,7 +336,14 @@ export! {
         };
         let Ok(n) = usize::try_from(n) else { return fail(Errno::INVAL) as ssize_t };
         // SAFETY: the program passes `n` elements.
-        length(unsafe { receive(file, vectors(parts, n), 0) })
+        unsafe {
+            let parts = vectors(parts, n);
+            if file.has_datagrams() {
+                let mut message = datagrams::message(&mut parts.to_vec(), std::ptr::null_mut(), 0);
+                return length(datagrams::receive(fd, file, &raw mut message, 0));
+            }
+            length(receive(file, parts, 0))
+        }
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -308,6 +353,9 @@ export! {
         };
         // SAFETY: the program passes a message with `msg_iovlen` elements.
         unsafe {
+            if file.has_datagrams() {
+                return length(datagrams::receive(fd, file, message, flags));
+            }
             let parts = vectors((*message).msg_iov, (*message).msg_iovlen);
             let result = receive(file, parts, flags);
             clear(message);
@@ -316,28 +364,41 @@ export! {
     }
 
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if descriptors::file(fd).is_none() {
+        let Some(file) = descriptors::file(fd) else {
             // SAFETY: the arguments of the program.
             return unsafe { real::recvmmsg(fd, messages, n, flags, timeout) };
-        }
-        if n == 0 {
-            return 0;
-        }
-        // SAFETY: the program passes at least one message. A stream fills one.
-        unsafe {
-            let received = recvmsg(fd, &raw mut (*messages).msg_hdr, flags);
-            if received < 0 {
-                return -1;
+        };
+        // A stream fills one message.
+        let most = if file.has_datagrams() { n } else { n.min(1) };
+        // SAFETY: the program passes null or a time.
+        let deadline = Deadline::after(unsafe { super::poll::duration(timeout) });
+        let mut flags = flags;
+        for at in 0..most {
+            // SAFETY: the program passes `n` messages.
+            unsafe {
+                let message = messages.add(at as usize);
+                let received = recvmsg(fd, &raw mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE);
+                if received < 0 {
+                    return if at > 0 { at as c_int } else { -1 };
+                }
+                (*message).msg_len = received as c_uint;
             }
-            (*messages).msg_len = received as c_uint;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            if deadline.has_passed() {
+                return at as c_int + 1;
+            }
         }
-        1
+        most as c_int
     }
 
     fn write(fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t {
         match descriptors::file(fd) {
             // SAFETY: the arguments of the program.
             None => unsafe { real::write(fd, buffer, n) },
+            // SAFETY: the program passes `n` readable bytes.
+            Some(file) if file.has_datagrams() => length(unsafe { send_datagram(fd, file, buffer, n, 0) }),
             // SAFETY: the program passes `n` readable bytes.
             Some(file) => length(unsafe { send_from(file, buffer, n, 0) }),
         }
@@ -351,9 +412,17 @@ export! {
     fn sendto(
         fd: c_int, buffer: *const c_void, n: size_t, flags: c_int, address: *const sockaddr, len: socklen_t,
     ) -> ssize_t {
-        match descriptors::file(fd) {
+        // SAFETY: the program passes `len` bytes at `address`.
+        let adopt = || unsafe { datagrams::adopt_for(fd, address.cast(), len) };
+        match descriptors::file(fd).or_else(adopt) {
             // SAFETY: the arguments of the program.
             None => unsafe { real::sendto(fd, buffer, n, flags, address, len) },
+            Some(file) if file.has_datagrams() => {
+                let mut parts = [iovec { iov_base: buffer.cast_mut(), iov_len: n }];
+                let message = datagrams::message(&mut parts, address.cast_mut(), len);
+                // SAFETY: the arguments of the program.
+                length(unsafe { datagrams::send(fd, file, &raw const message, flags) })
+            }
             // SAFETY: the program passes `n` readable bytes.
             Some(file) => length(unsafe { send_from(file, buffer, n, flags) }),
         }
@@ -366,20 +435,39 @@ export! {
         };
         let Ok(n) = usize::try_from(n) else { return fail(Errno::INVAL) as ssize_t };
         // SAFETY: the program passes `n` elements.
-        length(unsafe { transmit(file, vectors(parts, n), 0) })
+        unsafe {
+            let parts = vectors(parts, n);
+            if file.has_datagrams() {
+                let message = datagrams::message(&mut parts.to_vec(), std::ptr::null_mut(), 0);
+                return length(datagrams::send(fd, file, &raw const message, 0));
+            }
+            length(transmit(file, parts, 0))
+        }
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        let Some(file) = descriptors::file(fd) else {
+        // SAFETY: the program passes a message.
+        let adopt = || unsafe { datagrams::adopt_for(fd, (*message).msg_name, (*message).msg_namelen) };
+        let Some(file) = descriptors::file(fd).or_else(adopt) else {
             // SAFETY: the arguments of the program.
             return unsafe { real::sendmsg(fd, message, flags) };
         };
         // SAFETY: the program passes a message with `msg_iovlen` elements.
-        length(unsafe { transmit(file, vectors((*message).msg_iov, (*message).msg_iovlen), flags) })
+        unsafe {
+            if file.has_datagrams() {
+                return length(datagrams::send(fd, file, message, flags));
+            }
+            length(transmit(file, vectors((*message).msg_iov, (*message).msg_iovlen), flags))
+        }
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-        if descriptors::file(fd).is_none() {
+        // SAFETY: the program passes `n` messages.
+        let adopt = || unsafe {
+            let first = if n > 0 { &raw const (*messages).msg_hdr } else { return None };
+            datagrams::adopt_for(fd, (*first).msg_name, (*first).msg_namelen)
+        };
+        if descriptors::file(fd).or_else(adopt).is_none() {
             // SAFETY: the arguments of the program.
             return unsafe { real::sendmmsg(fd, messages, n, flags) };
         }

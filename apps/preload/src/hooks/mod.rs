@@ -1,8 +1,10 @@
 //! The functions of libc that this library replaces.
 
+mod datagrams;
 mod descriptors;
 mod epoll;
 mod io;
+mod options;
 mod poll;
 mod signal;
 mod socket;

@@ -35,7 +35,7 @@ pub fn kernel_is_ready(fd: c_int, events: c_short) -> bool {
 }
 
 /// Waits for events of `fds`, of which at least one belongs to the stack. Returns their number.
-fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Result<c_int, Errno> {
+pub fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Result<c_int, Errno> {
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
     // The kernel's part of the array.
     let mut kernel: Vec<pollfd> = fds.to_vec();

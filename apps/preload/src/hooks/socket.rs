@@ -1,65 +1,116 @@
 //! Calls that create, connect and configure sockets.
 
+use super::datagrams;
+use super::options::{kernel_option, socket_file};
 use super::{export, fail, last_error, status};
 use crate::descriptors::{self, FileId};
 use crate::runtime::{self, Kind, Runtime, SocketFile};
 use crate::waiting::{self, Deadline};
 use crate::{real, sockaddr as address_of_c};
-use libc::{c_int, c_void, sockaddr, socklen_t};
-use linerate_sockets::{Shutdown, SocketId};
+use libc::{c_int, sockaddr, socklen_t};
+use linerate_sockets::{Reuse, Shutdown};
 use rustix::io::Errno;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// Returns an integer option of the kernel's socket.
-fn kernel_option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
-    // SAFETY: `value` has `len` bytes.
-    let status = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
-    (status == 0).then_some(value)
+/// Returns whether `fd` is a stream socket of TCP (`Some(false)`) or a datagram socket of UDP (`Some(true)`).
+fn kind_of(fd: c_int) -> Option<bool> {
+    let kind = kernel_option(fd, libc::SOL_SOCKET, libc::SO_TYPE)?;
+    match (kind, kernel_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)?) {
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP) => Some(false),
+        (libc::SOCK_DGRAM, libc::IPPROTO_UDP) => Some(true),
+        _ => None,
+    }
 }
 
-fn is_stream(fd: c_int) -> bool {
-    kernel_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM)
-        && kernel_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
-}
-
-fn socket_file(fd: c_int, id: SocketId) -> SocketFile {
-    let is_v6 = kernel_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6);
-    SocketFile::new(id, is_v6, !runtime::is_nonblocking(fd))
+/// Returns whether `fd` is a datagram socket of UDP.
+pub fn has_datagrams(fd: c_int) -> bool {
+    kind_of(fd) == Some(true)
 }
 
 /// Carries the socket `fd` over the stack, if `is_for` is true for the network. Returns its file.
-fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<FileId> {
-    if !is_stream(fd) {
-        return None;
-    }
+pub fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<FileId> {
+    let has_datagrams = kind_of(fd)?;
     let adopted = runtime::enter(|runtime| {
         if !is_for(runtime) {
             return Ok(None);
         }
-        let id = runtime.bound()?.socket();
-        Ok(Some(runtime.open(fd, Kind::Socket(socket_file(fd, id)))))
+        let is_v6 = kernel_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6);
+        let sockets = runtime.bound()?;
+        let id = if has_datagrams {
+            let limit = kernel_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+            sockets.datagram_socket(limit as usize, is_v6 && includes_v4(fd))
+        } else {
+            sockets.socket()
+        };
+        Ok(Some(runtime.open(fd, Kind::Socket(socket_file(fd, id, is_v6, has_datagrams)))))
     });
     adopted.ok().flatten()
 }
 
-/// Binds a socket of the stack to `address`, with a free port in place of port 0.
-fn bind_socket(runtime: &mut Runtime, file: FileId, mut address: SocketAddr) -> Result<(), Errno> {
-    let id = runtime.socket(file)?.id;
+/// Returns whether `::` includes the addresses of IPv4 for a socket of AF_INET6.
+fn includes_v4(fd: c_int) -> bool {
+    kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0)
+}
+
+/// Lets the kernel's socket be bound to an address that the kernel does not have: the kernel then chooses its port.
+fn permit_any_address(fd: c_int) {
+    let one: c_int = 1;
+    for (level, name) in [(libc::IPPROTO_IP, libc::IP_FREEBIND), (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND)] {
+        // SAFETY: the option is an integer. One of the calls fails: that of the other family.
+        unsafe { real::setsockopt(fd, level, name, (&raw const one).cast(), size_of_val(&one) as socklen_t) };
+    }
+}
+
+/// Binds a socket of the stack to `address`.
+fn bind_socket(runtime: &mut Runtime, fd: c_int, file: FileId, address: SocketAddr) -> Result<(), Errno> {
+    let SocketFile { id, has_datagrams, .. } = *runtime.socket(file)?;
+    let has = |name| kernel_option(fd, libc::SOL_SOCKET, name) == Some(1);
     let sockets = runtime.bound()?;
-    if address.port() != 0 {
+    if !has_datagrams {
         return sockets.bind(id, address);
     }
-    // The range of local ports of the kernel (net.ipv4.ip_local_port_range) by default.
-    for port in 32_768..=60_999 {
-        address.set_port(port);
-        match sockets.bind(id, address) {
-            Err(Errno::ADDRINUSE) => {}
-            result => return result,
-        }
+    let reuse = Reuse { address: has(libc::SO_REUSEADDR), port: has(libc::SO_REUSEPORT) };
+    for address in sockets.bind_datagrams(id, address, reuse)? {
+        runtime.listen_udp(address)?;
     }
-    Err(Errno::ADDRINUSE)
+    Ok(())
+}
+
+/// Binds a datagram socket to `ip`, and to the port that the kernel's socket has or receives now.
+pub fn bind_at(fd: c_int, file: FileId, ip: IpAddr) -> Result<(), Errno> {
+    let has_port = |local: &SocketAddr| local.port() != 0;
+    let local = match kernel_local(fd).filter(has_port) {
+        Some(local) => local,
+        None => {
+            permit_any_address(fd);
+            let is_v6 = runtime::socket(file)?.is_v6;
+            // SAFETY: all bytes of an address may be zero.
+            let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+            let mut len = size_of_val(&storage) as socklen_t;
+            // SAFETY: the storage has `len` bytes.
+            let status = unsafe {
+                address_of_c::write(SocketAddr::new(ip, 0), is_v6, (&raw mut storage).cast(), &mut len);
+                real::bind(fd, (&raw const storage).cast(), len)
+            };
+            if status != 0 {
+                return Err(last_error());
+            }
+            kernel_local(fd).filter(has_port).ok_or(Errno::ADDRINUSE)?
+        }
+    };
+    runtime::enter(|runtime| bind_socket(runtime, fd, file, SocketAddr::new(ip, local.port())))
+}
+
+/// Binds a datagram socket to all addresses, those of the kernel included.
+pub fn bind_to_all(fd: c_int, file: FileId) -> Result<(), Errno> {
+    let socket = runtime::socket(file)?;
+    let any = if socket.is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    bind_at(fd, file, any)?;
+    runtime::enter(|runtime| {
+        runtime.socket(file)?.kernel_listens = true;
+        Ok(())
+    })
 }
 
 /// Returns the descriptor of a new kernel's socket, which stands for an accepted connection.
@@ -85,23 +136,11 @@ fn accept_connection(runtime: &mut Runtime, file: FileId, flags: c_int) -> Resul
             return Err(error);
         }
     };
-    let opened = SocketFile::new(accepted, is_v6, flags & libc::SOCK_NONBLOCK == 0);
+    let listening = runtime.socket(file)?.clone();
+    let is_blocking = flags & libc::SOCK_NONBLOCK == 0;
+    let opened = SocketFile { id: accepted, is_blocking, kernel_listens: false, ..listening };
     runtime.open(fd, Kind::Socket(opened));
     Ok((fd, peer))
-}
-
-/// Reads a `timeval` (SO_RCVTIMEO); zero is no timeout.
-///
-/// # Safety
-/// `value` points to `len` readable bytes.
-unsafe fn timeout(value: *const c_void, len: socklen_t) -> Option<Duration> {
-    if (len as usize) < size_of::<libc::timeval>() {
-        return None;
-    }
-    // SAFETY: the bytes are readable.
-    let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
-    let (seconds, micros) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_usec).ok()?);
-    Some(Duration::from_secs(seconds) + Duration::from_micros(micros)).filter(|time| !time.is_zero())
 }
 
 export! {
@@ -124,15 +163,19 @@ export! {
         let Some(file) = adopt(fd, is_for) else { return kernel() };
         // The kernel's socket is bound as far as the kernel has the address: its port is then reserved, and an
         // unspecified address includes loopback.
-        let has_bound = kernel() == 0;
-        if any && !has_bound {
-            runtime::forget(fd);
-            return -1;
+        if wanted.port() == 0 && !any {
+            permit_any_address(fd);
         }
-        let wanted = if any && wanted.port() == 0 { kernel_local(fd).unwrap_or(wanted) } else { wanted };
+        let has_bound = kernel() == 0;
+        if !has_bound && (any || wanted.port() == 0) {
+            let error = last_error();
+            runtime::forget(fd);
+            return fail(error);
+        }
+        let port = if wanted.port() == 0 { kernel_local(fd).map_or(0, |local| local.port()) } else { wanted.port() };
         let result = runtime::enter(|runtime| {
             runtime.socket(file)?.kernel_listens = any;
-            bind_socket(runtime, file, wanted)
+            bind_socket(runtime, fd, file, SocketAddr::new(wanted.ip(), port))
         });
         if result.is_err() {
             runtime::forget(fd);
@@ -148,7 +191,7 @@ export! {
         let result = runtime::enter(|runtime| {
             let SocketFile { id, is_v6, kernel_listens, .. } = *runtime.socket(file)?;
             let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
-            let is_dual = is_v6 && kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0);
+            let is_dual = is_v6 && includes_v4(fd);
             for address in runtime.bound()?.listen(id, backlog, is_dual)? {
                 runtime.listen(address)?;
             }
@@ -198,13 +241,31 @@ export! {
         // SAFETY: the arguments of the program.
         let kernel = || unsafe { real::connect(fd, address, len) };
         // SAFETY: the program passes `len` bytes at `address`.
-        let Some(remote) = (unsafe { address_of_c::read(address, len) }) else { return kernel() };
+        let remote = unsafe { address_of_c::read(address, len) };
+        let datagrams = descriptors::file(fd).filter(|file| file.has_datagrams());
+        if let Some(file) = datagrams
+            && (remote.is_some() || unspecifies(address, len))
+        {
+            // SAFETY: as above.
+            return status(unsafe { datagrams::connect(fd, file, remote, (address, len)) });
+        }
+        let Some(remote) = remote else { return kernel() };
         if runtime::is_inside() || remote.ip().is_loopback() {
             return kernel();
         }
-        let is_for =
-            |runtime: &mut Runtime| runtime.network().is_some_and(|network| network.has_route(remote.ip()));
+        // A datagram, such as a query of the resolver, does not make the parent of serving processes open the network.
+        let is_for = |runtime: &mut Runtime| {
+            !(runtime.will_serve() && has_datagrams(fd)) && runtime.has_route(remote.ip())
+        };
         let Some(file) = descriptors::file(fd).or_else(|| adopt(fd, is_for)) else { return kernel() };
+        if file.has_datagrams() {
+            // SAFETY: the program passes `len` bytes at `address`.
+            let result = unsafe { datagrams::connect(fd, file, Some(remote), (address, len)) };
+            if result.is_err() {
+                runtime::forget(fd);
+            }
+            return status(result);
+        }
         let started = runtime::enter(|runtime| {
             let socket = runtime.socket(file)?.clone();
             let (sockets, net) = runtime.sockets()?;
@@ -297,63 +358,6 @@ export! {
             Err(error) => fail(error),
         }
     }
-
-    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-        let own = descriptors::file(fd).filter(|_| level == libc::SOL_SOCKET);
-        let result = own.and_then(|file| {
-            let answer = runtime::enter(|runtime| {
-                let id = runtime.socket(file)?.id;
-                let sockets = runtime.bound()?;
-                Ok(match name {
-                    libc::SO_ERROR => Some(sockets.take_error(id).map_or(0, Errno::raw_os_error)),
-                    libc::SO_ACCEPTCONN => Some(sockets.is_listening(id).into()),
-                    _ => None,
-                })
-            });
-            answer.ok().flatten()
-        });
-        let Some(result) = result else {
-            // SAFETY: the arguments of the program. The kernel's socket has the options that were set.
-            return unsafe { real::getsockopt(fd, level, name, value, len) };
-        };
-        if value.is_null() || len.is_null() {
-            return fail(Errno::FAULT);
-        }
-        // SAFETY: the program passes `len` writable bytes at `value`.
-        unsafe {
-            let n = size_of::<c_int>().min(*len as usize);
-            std::ptr::copy_nonoverlapping((&raw const result).cast::<u8>(), value.cast(), n);
-            *len = n as socklen_t;
-        }
-        0
-    }
-
-    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-        // The kernel's socket checks and keeps all options.
-        // SAFETY: the arguments of the program.
-        let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-        let Some(file) = descriptors::file(fd).filter(|_| result == 0 && level == libc::SOL_SOCKET) else {
-            return result;
-        };
-        let _ = runtime::enter(|runtime| {
-            let socket = runtime.socket(file)?;
-            // SAFETY: the kernel has read `len` bytes at `value`.
-            unsafe {
-                match name {
-                    libc::SO_RCVTIMEO => socket.receive_timeout = timeout(value, len),
-                    libc::SO_SNDTIMEO => socket.send_timeout = timeout(value, len),
-                    libc::SO_LINGER => {
-                        let linger = value.cast::<libc::linger>().read_unaligned();
-                        let id = socket.id;
-                        runtime.bound()?.reset_on_close(id, linger.l_onoff != 0 && linger.l_linger == 0);
-                    }
-                    _ => {}
-                }
-            }
-            Ok(())
-        });
-        result
-    }
 }
 
 /// Returns the local address of the kernel's socket.
@@ -368,4 +372,12 @@ fn kernel_local(fd: c_int) -> Option<SocketAddr> {
         }
         address_of_c::read((&raw const storage).cast(), len)
     }
+}
+
+/// Returns whether an address removes the peer of a datagram socket (AF_UNSPEC).
+fn unspecifies(address: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the program passes `len` bytes at `address`, which may be unaligned.
+    !address.is_null()
+        && len as usize >= size_of::<libc::sa_family_t>()
+        && i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }) == libc::AF_UNSPEC
 }

@@ -86,7 +86,7 @@ impl Key {
 }
 
 /// Appends the selection: unfragmented TCP segments and UDP datagrams, without IP options or extension headers, whose
-/// destination is a key of the map `keys`, and ICMP errors about TCP segments whose source is such a key. The keys have
+/// destination is a key of the map `keys`, and ICMP errors about packets whose source is such a key. The keys have
 /// `ports`, or any if there are none, except that TCP ports in `outgoing` are looked up as [`ANY_PORT`].
 pub(super) fn select(
     asm: &mut Assembler,
@@ -117,7 +117,7 @@ pub(super) fn select(
     asm.jump_unless_word(R5, UNREACHABLE, pass);
     pass_options_and_fragments(asm, QUOTED_V4, OFFSET, exits);
     asm.load(Width::Byte, R7, R2, QUOTED_V4 + IPV4_PROTOCOL);
-    asm.jump_unless_word(R7, TCP, pass);
+    pass_other_protocols(asm, exits);
     asm.load(Width::Word, R5, R2, QUOTED_V4 + IPV4_SOURCE);
     asm.load(Width::Half, R8, R2, QUOTED_V4 + IPV4);
 
@@ -146,7 +146,7 @@ pub(super) fn select(
     asm.jump(pass);
     asm.bind(is_error);
     asm.load(Width::Byte, R7, R2, QUOTED_V6 + IPV6_NEXT);
-    asm.jump_unless_word(R7, TCP, pass);
+    pass_other_protocols(asm, exits);
     asm.load(Width::Half, R8, R2, QUOTED_V6 + IPV6);
     store_v6(asm, QUOTED_V6 + IPV6_SOURCE);
 
@@ -178,6 +178,14 @@ pub(super) fn select(
     asm.call(LOOK_UP);
     asm.jump_if_null(R0, pass);
     asm.jump(redirect);
+}
+
+/// Passes the frame unless R7 is the number of TCP or UDP.
+fn pass_other_protocols(asm: &mut Assembler, exits: Exits) {
+    let has_ports = asm.label();
+    [TCP, UDP].into_iter().for_each(|protocol| asm.jump_if_word(R7, protocol, has_ports));
+    asm.jump(exits.pass);
+    asm.bind(has_ports);
 }
 
 /// Passes the frame if the IPv4 header at `header` has options, or one of the bits `fragment`.

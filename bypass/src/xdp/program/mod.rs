@@ -41,7 +41,7 @@ pub(super) enum Frames<'a> {
     /// IP packets to these addresses, and ARP packets and neighbour solicitations whose target is one of these
     /// addresses.
     Addresses(&'a [IpAddr]),
-    /// TCP segments and UDP datagrams to the keys of the map, and ICMP errors about TCP segments from a key.
+    /// TCP segments and UDP datagrams to the keys of the map, and ICMP errors about packets from a key.
     Endpoints {
         /// Map of [`Key`]s.
         keys: &'a OwnedFd,

@@ -114,14 +114,16 @@ fn corpus() -> Vec<(&'static str, Vec<u8>, u32)> {
         ("unreachable", icmpv4(3, OWN_V4, TCP, 7), REDIRECTED),
         ("unreachable for an outgoing connection", icmpv4(3, OWN_V4, TCP, 62_000), REDIRECTED),
         ("unreachable for the kernel", icmpv4(3, OWN_V4, TCP, 22), PASS),
-        ("unreachable for UDP", icmpv4(3, OWN_V4, UDP, 7), PASS),
+        ("unreachable for UDP", icmpv4(3, OWN_V4, UDP, 7), REDIRECTED),
         ("unreachable about another host", icmpv4(3, "203.0.113.9", TCP, 7), PASS),
         ("unreachable with a quoted fragment", with(icmpv4(3, OWN_V4, TCP, 7), 49, &[1]), PASS),
         ("time exceeded", icmpv4(11, OWN_V4, TCP, 7), PASS),
         ("packet too big", icmpv6(2, OWN_V6, TCP, 7), REDIRECTED),
         ("unreachable over IPv6", icmpv6(1, OWN_V6, TCP, 61_001), REDIRECTED),
         ("packet too big for the kernel", icmpv6(2, OWN_V6, TCP, 22), PASS),
-        ("packet too big for UDP", icmpv6(2, OWN_V6, UDP, 7), PASS),
+        ("packet too big for UDP", icmpv6(2, OWN_V6, UDP, 7), REDIRECTED),
+        ("unreachable for UDP of the kernel", icmpv4(3, OWN_V4, UDP, 53), PASS),
+        ("unreachable for SCTP", icmpv4(3, OWN_V4, 132, 7), PASS),
         ("other protocol", frame(0x88cc, 64, &[]), PASS),
     ]
 }

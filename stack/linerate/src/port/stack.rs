@@ -272,6 +272,16 @@ impl Port {
         self.port.shared_interface().map_or(Ok(()), |shared| shared.unlisten(address))
     }
 
+    /// Redirects datagrams to `address` to the port, where the interface is shared with the kernel.
+    pub fn listen_udp(&self, address: SocketAddr) -> io::Result<()> {
+        self.port.shared_interface().map_or(Ok(()), |shared| shared.listen_udp(address))
+    }
+
+    /// Undoes [`listen_udp`](Self::listen_udp).
+    pub fn unlisten_udp(&self, address: SocketAddr) -> io::Result<()> {
+        self.port.shared_interface().map_or(Ok(()), |shared| shared.unlisten_udp(address))
+    }
+
     /// Returns an error if the device has failed.
     pub fn check(&self) -> Result<(), Error> {
         Ok(self.port.state().check()?)

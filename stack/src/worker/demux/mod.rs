@@ -40,6 +40,13 @@ pub(crate) enum FrameKind {
         /// Reported error.
         error: IcmpError,
     },
+    /// ICMP "port unreachable" that quotes a UDP datagram, which this host may have sent.
+    Refused {
+        /// Source of the quoted datagram.
+        local: SocketAddr,
+        /// Destination of the quoted datagram.
+        remote: SocketAddr,
+    },
     /// Contiguous unicast UDP datagram with a valid checksum.
     Udp(UdpDatagram),
     /// Other IP packet: ICMP, other UDP, unknown protocols.
@@ -283,11 +290,16 @@ impl Host<'_> {
             // The quoted packet is truncated, so its length fields exceed the data.
             let quoted = l4.get(8..)?;
             let ip = Ipv4Packet::new_unchecked(quoted);
-            if quoted.len() < 20 || ip.version() != 4 || u8::from(ip.next_header()) != TCP {
+            if quoted.len() < 20 || ip.version() != 4 {
                 return None;
             }
-            let header = usize::from(ip.header_len());
-            quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), quoted.get(header..)?, error)
+            let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+            let quoted = quoted.get(usize::from(ip.header_len())..)?;
+            match u8::from(ip.next_header()) {
+                TCP => quoted_segment(source, destination, quoted, error),
+                UDP if icmp.msg_code() == PORT_UNREACHABLE => quoted_datagram(source, destination, quoted),
+                _ => None,
+            }
         };
         error().unwrap_or(FrameKind::Ip)
     }
@@ -314,12 +326,14 @@ impl Host<'_> {
                         }
                         _ => IcmpError::Unreachable,
                     };
-                    let quoted = l4.get(8..)?;
-                    if quoted.len() < 40 || quoted[6] != TCP {
-                        return None;
+                    let (header, quoted) = l4.get(8..)?.split_at_checked(40)?;
+                    let ip = Ipv6Packet::new_unchecked(header);
+                    let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+                    match u8::from(ip.next_header()) {
+                        TCP => quoted_segment(source, destination, quoted, error),
+                        UDP if l4[..2] == PORT_UNREACHABLE_V6 => quoted_datagram(source, destination, quoted),
+                        _ => None,
                     }
-                    let ip = Ipv6Packet::new_unchecked(quoted);
-                    quoted_segment(ip.src_addr().into(), ip.dst_addr().into(), &quoted[40..], error)
                 };
                 error().unwrap_or(FrameKind::Ip)
             }
@@ -333,6 +347,17 @@ const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
 /// ICMP code "fragmentation needed and DF set" (RFC 792).
 const FRAGMENTATION_NEEDED: u8 = 4;
+
+/// ICMP code "port unreachable" (RFC 792), and type and code of ICMPv6 (RFC 4443 §3.1).
+const PORT_UNREACHABLE: u8 = 3;
+const PORT_UNREACHABLE_V6: [u8; 2] = [1, 4];
+
+/// Returns the refusal of the datagram from `source` to `destination` that begins with `udp`.
+fn quoted_datagram(source: IpAddr, destination: IpAddr, udp: &[u8]) -> Option<FrameKind> {
+    let &[a, b, c, d, ..] = udp else { return None };
+    let local = SocketAddr::new(source, u16::from_be_bytes([a, b]));
+    Some(FrameKind::Refused { local, remote: SocketAddr::new(destination, u16::from_be_bytes([c, d])) })
+}
 
 /// Returns `error` for the segment from `source` to `destination` that begins with `tcp`.
 fn quoted_segment(source: IpAddr, destination: IpAddr, tcp: &[u8], error: IcmpError) -> Option<FrameKind> {
