@@ -9,8 +9,8 @@ use crate::wire::icmp::IcmpError;
 use crate::wire::tuple::Tuple;
 use linerate_bypass::Nic;
 use linerate_service::inspect::{ConnInfo, Gauges};
-use linerate_service::time::Instant;
-use linerate_service::{Bytes, ConnId, EventBatch, Summary, Unsent, WriteError};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{Bytes, ConnId, EventBatch, Keepalive, Summary, Unsent, WriteError};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connection and header position of a received TCP segment, as the demultiplexer found them.
@@ -208,6 +208,14 @@ pub trait Engine<N: Nic>: Sized {
     fn abort(&mut self, conn: ConnId);
     /// Schedules a [timer event](EventBatch::timers) for the connection at `at`, or cancels it.
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>);
+    /// Sets the keepalive of the connection, in place of [`Config::keepalive`].
+    fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>, now: Instant) {
+        let _ = (conn, keepalive, now);
+    }
+    /// Sets the user timeout of the connection, or restores [`Config::user_timeout`].
+    fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
+        let _ = (conn, timeout);
+    }
     /// Opens a connection to `remote`.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);
 }

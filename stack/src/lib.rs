@@ -22,12 +22,12 @@ mod worker;
 #[doc(hidden)]
 pub use config::fast_paths::{FastPath, FastPaths};
 pub use config::host_network::{HostNetwork, Route};
-pub use config::{Config, Idle, Keepalive};
+pub use config::{Config, Idle};
 pub use engine::{Engine, SegmentMeta, Segments};
 pub use ip::arp_ndp::NeighborInfo;
 pub use ip::egress::Egress;
 pub use ip::v6::dad::DuplicateAddress;
-pub use linerate_service::{Service, Transport};
+pub use linerate_service::{Keepalive, Service, Transport};
 pub use slow_path::DhcpLease;
 #[cfg(feature = "smoltcp-engine")]
 pub use smoltcp_engine::SmoltcpEngine;

@@ -1,7 +1,7 @@
 //! Table of the descriptors that belong to the stack.
 
 use libc::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Descriptors that can belong to the stack. Higher ones stay with the kernel.
 const MOST: usize = 1 << 20;
@@ -67,6 +67,9 @@ const MOST_SETS: usize = 1 << 16;
 /// Descriptors of the kernel in each epoll set. One that was closed without EPOLL_CTL_DEL stays counted.
 static KERNEL_ITEMS: [AtomicU32; MOST_SETS] = [const { AtomicU32::new(0) }; MOST_SETS];
 
+/// Bound of the epoll sets that have had descriptors of the kernel.
+static SETS_END: AtomicU32 = AtomicU32::new(0);
+
 fn kernel_items(set: c_int) -> Option<&'static AtomicU32> {
     KERNEL_ITEMS.get(usize::try_from(set).ok()?)
 }
@@ -85,6 +88,7 @@ pub fn has_counted_items(set: c_int) -> bool {
 pub fn kernel_item_added(set: c_int) {
     if let Some(items) = kernel_items(set) {
         items.fetch_add(1, Ordering::Relaxed);
+        SETS_END.fetch_max(set as u32 + 1, Ordering::Relaxed);
     }
 }
 
@@ -93,6 +97,28 @@ pub fn kernel_item_removed(set: c_int) {
     if let Some(items) = kernel_items(set) {
         let _ = items.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |items| items.checked_sub(1));
     }
+}
+
+/// Returns the epoll sets that have descriptors of the kernel.
+pub fn kernel_sets() -> impl Iterator<Item = c_int> {
+    let end = SETS_END.load(Ordering::Relaxed).min(MOST_SETS as u32);
+    (0..end).map(|set| set as c_int).filter(|set| has_counted_items(*set))
+}
+
+/// True for a descriptor of the kernel that was added to an epoll set.
+static REGISTERED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+
+/// Records that a descriptor of the kernel was added to an epoll set.
+pub fn register(fd: c_int) {
+    if let Some(registered) = usize::try_from(fd).ok().and_then(|fd| REGISTERED.get(fd)) {
+        registered.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether [`register`] was called for `fd` since the last call.
+pub fn take_registered(fd: c_int) -> bool {
+    let registered = usize::try_from(fd).ok().and_then(|fd| REGISTERED.get(fd));
+    registered.is_some_and(|registered| registered.load(Ordering::Relaxed) && registered.swap(false, Ordering::Relaxed))
 }
 
 /// Forgets the items of an epoll set that is closed.

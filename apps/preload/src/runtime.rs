@@ -43,6 +43,8 @@ pub struct SocketFile {
     pub is_blocking: bool,
     pub receive_timeout: Option<Duration>,
     pub send_timeout: Option<Duration>,
+    /// Time for which close waits for the delivery of sent bytes (SO_LINGER).
+    pub linger: Option<Duration>,
     /// True if the kernel's socket receives, too: at an unspecified address, which includes the kernel's addresses.
     pub kernel_listens: bool,
     /// True for a datagram socket.
@@ -268,6 +270,14 @@ impl Runtime {
         }
     }
 
+    /// Applies the limits of a socket to its connection, if it has one.
+    pub fn apply_limits(&mut self, id: SocketId) {
+        if let State::Running(network) = &mut self.network {
+            let (sockets, net) = network.parts();
+            sockets.apply_limits(net, id);
+        }
+    }
+
     /// Returns the socket of `file`.
     ///
     /// # Errors
@@ -321,12 +331,12 @@ impl Runtime {
         }
     }
 
-    /// Releases a descriptor of `file`; the last one closes it.
-    pub fn release(&mut self, file: FileId) {
-        let Some(open) = self.files.get_mut(file.index()) else { return };
+    /// Releases a descriptor of `file`; the last one closes it. Returns a socket whose close waits.
+    pub fn release(&mut self, file: FileId) -> Option<SocketFile> {
+        let open = self.files.get_mut(file.index())?;
         open.references -= 1;
         if open.references > 0 {
-            return;
+            return None;
         }
         let closed = self.files.remove(file.index()).kind;
         if let (State::Prepared(prepared), Kind::Socket(socket)) = (&mut self.network, &closed) {
@@ -336,10 +346,13 @@ impl Runtime {
                 }
             }
         }
-        let State::Running(network) = &mut self.network else { return };
+        let State::Running(network) = &mut self.network else { return None };
         let (sockets, net) = network.parts();
         match closed {
-            Kind::Epoll(set) => sockets.epoll_close(set),
+            Kind::Epoll(set) => {
+                sockets.epoll_close(set);
+                None
+            }
             Kind::Socket(socket) => {
                 for endpoint in sockets.close(net, socket.id) {
                     match endpoint {
@@ -352,6 +365,7 @@ impl Runtime {
                         }
                     }
                 }
+                socket.linger.is_some().then_some(socket)
             }
         }
     }
@@ -365,9 +379,11 @@ pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
     enter(|runtime| runtime.socket(file).cloned())
 }
 
-/// Returns whether the kernel's socket of `file` receives, too.
+/// Returns whether the kernel's descriptor of `file` may have events, too: an epoll set, or a socket that receives from
+/// both.
 pub fn kernel_listens(file: FileId) -> bool {
-    socket(file).is_ok_and(|socket| socket.kernel_listens)
+    enter(|runtime| runtime.socket(file).map(|socket| socket.kernel_listens))
+        .unwrap_or_else(|error| error == Errno::NOTSOCK)
 }
 
 /// Opens a prepared network that has listening sockets.
@@ -398,10 +414,12 @@ pub fn forget(fd: c_int) {
         && let Some(file) = descriptors::remove(fd)
         && !IS_CHILD.load(Ordering::Relaxed)
     {
-        let _ = enter(|runtime| {
-            runtime.release(file);
-            Ok(())
-        });
+        if let Ok(Some(SocketFile { id, linger, .. })) = enter(|runtime| Ok(runtime.release(file))) {
+            let _ = waiting::until_ready(waiting::Deadline::after(linger), |runtime| {
+                let (sockets, net) = runtime.sockets()?;
+                if sockets.is_delivering(net, id) { Err(Errno::AGAIN) } else { Ok(()) }
+            });
+        }
     }
 }
 
@@ -547,6 +565,14 @@ extern "C" fn in_child() {
 extern "C" fn at_exit() {
     if IS_CHILD.load(Ordering::Relaxed) || IS_INSIDE.replace(true) {
         return;
+    }
+    // SAFETY: the set is initialized by sigemptyset. DPDK may write to a link whose other end is gone, which must not
+    // change the status of the program.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        libc::sigaddset(&mut signals, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
     }
     // Another thread may hold the runtime for ever: threads are not joined before a process exits.
     let runtime = match RUNTIME.try_lock() {

@@ -222,6 +222,17 @@ pub trait Transport {
         None
     }
 
+    /// Sets the keepalive of the connection, in place of that of the worker. The default suits transports without one.
+    fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {
+        let _ = (conn, keepalive);
+    }
+
+    /// Sets the time after which the connection ends while the peer does not acknowledge, in place of that of the
+    /// worker; `None` restores it. The default suits transports without one.
+    fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
+        let _ = (conn, timeout);
+    }
+
     /// Starts an operation on the memory of the connection's peer.
     /// [`Service::one_sided_done`](crate::Service::one_sided_done) reports the result with the same `token`. Operations
     /// of one connection complete in the order in which they were started.
@@ -260,4 +271,23 @@ pub fn send_written(
     let mut payload = vec![0; len];
     write(&mut payload);
     net.send_datagram(Datagram { local, remote, payload: payload.into() }).is_ok()
+}
+
+/// Keepalive timing of an idle connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Time without a segment from the peer before the first probe, at most 38 hours.
+    pub idle: Duration,
+    /// Time between probes, at most 38 hours.
+    pub interval: Duration,
+    /// Number of unanswered probes before the connection is aborted.
+    pub probes: u8,
+}
+
+impl Default for Keepalive {
+    /// Returns an idle time of two hours (the minimum default of RFC 9293 §3.8.4), then nine probes 75 s apart, as
+    /// common systems do.
+    fn default() -> Self {
+        Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
 }

@@ -61,7 +61,15 @@ pub struct Ready {
     pub data: u64,
 }
 
-/// Item of a set that refers to a socket.
+/// Object of an item of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    Socket(SocketId),
+    /// Set that is an item of another.
+    Set(EpollId),
+}
+
+/// Item of a set that refers to a socket or another set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Watcher {
     set: EpollId,
@@ -71,7 +79,7 @@ pub(crate) struct Watcher {
 
 #[derive(Debug)]
 struct Item {
-    socket: SocketId,
+    target: Target,
     interest: Interest,
     /// True if the item is in the list.
     is_listed: bool,
@@ -82,7 +90,12 @@ struct Item {
 pub(crate) struct EpollSet {
     items: Slab<Item>,
     listed: VecDeque<u32>,
+    /// Items of other sets that refer to this one.
+    watchers: Vec<Watcher>,
 }
+
+/// Maximum depth of sets in sets (epoll_ctl(2)).
+const MAX_DEPTH: usize = 5;
 
 impl EpollSet {
     fn list(&mut self, item: u32) {
@@ -103,11 +116,46 @@ impl Sockets {
     pub fn epoll_close(&mut self, id: EpollId) {
         if let Some(set) = self.epolls.try_remove(id.0 as usize) {
             for (_, item) in set.items {
-                if let Some(socket) = self.sockets.get_mut(item.socket.0 as usize) {
-                    socket.watchers.retain(|watcher| watcher.set != id);
+                if let Some(watchers) = self.watchers_mut(item.target) {
+                    watchers.retain(|watcher| watcher.set != id);
                 }
             }
+            set.watchers.into_iter().for_each(|watcher| self.remove_item(watcher));
         }
+    }
+
+    fn watchers(&self, target: Target) -> Option<&Vec<Watcher>> {
+        match target {
+            Target::Socket(id) => self.sockets.get(id.0 as usize).map(|socket| &socket.watchers),
+            Target::Set(id) => self.epolls.get(id.0 as usize).map(|set| &set.watchers),
+        }
+    }
+
+    fn watchers_mut(&mut self, target: Target) -> Option<&mut Vec<Watcher>> {
+        match target {
+            Target::Socket(id) => self.sockets.get_mut(id.0 as usize).map(|socket| &mut socket.watchers),
+            Target::Set(id) => self.epolls.get_mut(id.0 as usize).map(|set| &mut set.watchers),
+        }
+    }
+
+    /// Returns the number of levels of sets that contain `id`, itself included.
+    fn levels_above(&self, id: EpollId) -> usize {
+        let above = self.epolls.get(id.0 as usize).map_or(&[][..], |set| &set.watchers);
+        1 + above.iter().map(|watcher| self.levels_above(watcher.set)).max().unwrap_or(0)
+    }
+
+    /// Returns the number of levels of sets in `id`, itself included, or `None` if `other` is among them.
+    fn levels_below(&self, id: EpollId, other: EpollId) -> Option<usize> {
+        if id == other {
+            return None;
+        }
+        let mut below = 0;
+        for (_, item) in self.epolls.get(id.0 as usize).into_iter().flat_map(|set| &set.items) {
+            if let Target::Set(inner) = item.target {
+                below = below.max(self.levels_below(inner, other)?);
+            }
+        }
+        Some(below + 1)
     }
 
     /// Returns the number of sockets in the set.
@@ -120,29 +168,27 @@ impl Sockets {
         self.epolls.get(id.0 as usize).is_some_and(|set| !set.listed.is_empty())
     }
 
-    fn watcher(&self, set: EpollId, socket: SocketId, descriptor: i32) -> Option<Watcher> {
-        let watchers = &self.sockets.get(socket.0 as usize)?.watchers;
-        watchers.iter().find(|watcher| watcher.set == set && watcher.descriptor == descriptor).copied()
+    fn watcher(&self, set: EpollId, target: Target, descriptor: i32) -> Option<Watcher> {
+        self.watchers(target)?.iter().find(|watcher| watcher.set == set && watcher.descriptor == descriptor).copied()
     }
 
-    /// Adds the socket of `descriptor` to the set (EPOLL_CTL_ADD).
+    /// Adds the socket or set of `descriptor` to the set (EPOLL_CTL_ADD).
     ///
     /// # Errors
-    /// `EEXIST` if the set has the descriptor.
-    pub fn epoll_add(
-        &mut self,
-        id: EpollId,
-        socket: SocketId,
-        descriptor: i32,
-        interest: Interest,
-    ) -> Result<(), Errno> {
-        if self.watcher(id, socket, descriptor).is_some() {
+    /// `EEXIST` if the set has the descriptor, `ELOOP` if sets would contain each other or be too deep.
+    pub fn epoll_add(&mut self, id: EpollId, target: Target, descriptor: i32, interest: Interest) -> Result<(), Errno> {
+        if self.watcher(id, target, descriptor).is_some() {
             return Err(Errno::EXIST);
         }
+        if let Target::Set(inner) = target
+            && self.levels_below(inner, id).is_none_or(|below| below + self.levels_above(id) > MAX_DEPTH)
+        {
+            return Err(Errno::LOOP);
+        }
         let set = self.epolls.get_mut(id.0 as usize).ok_or(Errno::BADF)?;
-        let item = set.items.insert(Item { socket, interest, is_listed: false }) as u32;
-        set.list(item);
-        self.sockets[socket.0 as usize].watchers.push(Watcher { set: id, item, descriptor });
+        let item = set.items.insert(Item { target, interest, is_listed: false }) as u32;
+        self.watchers_mut(target).ok_or(Errno::BADF)?.push(Watcher { set: id, item, descriptor });
+        self.list(id, item);
         Ok(())
     }
 
@@ -153,14 +199,13 @@ impl Sockets {
     pub fn epoll_modify(
         &mut self,
         id: EpollId,
-        socket: SocketId,
+        target: Target,
         descriptor: i32,
         interest: Interest,
     ) -> Result<(), Errno> {
-        let watcher = self.watcher(id, socket, descriptor).ok_or(Errno::NOENT)?;
-        let set = &mut self.epolls[id.0 as usize];
-        set.items[watcher.item as usize].interest = interest;
-        set.list(watcher.item);
+        let watcher = self.watcher(id, target, descriptor).ok_or(Errno::NOENT)?;
+        self.epolls[id.0 as usize].items[watcher.item as usize].interest = interest;
+        self.list(id, watcher.item);
         Ok(())
     }
 
@@ -168,9 +213,9 @@ impl Sockets {
     ///
     /// # Errors
     /// `ENOENT` if the set does not have it.
-    pub fn epoll_delete(&mut self, id: EpollId, socket: SocketId, descriptor: i32) -> Result<(), Errno> {
-        let watcher = self.watcher(id, socket, descriptor).ok_or(Errno::NOENT)?;
-        self.sockets[socket.0 as usize].watchers.retain(|other| *other != watcher);
+    pub fn epoll_delete(&mut self, id: EpollId, target: Target, descriptor: i32) -> Result<(), Errno> {
+        let watcher = self.watcher(id, target, descriptor).ok_or(Errno::NOENT)?;
+        self.watchers_mut(target).ok_or(Errno::BADF)?.retain(|other| *other != watcher);
         self.remove_item(watcher);
         Ok(())
     }
@@ -183,11 +228,11 @@ impl Sockets {
         }
     }
 
-    /// Removes `socket` from all sets, or the items of `descriptor` only.
-    pub fn unwatch(&mut self, socket: SocketId, descriptor: Option<i32>) {
-        let Some(watched) = self.sockets.get_mut(socket.0 as usize) else { return };
+    /// Removes `target` from all sets, or the items of `descriptor` only.
+    pub fn unwatch(&mut self, target: Target, descriptor: Option<i32>) {
+        let Some(watchers) = self.watchers_mut(target) else { return };
         let is_of = |watcher: &Watcher| descriptor.is_none_or(|descriptor| watcher.descriptor == descriptor);
-        let ended: Vec<_> = watched.watchers.extract_if(.., |watcher| is_of(watcher)).collect();
+        let ended: Vec<_> = watchers.extract_if(.., |watcher| is_of(watcher)).collect();
         ended.into_iter().for_each(|watcher| self.remove_item(watcher));
     }
 
@@ -195,11 +240,43 @@ impl Sockets {
     pub(crate) fn wake(&mut self, socket: SocketId) {
         self.changes += 1;
         let watchers = self.sockets.get(socket.0 as usize).map_or(&[][..], |socket| &socket.watchers);
+        let mut outer = Vec::new();
         for watcher in watchers {
             if let Some(set) = self.epolls.get_mut(watcher.set.0 as usize) {
                 set.list(watcher.item);
+                outer.extend_from_slice(&set.watchers);
             }
         }
+        outer.into_iter().for_each(|watcher| self.list(watcher.set, watcher.item));
+    }
+
+    /// Lists an item of a set, and the set in those that contain it.
+    fn list(&mut self, id: EpollId, item: u32) {
+        let Some(set) = self.epolls.get_mut(id.0 as usize) else { return };
+        set.list(item);
+        if !set.watchers.is_empty() {
+            let outer = set.watchers.clone();
+            outer.into_iter().for_each(|watcher| self.list(watcher.set, watcher.item));
+        }
+    }
+
+    /// Returns the conditions of an item's object that hold.
+    fn conditions(&self, net: &mut impl Transport, target: Target) -> u32 {
+        match target {
+            Target::Socket(id) => self.readiness(net, id),
+            Target::Set(id) => self.epoll_readiness(net, id),
+        }
+    }
+
+    /// Returns the conditions of poll(2) that hold for a set: it is readable while it has events.
+    pub fn epoll_readiness(&self, net: &mut impl Transport, id: EpollId) -> u32 {
+        let Some(set) = self.epolls.get(id.0 as usize) else { return 0 };
+        let has_events = set.listed.iter().any(|at| {
+            let Item { target, interest: Interest { events: wanted, .. }, .. } = set.items[*at as usize];
+            let is_disarmed = wanted & !bits::MODES == 0 && wanted & bits::ONESHOT != 0;
+            !is_disarmed && self.conditions(net, target) & (wanted | bits::ALWAYS) != 0
+        });
+        if has_events { bits::IN | bits::RDNORM } else { 0 }
     }
 
     /// Calls `report` with the position and the value of each event of the set, up to `most`. Returns their number.
@@ -215,14 +292,14 @@ impl Sockets {
             left -= 1;
             let set = &mut self.epolls[id.0 as usize];
             let Some(at) = set.listed.pop_front() else { break };
-            let Item { socket, interest, is_listed } = &mut set.items[at as usize];
+            let Item { target, interest, is_listed } = &mut set.items[at as usize];
             *is_listed = false;
-            let (socket, Interest { events: wanted, data }) = (*socket, *interest);
+            let (target, Interest { events: wanted, data }) = (*target, *interest);
             // An item that a one-shot event has disarmed has no conditions, not even those that are always reported.
             if wanted & !bits::MODES == 0 && wanted & bits::ONESHOT != 0 {
                 continue;
             }
-            let ready = self.readiness(net, socket) & (wanted | bits::ALWAYS);
+            let ready = self.conditions(net, target) & (wanted | bits::ALWAYS);
             if ready == 0 {
                 continue;
             }

@@ -11,11 +11,12 @@
 
 mod datagram;
 mod epoll;
+mod options;
 mod service;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use datagram::Reuse;
-pub use epoll::{EpollId, Interest, Ready};
+pub use epoll::{EpollId, Interest, Ready, Target};
 pub use service::{Endpoint, Shutdown, SocketId, Sockets};

@@ -1,13 +1,13 @@
 //! Sockets of a worker.
 
-use crate::epoll::{EpollSet, bits};
+use crate::epoll::{EpollSet, Target, bits};
 use crate::socket::{Socket, State};
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport, WriteError};
 use rustix::io::Errno;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::hash::RandomState;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Largest backlog of a listening socket (net.core.somaxconn).
@@ -54,8 +54,8 @@ pub enum Endpoint {
 pub struct Sockets {
     pub(crate) sockets: Slab<Socket>,
     pub(crate) epolls: Slab<EpollSet>,
-    /// Listening sockets by their addresses.
-    listeners: HashMap<SocketAddr, SocketId>,
+    /// Listening sockets by their addresses: several with SO_REUSEPORT.
+    listeners: HashMap<SocketAddr, Vec<SocketId>>,
     /// Bound datagram sockets by their ports, in the order of their binding.
     pub(crate) ports: HashMap<u16, Vec<SocketId>>,
     /// Hash of peers, which they cannot predict.
@@ -111,13 +111,6 @@ impl Sockets {
         self.get(id).ok()?.error.take()
     }
 
-    /// Sets whether closing resets the connection (SO_LINGER with a time of zero).
-    pub fn reset_on_close(&mut self, id: SocketId, resets: bool) {
-        if let Ok(socket) = self.get(id) {
-            socket.resets = resets;
-        }
-    }
-
     /// Returns whether a socket listens on `address`, or has a connection that was accepted there.
     pub fn uses(&self, address: SocketAddr) -> bool {
         let is_at = |local: SocketAddr| {
@@ -149,7 +142,7 @@ impl Sockets {
     /// # Errors
     /// `EINVAL` if the socket has one; `EADDRINUSE` if another socket listens on it.
     pub fn bind(&mut self, id: SocketId, address: SocketAddr) -> Result<(), Errno> {
-        if self.listener_at(address).is_some() {
+        if !self.may_share(id, address) {
             return Err(Errno::ADDRINUSE);
         }
         let socket = self.get(id)?;
@@ -161,7 +154,7 @@ impl Sockets {
     }
 
     /// Begins to listen on the bound address (listen(2)), and with `is_dual` on `0.0.0.0` if that is `::` (ipv6(7)).
-    /// Returns the addresses, on which the worker must accept; none if the socket listened already.
+    /// Returns the addresses on which the worker must begin to accept.
     ///
     /// # Errors
     /// `EINVAL` for a connected or unbound socket, `EADDRINUSE` if another socket listens on its address.
@@ -185,12 +178,23 @@ impl Sockets {
         if is_dual && address.ip() == Ipv6Addr::UNSPECIFIED {
             addresses.push((Ipv4Addr::UNSPECIFIED, address.port()).into());
         }
-        if addresses.iter().any(|address| self.listeners.contains_key(address)) {
+        if !addresses.iter().all(|address| self.may_share(id, *address)) {
             return Err(Errno::ADDRINUSE);
         }
         self.get(id)?.state = State::Listening { backlog: most, queue: VecDeque::new() };
-        self.listeners.extend(addresses.iter().map(|address| (*address, id)));
+        addresses.retain(|address| {
+            let listening = self.listeners.entry(*address).or_default();
+            listening.push(id);
+            listening.len() == 1
+        });
         Ok(addresses)
+    }
+
+    /// Returns whether the socket may listen on `address`: no other does, or all permit it (SO_REUSEPORT).
+    fn may_share(&self, id: SocketId, address: SocketAddr) -> bool {
+        let permits = |id: &SocketId| self.sockets.get(id.0 as usize).is_some_and(|socket| socket.reuses_port);
+        let listening = self.listeners_at(address);
+        listening.is_empty() || permits(&id) && listening.iter().all(permits)
     }
 
     /// Takes a connection out of the queue of a listening socket (accept(2)).
@@ -338,7 +342,7 @@ impl Sockets {
     /// Closes the socket, to which no descriptor refers. Returns the addresses on which the worker need not receive any
     /// more. Unread bytes reset the connection (RFC 2525 §2.17).
     pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<Endpoint> {
-        self.unwatch(id, None);
+        self.unwatch(Target::Socket(id), None);
         let Ok(socket) = self.get(id) else { return Vec::new() };
         match &mut socket.state {
             State::Connecting => socket.orphaned = true,
@@ -369,7 +373,9 @@ impl Sockets {
             return self.close_datagrams(id);
         }
         self.sockets.try_remove(id.0 as usize);
-        self.listeners.extract_if(|_, other| *other == id).map(|(address, _)| Endpoint::Tcp(address)).collect()
+        self.listeners.values_mut().for_each(|listening| listening.retain(|other| *other != id));
+        let ended = self.listeners.extract_if(|_, listening| listening.is_empty());
+        ended.map(|(address, _)| Endpoint::Tcp(address)).collect()
     }
 
     /// Returns the addresses on which the worker must receive.
@@ -424,22 +430,35 @@ impl Sockets {
             }
     }
 
-    fn listener_at(&self, local: SocketAddr) -> Option<SocketId> {
+    fn listeners_at(&self, local: SocketAddr) -> &[SocketId] {
         let any = if local.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
         let exact = self.listeners.get(&local);
-        exact.or_else(|| self.listeners.get(&SocketAddr::new(any, local.port()))).copied()
+        exact.or_else(|| self.listeners.get(&SocketAddr::new(any, local.port()))).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the listening socket for a connection from `peer` to `local`.
+    fn listener_for(&self, local: SocketAddr, peer: Option<SocketAddr>) -> Option<SocketId> {
+        match self.listeners_at(local) {
+            [] => None,
+            [only] => Some(*only),
+            several => Some(several[self.hasher.hash_one(peer) as usize % several.len()]),
+        }
     }
 
     /// Adds an accepted connection to the queue of its listening socket.
     fn accepted(&mut self, net: &mut impl Transport, conn: ConnId) -> Option<SocketId> {
-        let local = net.local_addr(conn)?;
-        let listener = self.listener_at(local)?;
-        let State::Listening { backlog, queue } = &self.get(listener).ok()?.state else { return None };
+        let (local, peer) = (net.local_addr(conn)?, net.peer_addr(conn));
+        let listener = self.listener_for(local, peer)?;
+        let Socket { state: State::Listening { backlog, queue }, resets, limits, .. } = self.get(listener).ok()? else {
+            return None;
+        };
         if queue.len() >= *backlog {
             return None;
         }
-        let connected =
-            Socket { state: State::Connected(conn), local: Some(local), peer: net.peer_addr(conn), ..Socket::new() };
+        let (resets, limits) = (*resets, *limits);
+        limits.apply(net, conn);
+        let state = State::Connected(conn);
+        let connected = Socket { state, local: Some(local), peer, resets, limits, ..Socket::new() };
         let id = SocketId(self.sockets.insert(connected) as u32);
         if let State::Listening { queue, .. } = &mut self.sockets[listener.0 as usize].state {
             queue.push_back(id);
@@ -459,6 +478,7 @@ impl Sockets {
         socket.state = State::Connected(conn);
         socket.connect_unreported = true;
         socket.local = net.local_addr(conn);
+        socket.limits.apply(net, conn);
         self.wake(id);
         Some(id)
     }

@@ -3,7 +3,8 @@
 use crate::datagram::Datagrams;
 use crate::epoll::Watcher;
 use crate::service::SocketId;
-use linerate_service::ConnId;
+use linerate_service::time::Duration;
+use linerate_service::{ConnId, Keepalive, Transport};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,10 +29,33 @@ pub(crate) struct Socket {
     pub write_shut: bool,
     /// True if close resets the connection (SO_LINGER with a time of zero).
     pub resets: bool,
+    pub limits: Limits,
+    /// True if other sockets may listen on the address (SO_REUSEPORT).
+    pub reuses_port: bool,
     /// True if no descriptor refers to the socket, whose connection still ends.
     pub orphaned: bool,
     /// Items of epoll sets.
     pub watchers: Vec<Watcher>,
+}
+
+/// Times of a connection in place of those of the worker.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// Keepalive, which may be off.
+    pub keepalive: Option<Option<Keepalive>>,
+    pub user_timeout: Option<Duration>,
+}
+
+impl Limits {
+    /// Applies the times to a connection.
+    pub fn apply(self, net: &mut impl Transport, conn: ConnId) {
+        if let Some(keepalive) = self.keepalive {
+            net.set_keepalive(conn, keepalive);
+        }
+        if self.user_timeout.is_some() {
+            net.set_user_timeout(conn, self.user_timeout);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -65,6 +89,8 @@ impl Socket {
             read_shut: false,
             write_shut: false,
             resets: false,
+            limits: Limits::default(),
+            reuses_port: false,
             orphaned: false,
             watchers: Vec::new(),
         }

@@ -254,7 +254,7 @@ fn watched(hosts: &mut Hosts, events: u32) -> (EpollId, SocketId, SocketId) {
     let (client, server) = hosts.pair();
     let set = hosts.on(SERVER, |sockets| {
         let set = sockets.epoll_create();
-        sockets.epoll_add(set, server, 5, Interest { events, data: 77 }).unwrap();
+        sockets.epoll_add(set, Target::Socket(server), 5, Interest { events, data: 77 }).unwrap();
         set
     });
     (set, client, server)
@@ -293,7 +293,7 @@ fn one_shot_item_is_disarmed_until_it_is_modified() {
     hosts.send(CLIENT, client, b"cd").unwrap();
     assert_eq!(hosts.collect(SERVER, set), []);
     let again = Interest { events: IN | ONESHOT, data: 78 };
-    hosts.on(SERVER, |sockets| sockets.epoll_modify(set, server, 5, again)).unwrap();
+    hosts.on(SERVER, |sockets| sockets.epoll_modify(set, Target::Socket(server), 5, again)).unwrap();
     assert_eq!(hosts.collect(SERVER, set), [(IN, 78)]);
 }
 
@@ -319,10 +319,10 @@ fn set_reports_hangup_without_interest_and_nothing_after_removal() {
     hosts.close(CLIENT, client);
     assert_eq!(hosts.collect(SERVER, set), [(ERR | HUP, 77)]);
     let changed = Interest { events: IN, data: 1 };
-    let add = |sockets: &mut Sockets| sockets.epoll_add(set, server, 5, changed);
+    let add = |sockets: &mut Sockets| sockets.epoll_add(set, Target::Socket(server), 5, changed);
     assert_eq!(hosts.on(SERVER, add), Err(Errno::EXIST));
-    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, server, 5)), Ok(()));
-    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, server, 5)), Err(Errno::NOENT));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, Target::Socket(server), 5)), Ok(()));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, Target::Socket(server), 5)), Err(Errno::NOENT));
     assert_eq!(hosts.collect(SERVER, set), []);
     assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_len(set)), 0);
 }

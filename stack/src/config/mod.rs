@@ -11,6 +11,7 @@ use crate::config::host_network::HostNetwork;
 use crate::wire::ip_cidr::IpCidr;
 use crate::wire::vlan::VlanId;
 use linerate_bypass::MacAddr;
+use linerate_service::Keepalive;
 use linerate_service::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -24,25 +25,6 @@ pub enum Idle {
     Poll,
     /// Sleep for increasing intervals, up to a millisecond, until a frame arrives.
     Backoff,
-}
-
-/// Keepalive timing of an idle connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Time without a segment from the peer before the first probe, at most 38 hours.
-    pub idle: Duration,
-    /// Time between probes, at most 38 hours.
-    pub interval: Duration,
-    /// Number of unanswered probes before the connection is aborted.
-    pub probes: u8,
-}
-
-impl Default for Keepalive {
-    /// Returns an idle time of two hours (the minimum default of RFC 9293 §3.8.4), then nine probes 75 s apart, as
-    /// common systems do.
-    fn default() -> Self {
-        Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
-    }
 }
 
 /// Network settings and limits of a worker. All workers of one port share one value.

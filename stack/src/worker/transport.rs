@@ -14,8 +14,8 @@ use linerate_bypass::{MacAddr, Nic};
 use linerate_service::inspect::{ConnInfo, ConnState, Gauges, Shortages, Snapshot};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, ConnId, Datagram, EventBatch, HostedNet, Silenced, Summary, Transport, Unsent, WriteError, respond_in_steps,
-    send_written,
+    Bytes, ConnId, Datagram, EventBatch, HostedNet, Keepalive, Silenced, Summary, Transport, Unsent, WriteError,
+    respond_in_steps, send_written,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -315,6 +315,14 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
 
     fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         self.engine.conn_info(conn.slot()).filter(|info| info.conn == conn)
+    }
+
+    fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {
+        self.engine.set_keepalive(conn, keepalive, self.now);
+    }
+
+    fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
+        self.engine.set_user_timeout(conn, timeout);
     }
 
     fn drop_datagram(&mut self, _: Datagram) {

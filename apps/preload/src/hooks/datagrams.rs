@@ -1,6 +1,6 @@
 //! Messages of datagram sockets.
 
-use super::{io, last_error, poll, socket};
+use super::{epoll, io, last_error, poll, socket};
 use crate::descriptors::FileId;
 use crate::runtime::{self, Runtime, SocketFile};
 use crate::signals::Interruptions;
@@ -155,9 +155,12 @@ unsafe fn write_packet_info(message: *mut msghdr, ip: IpAddr, is_v6: bool) {
 
 /// Returns the source address that the control data of `message` gives (IP_PKTINFO).
 ///
+/// # Errors
+/// `EIO` for a message that is to be split (UDP_SEGMENT).
+///
 /// # Safety
 /// `message` points to a message.
-unsafe fn packet_info(message: *const msghdr) -> Option<IpAddr> {
+unsafe fn packet_info(message: *const msghdr) -> Result<Option<IpAddr>, Errno> {
     // SAFETY: the caller vouches for the message. The data of a message of the kernel's format has its full length.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(message);
@@ -168,18 +171,21 @@ unsafe fn packet_info(message: *const msghdr) -> Option<IpAddr> {
             match ((*control).cmsg_level, (*control).cmsg_type) {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) if has(size_of::<libc::in_pktinfo>()) => {
                     let info = data.cast::<libc::in_pktinfo>().read_unaligned();
-                    return Some(IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()))
-                        .filter(|ip| !ip.is_unspecified());
+                    let ip = IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes());
+                    return Ok(Some(ip).filter(|ip| !ip.is_unspecified()));
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if has(size_of::<libc::in6_pktinfo>()) => {
                     let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                    return Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical()).filter(|ip| !ip.is_unspecified());
+                    let ip = IpAddr::from(info.ipi6_addr.s6_addr).to_canonical();
+                    return Ok(Some(ip).filter(|ip| !ip.is_unspecified()));
                 }
+                // Programs then send datagrams one by one.
+                (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => return Err(Errno::IO),
                 _ => control = libc::CMSG_NXTHDR(message, control),
             }
         }
     }
-    None
+    Ok(None)
 }
 
 /// Sends a datagram, as sendmsg(2).
@@ -193,7 +199,7 @@ pub unsafe fn send(fd: c_int, file: FileId, message: *const msghdr, flags: c_int
             name if name.is_null() => None,
             name => Some(address_of_c::read(name.cast(), (*message).msg_namelen).ok_or(Errno::AFNOSUPPORT)?),
         };
-        (io::vectors((*message).msg_iov, (*message).msg_iovlen), to, packet_info(message))
+        (io::vectors((*message).msg_iov, (*message).msg_iovlen), to, packet_info(message)?)
     };
     let len = parts.iter().map(|part| part.iov_len).sum();
     let write = |mut out: &mut [u8]| {
@@ -248,7 +254,10 @@ pub unsafe fn adopt_for(fd: c_int, address: *const c_void, len: socklen_t) -> Op
     }
     let file = socket::adopt(fd, is_for)?;
     match socket::bind_to_all(fd, file) {
-        Ok(()) => Some(file),
+        Ok(()) => {
+            epoll::migrate(fd, file);
+            Some(file)
+        }
         Err(error) => {
             tracing::warn!("a datagram socket stays with the kernel: {error}");
             runtime::forget(fd);

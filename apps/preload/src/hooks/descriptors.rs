@@ -3,8 +3,9 @@
 use super::export;
 use crate::descriptors;
 use crate::real;
-use crate::runtime;
+use crate::runtime::{self, SocketFile};
 use libc::{c_int, c_uint, c_ulong};
+use rustix::io::Errno;
 
 /// Gives the new descriptor `fd` the file of `from`.
 fn duplicated(from: c_int, fd: c_int) -> c_int {
@@ -37,6 +38,7 @@ fn forget_range(first: c_uint, last: c_uint) {
 export! {
     fn close(fd: c_int) -> c_int {
         runtime::forget(fd);
+        descriptors::take_registered(fd);
         if descriptors::has_counted_items(fd) && !runtime::is_vfork_child() {
             descriptors::set_closed(fd);
         }
@@ -98,14 +100,21 @@ export! {
 
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
         if let Some(file) = descriptors::file(fd)
-            && request == libc::FIONREAD
+            && matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
         {
-            let readable = runtime::enter(|runtime| {
-                let id = runtime.socket(file)?.id;
+            let bytes = runtime::enter(|runtime| {
+                let SocketFile { id, kernel_listens, has_datagrams, .. } = *runtime.socket(file)?;
                 let (sockets, net) = runtime.sockets()?;
-                Ok(sockets.readable(net, id))
+                if request == libc::FIONREAD {
+                    let n = sockets.readable(net, id);
+                    // The kernel's socket may have a datagram.
+                    return if n == 0 && has_datagrams && kernel_listens { Err(Errno::AGAIN) } else { Ok(n) };
+                }
+                // Bytes that the peer has not acknowledged (SIOCOUTQ).
+                let info = sockets.info(net, id);
+                Ok(info.map_or(0, |info| (info.unsent + info.tcp.in_flight.unwrap_or(0)) as usize))
             });
-            if let Ok(n) = readable {
+            if let Ok(n) = bytes {
                 // SAFETY: the program passes the address of an integer.
                 unsafe { *(argument as *mut c_int) = c_int::try_from(n).unwrap_or(c_int::MAX) };
                 return 0;

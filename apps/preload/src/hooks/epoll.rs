@@ -8,7 +8,7 @@ use crate::signals::Interruptions;
 use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
-use linerate_sockets::{EpollId, Interest, Ready};
+use linerate_sockets::{EpollId, Interest, Ready, Target};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -25,19 +25,68 @@ fn set_of(runtime: &mut Runtime, fd: c_int) -> Result<EpollId, Errno> {
     Ok(id)
 }
 
-/// Adds, changes or removes the socket `file` of `fd` in the set.
+/// Returns the socket or set of `file`.
+fn target_of(runtime: &mut Runtime, file: FileId) -> Result<Target, Errno> {
+    match runtime.socket(file) {
+        Ok(socket) => Ok(Target::Socket(socket.id)),
+        Err(Errno::NOTSOCK) => runtime.epoll(file).map(Target::Set),
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds `fd`, which now belongs to the stack, to the sets that have the kernel's descriptor.
+pub fn migrate(fd: c_int, file: FileId) {
+    if !descriptors::take_registered(fd) || runtime::is_inside() {
+        return;
+    }
+    let stays = runtime::kernel_listens(file);
+    for set in descriptors::kernel_sets() {
+        for interest in registrations(set, fd) {
+            if !stays {
+                // SAFETY: EPOLL_CTL_DEL takes no event.
+                unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+                descriptors::kernel_item_removed(set);
+            }
+            if let Err(error) = control(set, libc::EPOLL_CTL_ADD, fd, file, Some(interest)) {
+                tracing::warn!("an epoll set has lost a socket: {error}");
+            }
+        }
+    }
+}
+
+/// Returns the events of interest of `fd` in a set of the kernel (proc_pid_fdinfo(5)).
+fn registrations(set: c_int, fd: c_int) -> Vec<Interest> {
+    let parse = |line: &str| {
+        let mut words = line.split_whitespace();
+        let mut value = |name| words.next().filter(|word| *word == name).and_then(|_| words.next());
+        let is_of = value("tfd:")?.parse() == Ok(fd);
+        let events = u32::from_str_radix(value("events:")?, 16).ok()?;
+        let data = u64::from_str_radix(value("data:")?, 16).ok()?;
+        is_of.then_some(Interest { events, data })
+    };
+    let known = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}"));
+    known.map_or_else(|_| Vec::new(), |known| known.lines().filter_map(parse).collect())
+}
+
+/// Adds, changes or removes the socket or set `file` of `fd` in the set.
 fn control(set: c_int, operation: c_int, fd: c_int, file: FileId, interest: Option<Interest>) -> Result<(), Errno> {
-    runtime::enter(|runtime| {
+    let is_new = descriptors::file(set).is_none();
+    let result = runtime::enter(|runtime| {
+        let target = target_of(runtime, file)?;
         let id = set_of(runtime, set)?;
-        let socket = runtime.socket(file)?.id;
         let (sockets, _) = runtime.sockets()?;
         match (operation, interest) {
-            (libc::EPOLL_CTL_ADD, Some(interest)) => sockets.epoll_add(id, socket, fd, interest),
-            (libc::EPOLL_CTL_MOD, Some(interest)) => sockets.epoll_modify(id, socket, fd, interest),
-            (libc::EPOLL_CTL_DEL, _) => sockets.epoll_delete(id, socket, fd),
+            (libc::EPOLL_CTL_ADD, Some(interest)) => sockets.epoll_add(id, target, fd, interest),
+            (libc::EPOLL_CTL_MOD, Some(interest)) => sockets.epoll_modify(id, target, fd, interest),
+            (libc::EPOLL_CTL_DEL, _) => sockets.epoll_delete(id, target, fd),
             _ => Err(Errno::INVAL),
         }
-    })
+    });
+    if is_new && let Some(file) = descriptors::file(set) {
+        // The set may be an item of others.
+        migrate(set, file);
+    }
+    result
 }
 
 /// Waits for events of the set.
@@ -116,7 +165,12 @@ export! {
         if own.is_none_or(runtime::kernel_listens) {
             let result = kernel();
             match operation {
-                libc::EPOLL_CTL_ADD if result == 0 => descriptors::kernel_item_added(set),
+                libc::EPOLL_CTL_ADD if result == 0 => {
+                    descriptors::kernel_item_added(set);
+                    if own.is_none() {
+                        descriptors::register(fd);
+                    }
+                }
                 libc::EPOLL_CTL_DEL if result == 0 => descriptors::kernel_item_removed(set),
                 _ => {}
             }

@@ -8,6 +8,7 @@ mod options;
 mod poll;
 mod signal;
 mod socket;
+mod tcp_info;
 mod user;
 
 use libc::{c_int, ssize_t, timespec};

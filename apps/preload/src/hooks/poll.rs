@@ -54,10 +54,19 @@ pub fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t
             for asked in &mut *fds {
                 asked.revents = 0;
                 let Some(file) = descriptors::file(asked.fd) else { continue };
-                let Ok(id) = runtime.socket(file).map(|socket| socket.id) else { continue };
-                let (sockets, net) = runtime.sockets()?;
+                let conditions = match runtime.socket(file).map(|socket| socket.id) {
+                    Ok(id) => {
+                        let (sockets, net) = runtime.sockets()?;
+                        sockets.readiness(net, id)
+                    }
+                    Err(_) => {
+                        let Ok(id) = runtime.epoll(file) else { continue };
+                        let (sockets, net) = runtime.sockets()?;
+                        sockets.epoll_readiness(net, id)
+                    }
+                };
                 let always = libc::POLLERR | libc::POLLHUP;
-                asked.revents = sockets.readiness(net, id) as c_short & (asked.events | always);
+                asked.revents = conditions as c_short & (asked.events | always);
                 ready += c_int::from(asked.revents != 0);
             }
             if ready == 0 {

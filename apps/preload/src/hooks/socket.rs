@@ -1,7 +1,7 @@
 //! Calls that create, connect and configure sockets.
 
-use super::datagrams;
-use super::options::{kernel_option, socket_file};
+use super::options::{self, kernel_option, socket_file};
+use super::{datagrams, epoll};
 use super::{export, fail, last_error, status};
 use crate::descriptors::{self, FileId};
 use crate::runtime::{self, Kind, Runtime, SocketFile};
@@ -43,7 +43,11 @@ pub fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<Fil
         } else {
             sockets.socket()
         };
-        Ok(Some(runtime.open(fd, Kind::Socket(socket_file(fd, id, is_v6, has_datagrams)))))
+        let file = runtime.open(fd, Kind::Socket(socket_file(fd, id, is_v6, has_datagrams)));
+        if !has_datagrams {
+            options::adopt_all(runtime, fd, file)?;
+        }
+        Ok(Some(file))
     });
     adopted.ok().flatten()
 }
@@ -177,8 +181,9 @@ export! {
             runtime.socket(file)?.kernel_listens = any;
             bind_socket(runtime, fd, file, SocketAddr::new(wanted.ip(), port))
         });
-        if result.is_err() {
-            runtime::forget(fd);
+        match result {
+            Ok(()) => epoll::migrate(fd, file),
+            Err(_) => runtime::forget(fd),
         }
         status(result)
     }
@@ -261,11 +266,13 @@ export! {
         if file.has_datagrams() {
             // SAFETY: the program passes `len` bytes at `address`.
             let result = unsafe { datagrams::connect(fd, file, Some(remote), (address, len)) };
-            if result.is_err() {
-                runtime::forget(fd);
+            match result {
+                Ok(()) => epoll::migrate(fd, file),
+                Err(_) => runtime::forget(fd),
             }
             return status(result);
         }
+        epoll::migrate(fd, file);
         let started = runtime::enter(|runtime| {
             let socket = runtime.socket(file)?.clone();
             let (sockets, net) = runtime.sockets()?;

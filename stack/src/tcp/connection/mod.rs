@@ -23,8 +23,8 @@ use crate::wire::tuple::HashKey;
 use fair_share::Sweep;
 use hashbrown::HashMap;
 use linerate_bypass::Packet;
-use linerate_service::time::Instant;
-use linerate_service::{CloseReason, ConnId, ConnIdSpace, Event, EventBatch, Origin};
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnId, ConnIdSpace, Event, EventBatch, Keepalive, Origin};
 use secrets::Secrets;
 use settings::Settings;
 use std::collections::VecDeque;
@@ -45,6 +45,16 @@ pub(crate) struct Timers {
     pub service: HashMap<u32, Instant, foldhash::fast::FixedState>,
     /// Deadlines of closed connections with unacknowledged data, by slot. The connection is reset at the deadline.
     pub linger: HashMap<u32, Instant, foldhash::fast::FixedState>,
+    /// Times that differ from the settings, by slot.
+    pub overrides: HashMap<u32, TimerOverrides, foldhash::fast::FixedState>,
+}
+
+/// Times of a connection in place of the settings.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TimerOverrides {
+    /// Keepalive, which may be off.
+    pub keepalive: Option<Option<Keepalive>>,
+    pub user_timeout: Option<Duration>,
 }
 
 /// State of connections that peers open.
@@ -173,6 +183,16 @@ impl<P: Packet> Shared<P> {
         if tcb.flags.has(Flags::ACTIVE_OPEN) { self.connect_tokens.remove(&slot) } else { None }
     }
 
+    /// Returns the keepalive of the connection in `slot`.
+    pub fn keepalive(&self, slot: u32) -> Option<Keepalive> {
+        self.timers.overrides.get(&slot).and_then(|times| times.keepalive).unwrap_or(self.settings.keepalive)
+    }
+
+    /// Returns the time for which the connection in `slot` waits for acknowledgements.
+    pub fn user_timeout(&self, slot: u32) -> Duration {
+        self.timers.overrides.get(&slot).and_then(|times| times.user_timeout).unwrap_or(self.settings.user_timeout)
+    }
+
     /// Performs [`detach`](Self::detach) out of line: buffers are rarely attached here.
     #[inline(never)]
     fn detach_cold(&mut self, tcb: &mut Tcb) {
@@ -183,6 +203,7 @@ impl<P: Packet> Shared<P> {
     fn remove_timers(&mut self, slot: u32) {
         self.timers.service.remove(&slot);
         self.timers.linger.remove(&slot);
+        self.timers.overrides.remove(&slot);
     }
 
     /// Frees `slot` after its connection has ended and its service has received all events.
@@ -192,7 +213,7 @@ impl<P: Packet> Shared<P> {
         if tcb.has_buffers() {
             self.detach_cold(tcb);
         }
-        if !self.timers.service.is_empty() || !self.timers.linger.is_empty() {
+        if !self.timers.service.is_empty() || !self.timers.linger.is_empty() || !self.timers.overrides.is_empty() {
             self.remove_timers(slot);
         }
         if let Some(sources) = &mut self.listener.per_source

@@ -1,7 +1,7 @@
 //! Settings of the engine, derived from the configuration and the port.
 
+use crate::config::Config;
 use crate::config::fast_paths::FastPaths;
-use crate::config::{Config, Keepalive};
 use crate::ip::egress::Egress;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::congestion::CongestionControl;
@@ -10,8 +10,8 @@ use crate::tcp::tcb::conn_buffers::CROWDED;
 use crate::wire::tcp::header::Offload;
 use crate::wire::tuple::Tuple;
 use linerate_bypass::{BURST, Capabilities, Nic};
-use linerate_service::ConnId;
 use linerate_service::time::Duration;
+use linerate_service::{ConnId, Keepalive};
 use std::net::{IpAddr, SocketAddr};
 
 /// Time until the first retransmission of a SYN (RFC 6298 §2.1).
@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     pub user_timeout: Duration,
     pub linger: Option<Duration>,
     pub keepalive: Option<Keepalive>,
+    /// True if connections may have keepalive.
+    pub may_keep_alive: bool,
     pub fin_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub stall_timeout: Option<Duration>,
@@ -122,6 +124,12 @@ pub(crate) struct Settings {
     pub fast_paths: FastPaths,
 }
 
+/// Returns a keepalive with times that timers can measure.
+pub(crate) fn within_reach(keepalive: Keepalive) -> Keepalive {
+    let Keepalive { idle, interval, probes } = keepalive;
+    Keepalive { idle: idle.min(Tick::REACH), interval: interval.min(Tick::REACH), probes }
+}
+
 impl Settings {
     pub fn new<N: Nic>(config: &Config, control: &impl CongestionControl, egress: &Egress<N>) -> Self {
         let port = egress.capabilities();
@@ -138,11 +146,8 @@ impl Settings {
             first_syn_timeout: SYN_TIMEOUT.min(config.half_open_timeout),
             user_timeout: config.user_timeout,
             linger: config.linger,
-            keepalive: config.keepalive.map(|Keepalive { idle, interval, probes }| Keepalive {
-                idle: idle.min(Tick::REACH),
-                interval: interval.min(Tick::REACH),
-                probes,
-            }),
+            keepalive: config.keepalive.map(within_reach),
+            may_keep_alive: config.keepalive.is_some(),
             fin_timeout: config.fin_timeout.map(|timeout| timeout.min(Tick::REACH)),
             idle_timeout: config.idle_timeout.map(|timeout| timeout.min(Tick::REACH)),
             stall_timeout: config.stall_timeout,

@@ -36,7 +36,7 @@ use hashbrown::HashMap;
 use linerate_bypass::{BURST, Nic, Packet};
 use linerate_service::inspect::{ConnInfo, Gauges};
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Summary, Unsent, WriteError};
+use linerate_service::{Bytes, ConnId, ConnIdSpace, Event, EventBatch, Keepalive, Summary, Unsent, WriteError};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
@@ -83,6 +83,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
                 wheel: Wheel::new(now),
                 service: HashMap::with_hasher(foldhash::fast::FixedState::default()),
                 linger: HashMap::with_hasher(foldhash::fast::FixedState::default()),
+                overrides: HashMap::with_hasher(foldhash::fast::FixedState::default()),
             },
             connect_tokens: HashMap::with_hasher(foldhash::fast::FixedState::with_seed(random.u64(..))),
             listener: Listener {
@@ -406,6 +407,19 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
     fn set_timer(&mut self, conn: ConnId, at: Option<Instant>) {
         if let Some(mut connection) = self.open_connection(conn) {
             connection.demote().set_service_timer(at);
+        }
+    }
+
+    fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>, now: Instant) {
+        self.shared.settings.may_keep_alive |= keepalive.is_some();
+        if let Some(mut connection) = self.open_connection(conn) {
+            connection.demote().set_keepalive(keepalive, now);
+        }
+    }
+
+    fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
+        if let Some(connection) = self.open_connection(conn) {
+            connection.shared.timers.overrides.entry(connection.slot).or_default().user_timeout = timeout;
         }
     }
 

@@ -30,7 +30,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         egress: &mut Egress<N>,
         now: Instant,
     ) {
-        if self.shared.settings.keepalive.is_some() && seg.len == 0 && seg.ack == self.tcb.una {
+        if self.shared.settings.may_keep_alive && seg.len == 0 && seg.ack == self.tcb.una {
             self.restart_keepalive(now);
         }
         let options = Options::parse(&packet.data()[tcp + 20..seg.header]);

@@ -3,14 +3,15 @@
 //! The fast paths record nothing for these timers. An expired timer determines the time of the last activity: from the
 //! time at which the buffers were detached, or by comparing sequence numbers with the values at its last check.
 
-use crate::config::Keepalive;
 use crate::tcp::clock::tick::Tick;
 use crate::tcp::clock::timestamps::timestamp_clock;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::connection::Connection;
+use crate::tcp::connection::settings::within_reach;
 use crate::tcp::tcb::cold::EndReason;
 use crate::tcp::tcb::{Flags, State};
 use linerate_bypass::Packet;
+use linerate_service::Keepalive;
 use linerate_service::time::{Duration, Instant};
 
 /// Checks within one idle timeout of a connection with buffers, for which the time of the last activity is not
@@ -49,7 +50,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             // The peer has finished, and need not respond.
             State::TimeWait => return,
             State::FinWait2 if settings.fin_timeout.is_some() => settings.fin_timeout,
-            _ => settings.keepalive.map(|Keepalive { idle, .. }| idle),
+            _ => self.shared.keepalive(self.slot).map(|Keepalive { idle, .. }| idle),
         };
         let Some(wait) = wait else { return };
         let tcb = &mut *self.tcb;
@@ -60,9 +61,15 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
     }
 
+    /// Sets the keepalive of this connection.
+    pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Instant) {
+        self.shared.timers.overrides.entry(self.slot).or_default().keepalive = Some(keepalive.map(within_reach));
+        self.restart_keepalive(now);
+    }
+
     /// Sends a keepalive probe, unless data has moved since the timer was armed.
     pub(crate) fn keepalive_expired(&mut self, now: Instant) {
-        let Some(Keepalive { idle, interval, probes }) = self.shared.settings.keepalive else { return };
+        let Some(Keepalive { idle, interval, probes }) = self.shared.keepalive(self.slot) else { return };
         let due = self.last_activity(now) + idle + interval * u32::from(self.tcb.attempts);
         let tcb = &mut *self.tcb;
         if due > now {

@@ -145,6 +145,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
 
     /// Processes an expired retransmission timer with data in flight.
     fn retransmit(&mut self, now: Instant) {
+        let user_timeout = self.shared.user_timeout(self.slot);
         let tcb = &mut *self.tcb;
         let Some(buffers) = self.shared.buffers.of_mut(tcb) else { return };
         let cold = &mut *self.cold;
@@ -168,7 +169,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 // An answered zero-window probe has reset the time.
                 if buffers.flight.timeouts() == 1 || buffers.stalled == Instant::ZERO {
                     buffers.stalled = now;
-                } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+                } else if now.since(buffers.stalled) >= user_timeout {
                     return self.end(EndReason::TimedOut);
                 }
                 timeouts = buffers.flight.timeouts();

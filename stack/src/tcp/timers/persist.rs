@@ -19,7 +19,7 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         if let Some(buffers) = self.shared.buffers.of_mut(tcb) {
             if buffers.stalled == Instant::ZERO {
                 buffers.stalled = now;
-            } else if now.since(buffers.stalled) >= self.shared.settings.user_timeout {
+            } else if now.since(buffers.stalled) >= self.shared.user_timeout(self.slot) {
                 return self.end(EndReason::TimedOut);
             }
         }
