@@ -109,6 +109,9 @@ functions! {
     fn setuid(id: uid_t) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn splice(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, n: size_t, flags: c_uint
+    ) -> ssize_t;
     fn write(fd: c_int, buffer: *const c_void, n: size_t) -> ssize_t;
     fn writev(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t;
 }

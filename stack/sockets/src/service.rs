@@ -317,6 +317,16 @@ impl Sockets {
         Ok(n)
     }
 
+    /// Returns the number of bytes that [`send`](Self::send) would take.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub fn send_space(&mut self, net: &mut impl Transport, id: SocketId) -> Result<usize, Errno> {
+        self.send(net, id, &[])?;
+        let State::Connected(conn) = self.get(id)?.state else { return Err(Errno::PIPE) };
+        Some(net.send_space(conn)).filter(|space| *space > 0).ok_or(Errno::AGAIN)
+    }
+
     /// Shuts a connection down (shutdown(2)).
     ///
     /// # Errors

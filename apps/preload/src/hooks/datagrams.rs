@@ -11,11 +11,11 @@ use linerate_service::Datagram;
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns a message of the buffers `parts`, without control data.
-pub fn message(parts: &mut [iovec], address: *mut sockaddr, len: socklen_t) -> msghdr {
+/// Returns a message of the buffers `parts`, which must outlive it, without control data.
+pub fn message(parts: &[iovec], address: *mut sockaddr, len: socklen_t) -> msghdr {
     // SAFETY: all bytes of a message may be zero.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iov = parts.as_ptr().cast_mut();
     message.msg_iovlen = parts.len();
     (message.msg_name, message.msg_namelen) = (address.cast(), if address.is_null() { 0 } else { len });
     message
@@ -201,6 +201,9 @@ pub unsafe fn send(fd: c_int, file: FileId, message: *const msghdr, flags: c_int
         };
         (io::vectors((*message).msg_iov, (*message).msg_iovlen), to, packet_info(message)?)
     };
+    if parts.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0) {
+        return Err(Errno::FAULT);
+    }
     let len = parts.iter().map(|part| part.iov_len).sum();
     let write = |mut out: &mut [u8]| {
         for part in parts {

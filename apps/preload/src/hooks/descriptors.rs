@@ -22,6 +22,14 @@ fn duplicated(from: c_int, fd: c_int) -> c_int {
     fd
 }
 
+/// Gives `fd`, which the kernel has closed and replaced if it is not negative, the file of `from`.
+fn replaced(from: c_int, fd: c_int) -> c_int {
+    if fd >= 0 && fd != from {
+        runtime::forget(fd);
+    }
+    duplicated(from, fd)
+}
+
 fn set_blocking(fd: c_int, is_blocking: bool) {
     if let Some(file) = descriptors::file(fd) {
         let _ = runtime::enter(|runtime| {
@@ -66,19 +74,13 @@ export! {
     }
 
     fn dup2(fd: c_int, to: c_int) -> c_int {
-        if fd != to {
-            runtime::forget(to);
-        }
         // SAFETY: the arguments of the program.
-        duplicated(fd, unsafe { real::dup2(fd, to) })
+        replaced(fd, unsafe { real::dup2(fd, to) })
     }
 
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-        if fd != to {
-            runtime::forget(to);
-        }
         // SAFETY: the arguments of the program.
-        duplicated(fd, unsafe { real::dup3(fd, to, flags) })
+        replaced(fd, unsafe { real::dup3(fd, to, flags) })
     }
 
     // The third argument is passed in the same register with and without a variable number of arguments.

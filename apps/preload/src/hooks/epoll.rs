@@ -184,6 +184,9 @@ export! {
             Interest { events: event.events, data: event.u64 }
         });
         let Some(file) = own else { return 0 };
+        if interest.is_none() && operation != libc::EPOLL_CTL_DEL {
+            return fail(Errno::FAULT);
+        }
         super::status(control(set, operation, fd, file, interest))
     }
 

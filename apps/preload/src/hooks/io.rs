@@ -1,15 +1,12 @@
 //! Calls that transfer bytes.
 
-use super::{datagrams, export, fail, last_error, length};
+use super::{datagrams, export, fail, length};
 use crate::descriptors::{self, FileId};
 use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::waiting::{self, Deadline};
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
-
-/// Bytes that sendfile(2) copies at a time.
-const COPIED: usize = 64 << 10;
 
 /// Returns the memory of an element of an array of buffers.
 ///
@@ -71,89 +68,141 @@ pub fn wait<R>(
 ///
 /// # Safety
 /// As for [`buffer`], for each element.
-unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let peek = flags & libc::MSG_PEEK != 0;
+pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    if flags & libc::MSG_PEEK != 0 && parts.len() > 1 {
+        // SAFETY: the caller vouches for the elements.
+        return unsafe { peek_into(file, parts, flags) };
+    }
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let waits_for_all = flags & libc::MSG_WAITALL != 0 && !peeks;
+    let (mut received, mut part, mut offset) = (0, 0, 0);
     let attempt = |runtime: &mut Runtime| {
         let id = runtime.socket(file)?.id;
         let (sockets, net) = runtime.sockets()?;
-        if peek {
+        while let Some(next) = parts.get(part) {
             // SAFETY: the caller vouches for the elements.
-            let first = parts.first().map_or(&mut [][..], |part| unsafe { buffer(part.iov_base, part.iov_len) });
-            return sockets.recv(net, id, first, true);
-        }
-        let mut received = 0;
-        for part in parts {
-            // SAFETY: the caller vouches for the elements.
-            let out = unsafe { buffer(part.iov_base, part.iov_len) };
+            let out = unsafe { buffer(next.iov_base, next.iov_len) };
+            if out.len() < next.iov_len {
+                return if received > 0 { Ok(()) } else { Err(Errno::FAULT) };
+            }
+            let out = &mut out[offset..];
             let wanted = out.len();
-            match sockets.recv(net, id, out, false) {
-                Ok(n) => received += n,
-                Err(_) if received > 0 => break,
+            let n = match sockets.recv(net, id, out, peeks) {
+                Ok(n) => n,
+                Err(Errno::AGAIN) if received > 0 && waits_for_all => return Err(Errno::AGAIN),
+                Err(_) if received > 0 => return Ok(()),
                 Err(error) => return Err(error),
-            }
-            if received < wanted {
-                break;
+            };
+            (received, offset) = (received + n, offset + n);
+            if n == wanted {
+                (part, offset) = (part + 1, 0);
+            } else if n == 0 || !waits_for_all {
+                return Ok(());
             }
         }
-        Ok(received)
+        Ok(())
     };
-    wait(file, flags, true, attempt)
+    match wait(file, flags, true, attempt) {
+        Err(error) if received == 0 => Err(error),
+        _ => Ok(received),
+    }
 }
 
-/// Receives all of one buffer with MSG_WAITALL.
+/// Copies received bytes to several buffers (MSG_PEEK).
+///
+/// # Safety
+/// As for [`buffer`], for each element.
+unsafe fn peek_into(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum()];
+    let whole = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the vector has as many bytes.
+    let received = unsafe { receive(file, &[whole], flags)? };
+    let mut left = &bytes[..received];
+    for part in parts {
+        // SAFETY: the caller vouches for the elements.
+        let out = unsafe { buffer(part.iov_base, part.iov_len) };
+        let (copied, rest) = left.split_at(left.len().min(out.len()));
+        out[..copied.len()].copy_from_slice(copied);
+        left = rest;
+    }
+    Ok(received)
+}
+
+/// Receives into one buffer.
 ///
 /// # Safety
 /// As for [`buffer`].
 unsafe fn receive_into(file: FileId, base: *mut c_void, n: usize, flags: c_int) -> Result<usize, Errno> {
-    let mut received = 0;
-    loop {
-        let part = iovec { iov_base: base.wrapping_byte_add(received), iov_len: n - received };
-        // SAFETY: the part lies in the buffer.
-        match unsafe { receive(file, &[part], flags) } {
-            Ok(more) => {
-                received += more;
-                let waits = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
-                if more == 0 || received == n || !waits {
-                    return Ok(received);
-                }
-            }
-            Err(_) if received > 0 => return Ok(received),
-            Err(error) => return Err(error),
-        }
-    }
+    // SAFETY: the caller vouches for the buffer.
+    unsafe { receive(file, &[iovec { iov_base: base, iov_len: n }], flags) }
 }
 
 /// Sends `parts`, as sendmsg(2). A blocking socket sends all of them.
 ///
 /// # Safety
 /// As for [`bytes`], for each element.
-unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let (mut sent, mut part, mut offset) = (0, 0, 0);
-    let mut attempt = |runtime: &mut Runtime| {
-        let id = runtime.socket(file)?.id;
-        let (sockets, net) = runtime.sockets()?;
-        while let Some(next) = parts.get(part) {
-            // SAFETY: the caller vouches for the elements.
-            let left = unsafe { &bytes(next.iov_base, next.iov_len)[offset..] };
-            let n = sockets.send(net, id, left)?;
-            (sent, offset) = (sent + n, offset + n);
-            if n == left.len() {
-                (part, offset) = (part + 1, 0);
-            }
-        }
-        Ok(())
-    };
-    let result = wait(file, flags, false, &mut attempt);
+pub unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        // Programs then send a copy (MSG_ZEROCOPY in the documentation of the kernel).
+        return Err(if flags & libc::MSG_OOB != 0 { Errno::OPNOTSUPP } else { Errno::NOBUFS });
+    }
+    let mut progress = Progress::default();
+    // SAFETY: the caller vouches for the elements.
+    let result = wait(file, flags, false, |runtime| unsafe { progress.send(runtime, file, parts) });
     match result {
-        Ok(()) => Ok(sent),
-        Err(_) if sent > 0 => Ok(sent),
-        Err(error) => {
+        Err(error) if progress.sent == 0 => {
             if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
                 // SAFETY: raise(3) has no pointers. The signal is for this thread, as that of the kernel.
                 unsafe { libc::raise(libc::SIGPIPE) };
             }
             Err(error)
         }
+        _ => Ok(progress.sent),
+    }
+}
+
+/// Sends all of `bytes`, even with O_NONBLOCK.
+pub fn transmit_all(file: FileId, bytes: &[u8]) -> Result<usize, Errno> {
+    let parts = [iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
+    let mut progress = Progress::default();
+    // SAFETY: the bytes are readable.
+    let send = |runtime: &mut Runtime| unsafe { progress.send(runtime, file, &parts) };
+    match waiting::until_ready(Deadline::after(None), send) {
+        Err(error) if progress.sent == 0 => Err(error),
+        _ => Ok(progress.sent),
+    }
+}
+
+/// Position in the elements of a call that sends.
+#[derive(Default)]
+struct Progress {
+    sent: usize,
+    part: usize,
+    offset: usize,
+}
+
+impl Progress {
+    /// Sends the rest of `parts`.
+    ///
+    /// # Safety
+    /// As for [`bytes`], for each element.
+    unsafe fn send(&mut self, runtime: &mut Runtime, file: FileId, parts: &[iovec]) -> Result<(), Errno> {
+        let id = runtime.socket(file)?.id;
+        let (sockets, net) = runtime.sockets()?;
+        while let Some(next) = parts.get(self.part) {
+            // SAFETY: the caller vouches for the elements.
+            let all = unsafe { bytes(next.iov_base, next.iov_len) };
+            if all.len() < next.iov_len {
+                return Err(Errno::FAULT);
+            }
+            let left = &all[self.offset..];
+            let n = sockets.send(net, id, left)?;
+            (self.sent, self.offset) = (self.sent + n, self.offset + n);
+            if n == left.len() {
+                (self.part, self.offset) = (self.part + 1, 0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -166,68 +215,13 @@ unsafe fn send_from(file: FileId, base: *const c_void, n: usize, flags: c_int) -
     unsafe { transmit(file, &[iovec { iov_base: base.cast_mut(), iov_len: n }], flags) }
 }
 
-/// Copies `n` bytes of the file `from` to a socket, as sendfile(2).
-///
-/// # Safety
-/// `offset` is null or points to an offset.
-unsafe fn send_file(file: FileId, from: c_int, offset: *mut off_t, n: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller vouches for the pointer.
-    let start = if offset.is_null() {
-        // SAFETY: lseek(2) has no pointers.
-        unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }
-    } else {
-        // SAFETY: the caller vouches for the pointer.
-        unsafe { *offset }
-    };
-    if start < 0 {
-        return Err(last_error());
-    }
-    let mut copied = vec![0; COPIED.min(n)];
-    let mut sent = 0;
-    while sent < n {
-        let wanted = copied.len().min(n - sent);
-        // SAFETY: `copied` has `wanted` bytes.
-        let read = unsafe { libc::pread(from, copied.as_mut_ptr().cast(), wanted, start + sent as off_t) };
-        let Ok(read) = usize::try_from(read) else {
-            if sent > 0 {
-                break;
-            }
-            return Err(last_error());
-        };
-        if read == 0 {
-            break;
-        }
-        // SAFETY: `copied` has `read` bytes.
-        match unsafe { send_from(file, copied.as_ptr().cast(), read, 0) } {
-            Ok(n) => {
-                sent += n;
-                if n < read {
-                    break;
-                }
-            }
-            Err(_) if sent > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    let end = start + sent as off_t;
-    // SAFETY: the caller vouches for the pointer; lseek(2) has none.
-    unsafe {
-        if offset.is_null() {
-            libc::lseek(from, end, libc::SEEK_SET);
-        } else {
-            *offset = end;
-        }
-    }
-    Ok(sent)
-}
-
 /// Receives a datagram into one buffer.
 ///
 /// # Safety
 /// As for [`buffer`].
 unsafe fn receive_datagram(fd: c_int, file: FileId, base: *mut c_void, n: usize, flags: c_int) -> Result<usize, Errno> {
-    let mut parts = [iovec { iov_base: base, iov_len: n }];
-    let mut message = datagrams::message(&mut parts, std::ptr::null_mut(), 0);
+    let parts = [iovec { iov_base: base, iov_len: n }];
+    let mut message = datagrams::message(&parts, std::ptr::null_mut(), 0);
     // SAFETY: the caller vouches for the buffer.
     unsafe { datagrams::receive(fd, file, &raw mut message, flags) }
 }
@@ -237,10 +231,37 @@ unsafe fn receive_datagram(fd: c_int, file: FileId, base: *mut c_void, n: usize,
 /// # Safety
 /// As for [`bytes`].
 unsafe fn send_datagram(fd: c_int, file: FileId, base: *const c_void, n: usize, flags: c_int) -> Result<usize, Errno> {
-    let mut parts = [iovec { iov_base: base.cast_mut(), iov_len: n }];
-    let message = datagrams::message(&mut parts, std::ptr::null_mut(), 0);
+    let parts = [iovec { iov_base: base.cast_mut(), iov_len: n }];
+    let message = datagrams::message(&parts, std::ptr::null_mut(), 0);
     // SAFETY: the caller vouches for the buffer.
     unsafe { datagrams::send(fd, file, &raw const message, flags) }
+}
+
+/// Returns whether a message gives sockets or sets of the stack to another process (SCM_RIGHTS), which is refused: the
+/// process would receive the kernel's unused descriptors.
+///
+/// # Safety
+/// `message` points to a message.
+unsafe fn passes_sockets(message: *const msghdr) -> bool {
+    // SAFETY: the caller vouches for the message, whose control data has the format of the kernel.
+    unsafe {
+        if (*message).msg_controllen == 0 || runtime::is_inside() {
+            return false;
+        }
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while !control.is_null() {
+            if ((*control).cmsg_level, (*control).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let data = libc::CMSG_DATA(control).cast::<c_int>();
+                let n = (*control).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
+                if (0..n).any(|at| descriptors::file(data.add(at).read_unaligned()).is_some()) {
+                    tracing::error!("a socket of the stack cannot be passed to another process (SCM_RIGHTS)");
+                    return true;
+                }
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+    false
 }
 
 /// Clears the fields of a received message that a stream does not have.
@@ -297,10 +318,10 @@ export! {
             return unsafe { real::recvfrom(fd, buffer, n, flags, address, len) };
         };
         if file.has_datagrams() {
-            let mut parts = [iovec { iov_base: buffer, iov_len: n }];
+            let parts = [iovec { iov_base: buffer, iov_len: n }];
             // SAFETY: the arguments of the program.
             let mut message = unsafe {
-                datagrams::message(&mut parts, address, if len.is_null() { 0 } else { *len })
+                datagrams::message(&parts, address, if len.is_null() { 0 } else { *len })
             };
             // SAFETY: as above.
             let result = unsafe { datagrams::receive(fd, file, &raw mut message, flags) };
@@ -339,7 +360,7 @@ export! {
         unsafe {
             let parts = vectors(parts, n);
             if file.has_datagrams() {
-                let mut message = datagrams::message(&mut parts.to_vec(), std::ptr::null_mut(), 0);
+                let mut message = datagrams::message(parts, std::ptr::null_mut(), 0);
                 return length(datagrams::receive(fd, file, &raw mut message, 0));
             }
             length(receive(file, parts, 0))
@@ -418,8 +439,8 @@ export! {
             // SAFETY: the arguments of the program.
             None => unsafe { real::sendto(fd, buffer, n, flags, address, len) },
             Some(file) if file.has_datagrams() => {
-                let mut parts = [iovec { iov_base: buffer.cast_mut(), iov_len: n }];
-                let message = datagrams::message(&mut parts, address.cast_mut(), len);
+                let parts = [iovec { iov_base: buffer.cast_mut(), iov_len: n }];
+                let message = datagrams::message(&parts, address.cast_mut(), len);
                 // SAFETY: the arguments of the program.
                 length(unsafe { datagrams::send(fd, file, &raw const message, flags) })
             }
@@ -438,7 +459,7 @@ export! {
         unsafe {
             let parts = vectors(parts, n);
             if file.has_datagrams() {
-                let message = datagrams::message(&mut parts.to_vec(), std::ptr::null_mut(), 0);
+                let message = datagrams::message(parts, std::ptr::null_mut(), 0);
                 return length(datagrams::send(fd, file, &raw const message, 0));
             }
             length(transmit(file, parts, 0))
@@ -450,7 +471,12 @@ export! {
         let adopt = || unsafe { datagrams::adopt_for(fd, (*message).msg_name, (*message).msg_namelen) };
         let Some(file) = descriptors::file(fd).or_else(adopt) else {
             // SAFETY: the arguments of the program.
-            return unsafe { real::sendmsg(fd, message, flags) };
+            return unsafe {
+                if passes_sockets(message) {
+                    return fail(Errno::OPNOTSUPP) as ssize_t;
+                }
+                real::sendmsg(fd, message, flags)
+            };
         };
         // SAFETY: the program passes a message with `msg_iovlen` elements.
         unsafe {
@@ -483,19 +509,5 @@ export! {
             }
         }
         n as c_int
-    }
-
-    fn sendfile64(fd: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-        match descriptors::file(fd) {
-            // SAFETY: the arguments of the program.
-            None => unsafe { real::sendfile64(fd, from, offset, n) },
-            // SAFETY: the program passes null or an offset.
-            Some(file) => length(unsafe { send_file(file, from, offset, n) }),
-        }
-    }
-
-    fn sendfile(fd: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-        // SAFETY: offsets have 64 bits.
-        unsafe { sendfile64(fd, from, offset, n) }
     }
 }

@@ -9,6 +9,7 @@ mod poll;
 mod signal;
 mod socket;
 mod tcp_info;
+mod transfers;
 mod user;
 
 use libc::{c_int, ssize_t, timespec};

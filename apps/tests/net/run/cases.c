@@ -1,4 +1,4 @@
-// Behaviour of stream sockets at the interface of C: two processes run the same cases, one as the server and one as the
+// Behaviour of sockets at the interface of C: two processes run the same cases, one as the server and one as the
 // client, and print the result of each call. The output over the kernel's sockets is the expected output.
 //
 // usage: cases ROLE ADDRESS CONTROL [CASE]. CONTROL is the path of a socket of AF_UNIX over which the roles keep step.
@@ -6,8 +6,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +115,11 @@ static int wait_for(int fd, short events, int ms) {
     printf("%s: poll %d:%s%s%s%s%s\n", name, n, p.revents & POLLIN ? " in" : "", p.revents & POLLOUT ? " out" : "",
            p.revents & POLLERR ? " err" : "", p.revents & POLLHUP ? " hup" : "", p.revents & POLLRDHUP ? " rdhup" : "");
     return n;
+}
+
+static int wait_quietly(int fd, short events, int ms) {
+    struct pollfd p = {fd, events, 0};
+    return poll(&p, 1, ms);
 }
 
 static void receive(int fd, int flags) {
@@ -524,49 +531,24 @@ static void read_shutdown(void) {
     close(fd);
 }
 
-static void children(void) {
-    int fd = pair();
-    if (is_server) {
-        receive(fd, 0), receive(fd, 0), step();
-        close(fd);
-        return;
-    }
-    if (!vfork()) close(fd), _exit(0);
-    text(fd, "after vfork");
-    usleep(20000);
-    fflush(stdout);
-    pid_t child = fork();
-    if (!child) close(fd), exit(0);
-    int status = -1;
-    say("waitpid", waitpid(child, &status, 0) == child);
-    printf("%s: status %d\n", name, status);
-    text(fd, "after fork"), step();
-    close(fd);
-}
+#include "cases/datagrams.c"
+#include "cases/streams.c"
+#include "cases/events.c"
 
-static void options(void) {
-    int fd = pair(), value = 1;
-    socklen_t len = sizeof value;
-    say("nodelay", setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value));
-    value = 0;
-    getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &value, &len);
-    printf("%s: nodelay %d\n", name, value);
-    say("keepalive", setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value));
-    getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len);
-    printf("%s: type %d\n", name, value == SOCK_STREAM);
-    say("unknown", setsockopt(fd, IPPROTO_TCP, 9999, &value, sizeof value));
-    step();
-    close(fd);
-}
-
+#define CASE(name) {#name, name}
 static const struct { const char *name; void (*run)(void); } cases[] = {
-    {"echo", echo}, {"refused", refused}, {"nonblocking_connect", nonblocking_connect}, {"half_close", half_close},
-    {"reset_while_blocked", reset_while_blocked}, {"broken_pipe", broken_pipe},
-    {"close_with_unread_bytes", close_with_unread_bytes}, {"without_connection", without_connection},
-    {"flags_of_recv", flags_of_recv}, {"vectors", vectors}, {"duplicates", duplicates}, {"epoll_levels", epoll_levels},
-    {"poll_and_select", poll_and_select}, {"signals", signals}, {"transfer", transfer},
-    {"pending_at_close", pending_at_close}, {"read_shutdown", read_shutdown}, {"children", children},
-    {"options", options},
+    CASE(echo), CASE(refused), CASE(nonblocking_connect), CASE(half_close), CASE(reset_while_blocked),
+    CASE(broken_pipe), CASE(close_with_unread_bytes), CASE(without_connection), CASE(flags_of_recv), CASE(vectors),
+    CASE(duplicates), CASE(epoll_levels), CASE(poll_and_select), CASE(signals), CASE(transfer), CASE(pending_at_close),
+    CASE(read_shutdown), CASE(children), CASE(options), CASE(connected_twice), CASE(both_shut),
+    CASE(half_close_both_ways), CASE(error_after_reset), CASE(accept_after_reset), CASE(linger_with_time),
+    CASE(bad_addresses), CASE(more), CASE(peek_and_wait), CASE(fill_and_drain), CASE(times_of_a_listener),
+    CASE(details), CASE(shared_port), CASE(chosen_ports), CASE(shutdown_wakes_a_thread), CASE(files),
+    CASE(spliced_to_a_pipe), CASE(sets_in_sets), CASE(registered_early), CASE(modes_of_items), CASE(waits_for_many),
+    CASE(closed_in_any_order), CASE(datagram_echo), CASE(datagram_connected), CASE(datagram_refused),
+    CASE(datagram_lengths), CASE(datagram_batches), CASE(datagram_times), CASE(datagram_errors),
+    CASE(datagram_shutdown), CASE(datagram_events), CASE(datagram_peers), CASE(datagram_overload),
+    CASE(datagram_packet_info), CASE(datagram_descriptors),
 };
 
 int main(int argc, char **argv) {
