@@ -10,9 +10,11 @@ static void drain(int fd) {
 
 static void connected_twice(void) {
     int fd = pair();
-    struct sockaddr_in a = at(port);
+    struct sockaddr_in a = at(port), own;
+    socklen_t n = sizeof own;
     say("connect", connect(fd, (void *)&a, sizeof a));
-    say("bind", bind(fd, (void *)&a, sizeof a));
+    say("getsockname", getsockname(fd, (void *)&own, &n));
+    say("bind", bind(fd, (void *)&own, n));
     say("listen", listen(fd, 1));
     say("accept", accept(fd, NULL, NULL));
     step();
