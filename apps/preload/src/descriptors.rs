@@ -99,6 +99,34 @@ pub fn kernel_item_removed(set: c_int) {
     }
 }
 
+/// True for a descriptor of the network, which the program does not know.
+static PROTECTED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+
+/// Bound of the descriptors that have been protected.
+static PROTECTED_END: AtomicU32 = AtomicU32::new(0);
+
+/// Keeps `fd` open when the program closes a range of descriptors.
+pub fn protect(fd: c_int) {
+    if let Some(protected) = usize::try_from(fd).ok().and_then(|fd| PROTECTED.get(fd)) {
+        PROTECTED_END.fetch_max(fd as u32 + 1, Ordering::Relaxed);
+        protected.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Forgets a protected descriptor that is closed.
+pub fn unprotect(fd: c_int) {
+    let protected = usize::try_from(fd).ok().and_then(|fd| PROTECTED.get(fd));
+    if let Some(protected) = protected.filter(|protected| protected.load(Ordering::Relaxed)) {
+        protected.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Returns the protected descriptors from `first` to `last`.
+pub fn protected(first: u32, last: u32) -> impl Iterator<Item = u32> {
+    let end = PROTECTED_END.load(Ordering::Relaxed).min(last.saturating_add(1));
+    (first..end).filter(|fd| PROTECTED[*fd as usize].load(Ordering::Relaxed))
+}
+
 /// Returns the epoll sets that have descriptors of the kernel.
 pub fn kernel_sets() -> impl Iterator<Item = c_int> {
     let end = SETS_END.load(Ordering::Relaxed).min(MOST_SETS as u32);

@@ -16,5 +16,6 @@ mod real;
 mod runtime;
 mod signals;
 mod sockaddr;
+mod start;
 mod turns;
 mod waiting;

@@ -64,7 +64,6 @@ functions! {
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
-    fn closefrom(first: c_int) -> ();
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     fn dup(fd: c_int) -> c_int;
     fn dup2(fd: c_int, to: c_int) -> c_int;

@@ -1,19 +1,18 @@
 //! The network of the process, and the files of its descriptors.
 
-use crate::config;
 use crate::descriptors::{self, FileId};
 use crate::real;
+use crate::start::{self, State, redirected};
 use crate::turns::Waiting;
 use crate::waiting;
 use libc::c_int;
-use linerate::{Idle, InlineNetwork, PreparedNetwork};
+use linerate::InlineNetwork;
 use linerate_bypass::dpdk::ThreadGuard;
 use linerate_service::Transport;
 use linerate_sockets::{Endpoint, EpollId, SocketId, Sockets};
 use rustix::io::Errno;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -62,23 +61,6 @@ pub struct Runtime {
     pub waiting: Waiting,
     /// Addresses without a listener, whose connections may go on.
     retired: Vec<SocketAddr>,
-}
-
-enum State {
-    /// Not started.
-    Idle,
-    /// Bound and listening sockets of a network that the first wait or connection opens: in this process, or in
-    /// children, which inherit them.
-    Prepared(Box<Prepared>),
-    Running(Box<InlineNetwork<Sockets>>),
-    /// Cannot be started, or the program was not started by `linerate run`.
-    Absent,
-}
-
-struct Prepared {
-    network: PreparedNetwork,
-    sockets: Sockets,
-    sleeps: bool,
 }
 
 /// Longest time without a turn while the program computes.
@@ -148,7 +130,28 @@ impl Runtime {
     /// Prepares the network, if that has not happened.
     fn prepare(&mut self) {
         if let State::Idle = self.network {
-            self.network = prepare();
+            self.network = start::protecting(start::prepare);
+            self.register();
+        }
+    }
+
+    /// Registers handlers once there is a network, and starts the helper thread once it is open.
+    fn register(&self) {
+        if let State::Absent = self.network {
+            return;
+        }
+        if PROCESS.load(Ordering::Relaxed) == 0 {
+            set_process();
+            // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays
+            // loaded.
+            unsafe {
+                libc::atexit(at_exit);
+                libc::pthread_atfork(None, None, Some(in_child));
+            }
+        }
+        if let State::Running(_) = self.network {
+            HAS_OPENED.store(true, Ordering::Relaxed);
+            start_ticker();
         }
     }
 
@@ -158,7 +161,8 @@ impl Runtime {
         if let State::Prepared(_) = self.network
             && let State::Prepared(prepared) = std::mem::replace(&mut self.network, State::Absent)
         {
-            self.network = prepared.open();
+            self.network = start::protecting(|| prepared.open());
+            self.register();
         }
         match &mut self.network {
             State::Running(network) => Some(network),
@@ -290,6 +294,16 @@ impl Runtime {
         }
     }
 
+    /// Returns whether the kernel's descriptor of `file` may have events, too: an epoll set, or a socket that receives
+    /// from both.
+    pub fn kernel_listens(&self, file: FileId) -> bool {
+        match self.files.get(file.index()).map(|file| &file.kind) {
+            Some(Kind::Socket(socket)) => socket.kernel_listens,
+            Some(Kind::Epoll(_)) => true,
+            None => false,
+        }
+    }
+
     /// Returns the epoll set of `file`.
     ///
     /// # Errors
@@ -379,11 +393,14 @@ pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
     enter(|runtime| runtime.socket(file).cloned())
 }
 
-/// Returns whether the kernel's descriptor of `file` may have events, too: an epoll set, or a socket that receives from
-/// both.
+/// Returns whether the kernel's descriptor of `file` may have events, too.
 pub fn kernel_listens(file: FileId) -> bool {
-    enter(|runtime| runtime.socket(file).map(|socket| socket.kernel_listens))
-        .unwrap_or_else(|error| error == Errno::NOTSOCK)
+    enter(|runtime| Ok(runtime.kernel_listens(file))).unwrap_or(false)
+}
+
+/// Returns whether this is a child of fork(2) without the network.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
 }
 
 /// Opens a prepared network that has listening sockets.
@@ -421,70 +438,6 @@ pub fn forget(fd: c_int) {
             });
         }
     }
-}
-
-/// Prepares the network of the configuration, and opens it if its addresses are not known before.
-fn prepare() -> State {
-    let config = match config::read() {
-        Some(Ok(config)) => config,
-        Some(Err(error)) => {
-            report(&error);
-            return State::Absent;
-        }
-        None => return State::Absent,
-    };
-    log_to_stderr();
-    set_process();
-    // SAFETY: the functions have the types of C, and exist as long as the process: a preloaded library stays loaded.
-    unsafe {
-        libc::atexit(at_exit);
-        libc::pthread_atfork(None, None, Some(in_child));
-    }
-    let sleeps = config.idle == Some(Idle::Backoff);
-    match PreparedNetwork::new(&config) {
-        Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
-        Ok(None) => opened(InlineNetwork::open(&config, |_| Sockets::default()), sleeps),
-        Err(error) => opened(Err(error), sleeps),
-    }
-}
-
-impl Prepared {
-    fn open(self) -> State {
-        let Prepared { network, sockets, sleeps } = self;
-        opened(network.open(|_| sockets), sleeps)
-    }
-}
-
-/// Returns the state with an opened network, whose sockets may listen.
-fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool) -> State {
-    let mut network = match network {
-        Ok(network) => network,
-        Err(error) => {
-            report(&error.to_string());
-            return State::Absent;
-        }
-    };
-    HAS_OPENED.store(true, Ordering::Relaxed);
-    if sleeps {
-        waiting::sleep_when_idle();
-    }
-    for endpoint in network.parts().0.endpoints() {
-        // The log has the error.
-        let _ = match endpoint {
-            Endpoint::Tcp(address) => redirected(address, network.listen(address)),
-            Endpoint::Udp(address) => redirected(address, network.listen_udp(address)),
-        };
-    }
-    start_ticker();
-    State::Running(Box::new(network))
-}
-
-/// Logs that the kernel does not change the redirection of `address`.
-fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Errno> {
-    result.map_err(|error| {
-        tracing::warn!("{address}: the kernel does not change the redirection of its packets: {error}");
-        Errno::ADDRNOTAVAIL
-    })
 }
 
 fn set_process() {
@@ -530,24 +483,14 @@ fn tick() {
     }
 }
 
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
-}
-
-/// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
-fn report(reason: &str) {
-    eprintln!("linerate run: {reason}");
-}
-
 /// Prints once that a child uses sockets of its parent.
 #[cold]
 fn report_child() {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        report(
-            "a child process has no sockets of its parent: let the program serve in one process, as nginx does with \
-             'master_process off'",
+        start::report(
+            "a child process has no sockets that its parent has waited for: let the process that accepts a connection \
+             serve it",
         );
     }
 }

@@ -3,8 +3,8 @@
 //! One waiting thread, the driver, runs the turns. The others sleep in the kernel, and the driver wakes those for which
 //! there are events, as does the helper thread while no thread of the program waits.
 
-use crate::real;
 use crate::runtime::{self, Runtime};
+use crate::{descriptors, real};
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 use linerate_sockets::EpollId;
 use rustix::event::{EventfdFlags, eventfd};
@@ -110,7 +110,7 @@ impl Waiter {
         }
         let wake = WAKE.with(|wake| {
             let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-            wake.get_or_init(new).as_ref().map(AsRawFd::as_raw_fd)
+            wake.get_or_init(new).as_ref().map(AsRawFd::as_raw_fd).inspect(|wake| descriptors::protect(*wake))
         });
         // Without a descriptor the thread looks again after a moment.
         let wake = wake.unwrap_or(-1);

@@ -43,10 +43,26 @@ fn forget_range(first: c_uint, last: c_uint) {
     descriptors::range(first, last).for_each(runtime::forget);
 }
 
+/// Closes the kernel's descriptors of a range, except those of the network.
+fn close_others(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if !runtime::is_vfork_child() && !runtime::is_child() {
+        for kept in descriptors::protected(first, last) {
+            // SAFETY: close_range(2) has no pointers.
+            if kept > first && unsafe { real::close_range(first, kept - 1, flags) } != 0 {
+                return -1;
+            }
+            first = kept + 1;
+        }
+    }
+    // SAFETY: as above.
+    if first <= last { unsafe { real::close_range(first, last, flags) } } else { 0 }
+}
+
 export! {
     fn close(fd: c_int) -> c_int {
         runtime::forget(fd);
         descriptors::take_registered(fd);
+        descriptors::unprotect(fd);
         if descriptors::has_counted_items(fd) && !runtime::is_vfork_child() {
             descriptors::set_closed(fd);
         }
@@ -55,17 +71,18 @@ export! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-            forget_range(first, last);
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || last < first {
+            // SAFETY: the arguments of the program.
+            return unsafe { real::close_range(first, last, flags) };
         }
-        // SAFETY: the arguments of the program.
-        unsafe { real::close_range(first, last, flags) }
+        forget_range(first, last);
+        close_others(first, last, flags)
     }
 
     fn closefrom(first: c_int) -> () {
-        forget_range(first.max(0) as c_uint, c_uint::MAX);
-        // SAFETY: the argument of the program.
-        unsafe { real::closefrom(first) }
+        let first = first.max(0) as c_uint;
+        forget_range(first, c_uint::MAX);
+        close_others(first, c_uint::MAX, 0);
     }
 
     fn dup(fd: c_int) -> c_int {

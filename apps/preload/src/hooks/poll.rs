@@ -9,6 +9,7 @@ use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::time::Duration;
 
 pub const NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -34,17 +35,38 @@ pub fn kernel_is_ready(fd: c_int, events: c_short) -> bool {
     unsafe { real::ppoll(&mut asked, 1, &NOW, std::ptr::null()) > 0 }
 }
 
+thread_local! {
+    /// Memory for the kernel's part of an array, kept between calls.
+    static KERNEL: Cell<Vec<pollfd>> = const { Cell::new(Vec::new()) };
+}
+
 /// Waits for events of `fds`, of which at least one belongs to the stack. Returns their number.
 pub fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Result<c_int, Errno> {
+    let mut kernel = KERNEL.take();
+    kernel.clear();
+    kernel.extend_from_slice(fds);
+    let result = wait_with(fds, &mut kernel, timeout, mask);
+    KERNEL.set(kernel);
+    result
+}
+
+/// Waits for events of `fds`. `kernel` is a copy, which becomes the kernel's part.
+fn wait_with(
+    fds: &mut [pollfd],
+    kernel: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<c_int, Errno> {
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
-    // The kernel's part of the array.
-    let mut kernel: Vec<pollfd> = fds.to_vec();
-    for asked in &mut kernel {
-        if descriptors::file(asked.fd).is_some_and(|file| !runtime::kernel_listens(file)) {
-            asked.fd = -1;
+    runtime::enter(|runtime| {
+        for asked in &mut *kernel {
+            if descriptors::file(asked.fd).is_some_and(|file| !runtime.kernel_listens(file)) {
+                asked.fd = -1;
+            }
+            asked.revents = 0;
         }
-        asked.revents = 0;
-    }
+        Ok(())
+    })?;
     let mut queries = KernelQueries::of_some(kernel.iter().any(|asked| asked.fd >= 0));
     let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
     loop {
@@ -76,15 +98,15 @@ pub fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t
             }
             Ok((is_busy, ready))
         })?;
-        let has_slept = ready == 0 && waiter.sleep(&kernel, deadline.left(), mask);
+        let has_slept = ready == 0 && waiter.sleep(kernel, deadline.left(), mask);
         let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(ready > 0 || is_busy) });
         if has_slept || queries.is_due(ready > 0, is_busy) || pause.tv_nsec > 0 {
-            // SAFETY: the elements of the vector; the mask is the program's.
+            // SAFETY: the elements of the array; the mask is the program's.
             let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &pause, mask) };
             if n < 0 && ready == 0 {
                 return Err(super::last_error());
             }
-            for (asked, kernel) in fds.iter_mut().zip(&kernel).filter(|(_, kernel)| n > 0 && kernel.revents != 0) {
+            for (asked, kernel) in fds.iter_mut().zip(&*kernel).filter(|(_, kernel)| n > 0 && kernel.revents != 0) {
                 ready += c_int::from(asked.revents == 0);
                 asked.revents |= kernel.revents;
             }

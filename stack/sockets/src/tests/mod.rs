@@ -1,8 +1,10 @@
+mod datagrams;
+
 use crate::epoll::bits::*;
 use crate::*;
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_service::time::Duration;
-use linerate_stack::{Config, Mailboxes, Worker};
+use linerate_stack::{Config, Keepalive, Mailboxes, Worker};
 use rustix::io::Errno;
 use std::net::SocketAddr;
 
@@ -325,4 +327,134 @@ fn set_reports_hangup_without_interest_and_nothing_after_removal() {
     assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_delete(set, Target::Socket(server), 5)), Err(Errno::NOENT));
     assert_eq!(hosts.collect(SERVER, set), []);
     assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_len(set)), 0);
+}
+
+#[test]
+fn set_in_a_set_is_readable_while_it_has_events() {
+    let mut hosts = Hosts::new();
+    let (inner, client, server) = watched(&mut hosts, IN);
+    let interest = Interest { events: IN, data: 9 };
+    let outer = hosts.on(SERVER, |sockets| {
+        let outer = sockets.epoll_create();
+        sockets.epoll_add(outer, Target::Set(inner), 6, interest).unwrap();
+        outer
+    });
+    assert_eq!(hosts.collect(SERVER, outer), []);
+    hosts.send(CLIENT, client, b"ab").unwrap();
+    assert_eq!(hosts.collect(SERVER, outer), [(IN, 9)]);
+    assert_eq!(hosts.collect(SERVER, inner), [(IN, 77)]);
+    hosts.recv(SERVER, server, 2, false).unwrap();
+    assert_eq!(hosts.collect(SERVER, outer), []);
+    hosts.send(CLIENT, client, b"c").unwrap();
+    assert_eq!(hosts.collect(SERVER, outer), [(IN, 9)], "the set is listed again");
+    hosts.on(SERVER, |sockets| sockets.epoll_close(inner));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.epoll_len(outer)), 0);
+}
+
+#[test]
+fn sets_contain_each_other_to_a_limited_depth() {
+    let mut sockets = Sockets::default();
+    let interest = Interest { events: IN, data: 0 };
+    let sets = [(); 6].map(|()| sockets.epoll_create());
+    for (outer, inner) in sets.iter().zip(&sets[1..5]) {
+        assert_eq!(sockets.epoll_add(*outer, Target::Set(*inner), 5, interest), Ok(()));
+    }
+    for (outer, inner) in [(4, 5), (5, 0), (4, 0), (0, 0)] {
+        let result = sockets.epoll_add(sets[outer], Target::Set(sets[inner]), 7, interest);
+        assert_eq!(result, Err(Errno::LOOP), "{inner} in {outer}");
+    }
+}
+
+#[test]
+fn listening_sockets_share_an_address_by_permission() {
+    let mut hosts = Hosts::new();
+    let other = hosts.on(SERVER, |sockets| sockets.socket());
+    let first = hosts.on(SERVER, |sockets| {
+        let first = sockets.socket();
+        sockets.reuse_port(first, true);
+        sockets.bind(first, address(7)).unwrap();
+        first
+    });
+    let added = hosts.on(SERVER, |sockets| sockets.listen(first, 64, false)).unwrap();
+    assert_eq!(added, [address(7)]);
+    hosts.workers[SERVER].listen(address(7));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.bind(other, address(7))), Err(Errno::ADDRINUSE));
+    let second = hosts.on(SERVER, |sockets| {
+        sockets.reuse_port(other, true);
+        sockets.bind(other, address(7)).unwrap();
+        assert_eq!(sockets.listen(other, 64, false), Ok(Vec::new()), "the worker accepts there already");
+        other
+    });
+    (0..32).for_each(|_| _ = hosts.connect(7));
+    let [a, b] = [first, second]
+        .map(|listener| std::iter::from_fn(|| hosts.on(SERVER, |sockets| sockets.accept(listener)).ok()).count());
+    assert!(a > 0 && b > 0 && a + b == 32, "{a} {b}");
+    hosts.close(SERVER, first);
+    hosts.connect(7);
+    assert!(hosts.on(SERVER, |sockets| sockets.accept(second)).is_ok());
+}
+
+/// Runs the client alone: the server's host does not answer.
+fn without_server(hosts: &mut Hosts, seconds: u64) {
+    for _ in 0..seconds * 1000 {
+        let now = hosts.link.clock().now();
+        hosts.workers[CLIENT].turn(now);
+        hosts.link.clock().advance(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn keepalive_of_a_socket_ends_an_idle_connection_whose_peer_is_gone() {
+    let mut hosts = Hosts::new();
+    let (client, _) = hosts.pair();
+    let other = hosts.connect(7);
+    let times = Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), probes: 2 };
+    let (sockets, net) = hosts.workers[CLIENT].parts();
+    sockets.set_keepalive(net, client, Some(times));
+    without_server(&mut hosts, 3);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), None);
+    without_server(&mut hosts, 2);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), Some(Errno::TIMEDOUT));
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(other)), None, "the other one has none");
+}
+
+#[test]
+fn user_timeout_of_a_socket_ends_a_connection_that_is_not_acknowledged() {
+    let mut hosts = Hosts::new();
+    let (client, _) = hosts.pair();
+    let other = hosts.connect(7);
+    let (sockets, net) = hosts.workers[CLIENT].parts();
+    sockets.set_user_timeout(net, client, Some(Duration::from_secs(2)));
+    for id in [client, other] {
+        assert_eq!(sockets.send(net, id, b"x"), Ok(1));
+    }
+    assert_eq!(
+        sockets.info(net, client).unwrap().unsent + sockets.info(net, client).unwrap().tcp.in_flight.unwrap(),
+        1
+    );
+    without_server(&mut hosts, 1);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), None);
+    without_server(&mut hosts, 9);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), Some(Errno::TIMEDOUT));
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(other)), None, "the other one waits longer");
+}
+
+#[test]
+fn closed_socket_delivers_until_its_bytes_are_acknowledged() {
+    let mut hosts = Hosts::new();
+    let (client, _) = hosts.pair();
+    let is_delivering = |hosts: &mut Hosts| {
+        let (sockets, net) = hosts.workers[CLIENT].parts();
+        sockets.is_delivering(net, client)
+    };
+    let (sockets, net) = hosts.workers[CLIENT].parts();
+    sockets.send(net, client, b"x").unwrap();
+    sockets.close(net, client);
+    assert!(is_delivering(&mut hosts));
+    without_server(&mut hosts, 1);
+    assert!(is_delivering(&mut hosts));
+    hosts.run();
+    without_server(&mut hosts, 1);
+    hosts.run();
+    assert!(!is_delivering(&mut hosts));
 }

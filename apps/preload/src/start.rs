@@ -1,0 +1,119 @@
+//! Start of the network.
+
+use crate::config;
+use crate::descriptors;
+use crate::real;
+use crate::waiting;
+use libc::c_int;
+use linerate::{Idle, InlineNetwork, PreparedNetwork};
+use linerate_sockets::{Endpoint, Sockets};
+use rustix::io::Errno;
+use std::io;
+use std::net::SocketAddr;
+
+/// State of the network of the process.
+pub enum State {
+    /// Not started.
+    Idle,
+    /// Bound and listening sockets of a network that the first wait or connection opens: in this process, or in
+    /// children, which inherit them.
+    Prepared(Box<Prepared>),
+    Running(Box<InlineNetwork<Sockets>>),
+    /// Cannot be started, or the program was not started by `linerate run`.
+    Absent,
+}
+
+/// Prepared network, with the sockets that are bound.
+pub struct Prepared {
+    pub network: PreparedNetwork,
+    pub sockets: Sockets,
+    sleeps: bool,
+}
+
+/// Prepares the network of the configuration, and opens it if its addresses are not known before.
+pub fn prepare() -> State {
+    let config = match config::read() {
+        Some(Ok(config)) => config,
+        Some(Err(error)) => {
+            report(&error);
+            return State::Absent;
+        }
+        None => return State::Absent,
+    };
+    log_to_stderr();
+    let sleeps = config.idle == Some(Idle::Backoff);
+    match PreparedNetwork::new(&config) {
+        Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
+        Ok(None) => opened(InlineNetwork::open(&config, |_| Sockets::default()), sleeps),
+        Err(error) => opened(Err(error), sleeps),
+    }
+}
+
+impl Prepared {
+    /// Opens the network in this process.
+    pub fn open(self) -> State {
+        let Prepared { network, sockets, sleeps } = self;
+        opened(network.open(|_| sockets), sleeps)
+    }
+}
+
+/// Returns the state with an opened network, whose sockets may listen.
+fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool) -> State {
+    let mut network = match network {
+        Ok(network) => network,
+        Err(error) => {
+            report(&error.to_string());
+            return State::Absent;
+        }
+    };
+    if sleeps {
+        waiting::sleep_when_idle();
+    }
+    for endpoint in network.parts().0.endpoints() {
+        // The log has the error.
+        let _ = match endpoint {
+            Endpoint::Tcp(address) => redirected(address, network.listen(address)),
+            Endpoint::Udp(address) => redirected(address, network.listen_udp(address)),
+        };
+    }
+    State::Running(Box::new(network))
+}
+
+/// Logs that the kernel does not change the redirection of `address`.
+pub fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Errno> {
+    result.map_err(|error| {
+        tracing::warn!("{address}: the kernel does not change the redirection of its packets: {error}");
+        Errno::ADDRNOTAVAIL
+    })
+}
+
+/// Calls `operation`, and keeps the descriptors that it opens from closefrom(3) of the program.
+pub fn protecting<R>(operation: impl FnOnce() -> R) -> R {
+    let before = open_descriptors();
+    let result = operation();
+    // That of the list itself is closed by now.
+    let is_new = |fd: &c_int| !before.contains(fd) && is_open(*fd);
+    open_descriptors().into_iter().filter(is_new).for_each(descriptors::protect);
+    result
+}
+
+/// Returns the descriptors of the process.
+fn open_descriptors() -> Vec<c_int> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+/// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
+pub fn report(reason: &str) {
+    eprintln!("linerate run: {reason}");
+}
