@@ -111,11 +111,13 @@ impl WrIdSpace {
         IS_BUFFER | self.send(number)
     }
 
-    /// Returns one receive request per element of `sges`, numbered from `first`.
+    /// Adds one receive request per element of `sges` to `requests`, numbered from `first`.
     #[inline]
-    pub fn buffers(self, first: u32, sges: &[Sge]) -> heapless::Vec<RecvWr<'_>, LIST> {
-        let request = |(sge, number)| RecvWr { id: self.buffer(number % NUMBERS), sges: std::slice::from_ref(sge) };
-        sges.iter().zip(first..).map(request).collect()
+    pub fn buffers<'a>(self, first: u32, sges: &'a [Sge], requests: &mut heapless::Vec<RecvWr<'a>, LIST>) {
+        // Not collected: moves of a whole list would dominate a call that posts one buffer.
+        for (sge, number) in sges.iter().zip(first..) {
+            let _ = requests.push(RecvWr { id: self.buffer(number % NUMBERS), sges: std::slice::from_ref(sge) });
+        }
     }
 }
 

@@ -365,29 +365,22 @@ impl<C: Provider> SendQueue<C> {
         let mut posts = 0;
         let mut done = 0;
         let inline_data = self.inline_data.as_ptr().addr() as u64;
-        let mut left = &mut self.sges[..];
-        for pending in &self.pending {
-            let (own, rest) = left.split_at_mut(pending.sges);
-            if pending.flags.is_inline() {
-                own.iter_mut().for_each(|sge| sge.address += inline_data);
-            }
-            left = rest;
-        }
-        let mut sges = &self.sges[..];
+        let mut sges = &mut self.sges[..];
         while done < self.pending.len() {
             let count = (self.pending.len() - done).min(self.list);
             let first = self.held.len() - self.pending.len() + done;
-            // Not an array: most calls post one request, and its initialization would dominate them.
-            let requests: heapless::Vec<SendWr<'_>, LIST> = self.pending[done..done + count]
-                .iter()
-                .zip(self.first + first as u32..)
-                .map(|(pending, number)| {
-                    let (own, rest) = sges.split_at(pending.sges);
-                    sges = rest;
-                    let id = self.owner.send(number % NUMBERS);
-                    SendWr { id, sges: own, operation: pending.operation, flags: pending.flags }
-                })
-                .collect();
+            // Neither an array nor collected: most calls post one request, and the initialization or moves of a whole
+            // list would dominate them.
+            let mut requests = heapless::Vec::<SendWr<'_>, LIST>::new();
+            for (pending, number) in self.pending[done..done + count].iter().zip(self.first + first as u32..) {
+                let (own, rest) = std::mem::take(&mut sges).split_at_mut(pending.sges);
+                sges = rest;
+                if pending.flags.is_inline() {
+                    own.iter_mut().for_each(|sge| sge.address += inline_data);
+                }
+                let PendingWr { operation, flags, .. } = *pending;
+                let _ = requests.push(SendWr { id: self.owner.send(number % NUMBERS), sges: own, operation, flags });
+            }
             // SAFETY: the queue pair is live. The memory that the elements name is held in `held` until the request
             // completes or the queue pair is destroyed: immutable bytes or uniquely owned blocks. Inline data is in
             // `inline_data`, which is unchanged until the call returns.

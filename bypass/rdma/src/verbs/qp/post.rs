@@ -148,7 +148,8 @@ impl<C: Provider, S: PostsReceives> Qp<C, S> {
 fn post_noted<C: Provider>(core: &mut Core<C>, sges: &[Sge]) -> Result<(), Error> {
     let count = sges.len();
     let start = core.posted.len() - count;
-    let requests = core.owner.buffers(core.first + start as u32, sges);
+    let mut requests = heapless::Vec::new();
+    core.owner.buffers(core.first + start as u32, sges, &mut requests);
     // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region that
     // is kept, until they complete or the queue pair is destroyed.
     let posted = unsafe { core.mr.pd().provider().post_recv(core.handle, &requests) };

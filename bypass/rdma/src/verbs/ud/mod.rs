@@ -346,7 +346,8 @@ impl<C: Provider> UdQp<C> {
     fn post_noted(&mut self, sges: &[Sge]) -> Result<(), Error> {
         let count = sges.len();
         let start = self.posted.len() - count;
-        let requests = self.owner.buffers(self.first + start as u32, sges);
+        let mut requests = heapless::Vec::new();
+        self.owner.buffers(self.first + start as u32, sges, &mut requests);
         // SAFETY: the queue pair is live, in a state that accepts buffers. The buffers are owned blocks in a region
         // that is kept until they complete, or the queue pair is reset or destroyed.
         let posted = unsafe { self.mr.pd().provider().post_recv(self.handle, &requests) };
