@@ -3,14 +3,12 @@
 use crate::engine::Engine;
 use crate::path::{Path, Port};
 use crate::streams::StreamTable;
-use crate::wire::UDP_PORT;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
-use std::net::SocketAddr;
 
 /// Service that passes datagrams to and from an engine.
 ///
-/// The worker that runs it delivers datagrams of [`UDP_PORT`] from the IP header on.
+/// The worker that runs it delivers datagrams of [`UDP_PORT`](crate::UDP_PORT) from the IP header on.
 pub struct Carrier {
     /// The engine.
     pub engine: Engine,
@@ -90,7 +88,6 @@ impl<T: Transport> Port for Egress<'_, T> {
 
     #[inline]
     fn send(&mut self, path: &Path, len: usize, write: impl FnOnce(&mut [u8])) {
-        let [local, remote] = [path.local, path.remote].map(|ip| SocketAddr::new(ip, UDP_PORT));
-        self.0.write_datagram(local, remote, len, write);
+        self.0.write_datagram(path.local, path.remote, len, write);
     }
 }

@@ -1,16 +1,24 @@
 //! Network path of a queue pair, and the port that carries its packets.
 
-use std::net::IpAddr;
+use crate::wire::UDP_PORT;
+use std::net::{IpAddr, SocketAddr};
 
 /// Addresses and classes of the packets to one destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// Source address.
-    pub local: IpAddr,
-    /// Destination address, of the same family.
-    pub remote: IpAddr,
+    /// Source address and port.
+    pub local: SocketAddr,
+    /// Destination address and port. The address is of the same family.
+    pub remote: SocketAddr,
     /// DSCP and ECN.
     pub traffic_class: u8,
+}
+
+impl Path {
+    pub(crate) fn new([local, remote]: [IpAddr; 2], traffic_class: u8) -> Self {
+        let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, UDP_PORT));
+        Path { local, remote, traffic_class }
+    }
 }
 
 /// Transmit side of a port.

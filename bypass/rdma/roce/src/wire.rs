@@ -1,8 +1,8 @@
 //! Packet format: BTH and its extension headers (IBA 9.2, 9.3).
 
-use crate::icrc::{Headers, Icrc, MAX_HEADERS};
+use crate::icrc::{MAX_HEADERS, icrc};
 use crate::path::Path;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// UDP destination port of RoCEv2 (IANA `roce`).
 pub const UDP_PORT: u16 = 4791;
@@ -127,9 +127,7 @@ impl Bth {
 /// Received packet with valid headers and ICRC.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Received<'a> {
-    pub local: IpAddr,
-    pub remote: IpAddr,
-    /// IP header, for the GRH of a datagram.
+    /// IP header without options.
     pub ip_header: &'a [u8],
     pub bth: Bth,
     /// Extension headers and payload, without padding and ICRC.
@@ -137,6 +135,18 @@ pub(crate) struct Received<'a> {
 }
 
 impl Received<'_> {
+    /// Returns the destination and the source address.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        let header = self.ip_header;
+        if header.len() == IPV4 {
+            [16, 12]
+                .map(|at| header[at..].first_chunk().map_or(Ipv4Addr::UNSPECIFIED, |ip: &[u8; 4]| (*ip).into()).into())
+        } else {
+            [24, 8]
+                .map(|at| header[at..].first_chunk().map_or(Ipv6Addr::UNSPECIFIED, |ip: &[u8; 16]| (*ip).into()).into())
+        }
+    }
+
     /// Returns whether a router has marked the packet: congestion experienced (RFC 3168 §5).
     #[inline]
     pub fn is_marked(&self) -> bool {
@@ -157,18 +167,11 @@ pub(crate) enum Malformed {
 }
 
 /// Parses a packet from the IP header on. Its IP and UDP headers are valid, and its destination port is [`UDP_PORT`].
-pub(crate) fn parse<'a>(packet: &'a [u8], icrc: &mut Icrc) -> Result<Received<'a>, Malformed> {
-    let (ip_len, local, remote) = match packet {
-        [0x45, ..] if packet.len() >= IPV4 => {
-            let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 4]| Ipv4Addr::from(*bytes));
-            let (from, to) = address(12).zip(address(16)).ok_or(Malformed::Header)?;
-            (IPV4, IpAddr::from(to), IpAddr::from(from))
-        }
-        [a, ..] if a >> 4 == 6 && packet.len() >= IPV6 => {
-            let address = |at: usize| packet[at..].first_chunk().map(|bytes: &[u8; 16]| Ipv6Addr::from(*bytes));
-            let (from, to) = address(8).zip(address(24)).ok_or(Malformed::Header)?;
-            (IPV6, IpAddr::from(to), IpAddr::from(from))
-        }
+#[inline]
+pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
+    let ip_len = match packet {
+        [0x45, ..] => IPV4,
+        [a, ..] if a >> 4 == 6 => IPV6,
         _ => return Err(Malformed::Header),
     };
     let udp_len = packet.get(ip_len + 4..).and_then(<[u8]>::first_chunk).ok_or(Malformed::Header)?;
@@ -176,7 +179,7 @@ pub(crate) fn parse<'a>(packet: &'a [u8], icrc: &mut Icrc) -> Result<Received<'a
     let payload = packet.get(ip_len + UDP..end).ok_or(Malformed::Header)?;
     let (payload, crc) = payload.split_last_chunk::<ICRC>().ok_or(Malformed::Header)?;
     let (bth, rest) = payload.split_first_chunk::<BTH>().ok_or(Malformed::Header)?;
-    if icrc.of_received(Headers::copied(&packet[..ip_len + UDP]), payload).to_le_bytes() != *crc {
+    if icrc(&packet[..ip_len + UDP], payload).to_le_bytes() != *crc {
         return Err(Malformed::Icrc);
     }
     let [code, flags, p, q, _, a, b, c, ack, x, y, z] = *bth;
@@ -185,8 +188,6 @@ pub(crate) fn parse<'a>(packet: &'a [u8], icrc: &mut Icrc) -> Result<Received<'a
     let is_valid = flags & 0xf == 0 && u16::from_be_bytes([p, q]) & 0x7fff == P_KEY & 0x7fff;
     let rest = rest.len().checked_sub(pad.into()).filter(|_| is_valid).map(|len| &rest[..len]);
     Ok(Received {
-        local,
-        remote,
         ip_header: &packet[..ip_len],
         bth: Bth {
             opcode: code,
@@ -212,7 +213,6 @@ pub(crate) fn write(
     bth: Bth,
     extension: &[u8],
     len: usize,
-    icrc: &mut Icrc,
     write: impl FnOnce(&mut [u8]),
 ) {
     debug_assert!(extension.len() <= MAX_EXTENSION && packet.len() == packet_len(extension.len(), len));
@@ -226,29 +226,59 @@ pub(crate) fn write(
     let (payload, padding) = payload.split_at_mut(len);
     write(payload);
     padding.fill(0);
-    crc.copy_from_slice(&icrc.of_own(headers, body).to_le_bytes());
+    crc.copy_from_slice(&icrc(headers.bytes(), body).to_le_bytes());
+}
+
+/// IP and UDP header.
+pub(crate) struct Headers {
+    bytes: [u8; MAX_HEADERS],
+    len: usize,
+}
+
+impl Headers {
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Path {
+    /// Returns whether the IP header of a received packet, which has no options, has the addresses of this path.
+    #[inline]
+    pub(crate) fn is_of(&self, ip_header: &[u8]) -> bool {
+        match (&self.local, &self.remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
+                ip_header.len() == IPV4
+                    && ip_header[12..16] == remote.ip().octets()
+                    && ip_header[16..20] == local.ip().octets()
+            }
+            (SocketAddr::V6(local), SocketAddr::V6(remote)) => {
+                ip_header.len() == IPV6
+                    && ip_header[8..24] == remote.ip().octets()
+                    && ip_header[24..40] == local.ip().octets()
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the headers of a packet with `len` bytes of UDP payload, as the stack sends them: without fragmentation
     /// and identification. Masked fields are unspecified.
     pub(crate) fn headers(&self, len: usize) -> Headers {
         let mut bytes = [0; MAX_HEADERS];
         let udp_len = (UDP + len) as u16;
-        let ip_len = match (self.local, self.remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+        let ip_len = match (&self.local, &self.remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
                 const DONT_FRAGMENT: u8 = 0x40;
                 const PROTOCOL: u8 = 17;
                 bytes[0] = 0x45;
                 bytes[2..4].copy_from_slice(&(IPV4 as u16 + udp_len).to_be_bytes());
                 bytes[6] = DONT_FRAGMENT;
                 bytes[9] = PROTOCOL;
-                bytes[12..16].copy_from_slice(&local.octets());
-                bytes[16..20].copy_from_slice(&remote.octets());
+                bytes[12..16].copy_from_slice(&local.ip().octets());
+                bytes[16..20].copy_from_slice(&remote.ip().octets());
                 IPV4
             }
             (local, remote) => {
-                let octets = |ip| match ip {
+                let octets = |address: &SocketAddr| match address.ip() {
                     IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                     IpAddr::V6(ip) => ip.octets(),
                 };
@@ -264,7 +294,7 @@ impl Path {
         udp[..2].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        Headers::new(bytes, ip_len + UDP)
+        Headers { bytes, len: ip_len + UDP }
     }
 }
 

@@ -49,11 +49,11 @@ impl Engine {
         {
             if let Ok(Qp { path: Some(path), peer, .. }) = qps.get_mut(handle) {
                 let bth = Bth { opcode: opcode::CNP, qp: *peer, ..Bth::default() };
-                let Objects { counters, icrc: [_, icrc], .. } = objects;
+                let Objects { counters, .. } = objects;
                 counters.sent += 1;
                 counters.notifications_sent += 1;
                 port.send(path, wire::packet_len(RESERVED.len(), 0), |packet| {
-                    wire::write(packet, path, bth, &RESERVED, 0, icrc, |_| {});
+                    wire::write(packet, path, bth, &RESERVED, 0, |_| {});
                     // Not covered by the ICRC.
                     packet[BECN.0] |= BECN.1;
                 });

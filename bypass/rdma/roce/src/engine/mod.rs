@@ -8,7 +8,7 @@ pub(crate) mod testing;
 
 use crate::cm::Cm;
 use crate::counters::Counters;
-use crate::icrc::{Icrc, MAX_HEADERS};
+use crate::icrc::MAX_HEADERS;
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::qp::requester::MAX_MESSAGE;
@@ -77,7 +77,7 @@ pub struct Engine {
     /// Queue pairs with packets to send.
     queued: VecDeque<Handle>,
     /// Deadlines of queue pairs, at least one not after the deadline of each. An entry may be obsolete.
-    timers: BinaryHeap<Reverse<(Instant, usize)>>,
+    timers: DeadlineHeap,
 }
 
 /// Returns the largest path MTU of packets within `mtu` bytes of IP.
@@ -114,6 +114,30 @@ pub(crate) fn limits() -> DeviceLimits {
     }
 }
 
+/// Deadlines of queue pairs by handle, earliest first.
+type DeadlineHeap = BinaryHeap<Reverse<(Instant, usize)>>;
+
+/// Queues a queue pair that may have packets to send, and arms its timer.
+#[inline]
+fn settle(qp: &mut Qp, queued: &mut VecDeque<Handle>, timers: &mut DeadlineHeap) {
+    if !qp.is_queued && (qp.responder.is_pending() || !qp.requester.is_empty()) {
+        qp.is_queued = true;
+        queued.push_back(qp.handle);
+    }
+    arm(qp, timers);
+}
+
+/// Adds an entry for the deadline of a queue pair, unless an earlier one exists.
+#[inline]
+fn arm(qp: &mut Qp, timers: &mut DeadlineHeap) {
+    if let Some(deadline) = qp.deadline()
+        && qp.armed.is_none_or(|armed| deadline < armed)
+    {
+        qp.armed = Some(deadline);
+        timers.push(Reverse((deadline, qp.handle.0)));
+    }
+}
+
 /// Maximum inline data in bytes.
 const MAX_INLINE: u32 = 512;
 
@@ -144,7 +168,6 @@ impl Engine {
                 addresses: Table::new(),
                 counters: Counters::default(),
                 sent_bytes: 0,
-                icrc: [Icrc::new(), Icrc::new()],
             },
             generation: (config.seed >> 8) as u32,
             notifying: None,
@@ -171,8 +194,8 @@ impl Engine {
     /// is that of RoCEv2.
     pub fn receive(&mut self, packet: &[u8], now: Instant) {
         self.now = now;
-        let Objects { counters, icrc: [icrc, _], .. } = &mut self.objects;
-        let packet = match wire::parse(packet, icrc) {
+        let Objects { counters, .. } = &mut self.objects;
+        let packet = match wire::parse(packet) {
             Ok(packet) => packet,
             Err(Malformed::Icrc) => return counters.icrc_errors += 1,
             Err(Malformed::Header) => return counters.malformed += 1,
@@ -190,7 +213,7 @@ impl Engine {
         if bth.opcode & 0xe0 == opcode::UD {
             qp.receive_datagram(&packet, objects);
         } else {
-            let is_from_peer = qp.path.is_some_and(|path| path.remote == packet.remote && path.local == packet.local);
+            let is_from_peer = qp.path.as_ref().is_some_and(|path| path.is_of(packet.ip_header));
             if qp.service != Service::Rc || !qp.receives() || !is_from_peer {
                 return objects.counters.unexpected += 1;
             }
@@ -205,26 +228,31 @@ impl Engine {
                 _ => qp.receive_request(bth, rest, objects),
             }
         }
+        settle(qp, &mut self.queued, &mut self.timers);
         let handle = qp.handle;
         if self.notifying.is_some() && packet.is_marked() {
             self.receive_marked(handle);
         }
-        self.settle(handle);
+        self.fail_overrun();
     }
 
     /// Queues a queue pair that may have packets to send, arms its timer, and fails the queue pairs of completion
     /// queues that have overrun.
     fn settle(&mut self, handle: Handle) {
         let Ok(qp) = self.qps.get_mut(handle) else { return };
-        if !qp.is_queued && (qp.responder.is_pending() || !qp.requester.is_empty()) {
-            qp.is_queued = true;
-            self.queued.push_back(handle);
-        }
-        self.arm(handle);
+        settle(qp, &mut self.queued, &mut self.timers);
         self.fail_overrun();
     }
 
+    #[inline]
     fn fail_overrun(&mut self) {
+        if !self.objects.completions.overrun.is_empty() {
+            self.fail_all_overrun();
+        }
+    }
+
+    #[cold]
+    fn fail_all_overrun(&mut self) {
         while let Some(cq) = self.objects.completions.overrun.pop() {
             for qp in self.qps.values_mut().filter(|qp| qp.send_cq == cq || qp.recv_cq == cq) {
                 qp.fail(None, Some(AsyncEvent::QpFatal(qp.handle)), &mut self.objects);
@@ -255,21 +283,10 @@ impl Engine {
             {
                 self.timers.push(Reverse((due, handle.0)));
             }
-            self.arm(handle);
+            arm(qp, &mut self.timers);
             if !port.has_room() {
                 break;
             }
-        }
-    }
-
-    /// Adds an entry for the deadline of a queue pair, unless an earlier one exists.
-    fn arm(&mut self, handle: Handle) {
-        if let Ok(qp) = self.qps.get_mut(handle)
-            && let Some(deadline) = qp.deadline()
-            && qp.armed.is_none_or(|armed| deadline < armed)
-        {
-            qp.armed = Some(deadline);
-            self.timers.push(Reverse((deadline, handle.0)));
         }
     }
 
@@ -307,24 +324,25 @@ impl Engine {
         let is_datagram = packet.bth.opcode == opcode::UD | opcode::SEND_ONLY;
         match Deth::parse(packet.rest) {
             Some((deth, mad)) if is_datagram && deth.q_key == QP1_Q_KEY => {
-                self.cm.receive(self.now, packet.local, packet.remote, mad);
+                let [local, remote] = packet.addresses();
+                self.cm.receive(self.now, local, remote, mad);
             }
             _ => self.objects.counters.unexpected += 1,
         }
     }
 
     fn transmit_mads(&mut self, port: &mut impl Port) {
-        let Objects { counters, icrc: [_, icrc], .. } = &mut self.objects;
+        let Objects { counters, .. } = &mut self.objects;
         self.cm.transmit(&mut |local, remote, mad| {
             if !port.has_room() {
                 return false;
             }
-            let path = Path { local, remote, traffic_class: 0 };
+            let path = Path::new([local, remote], 0);
             let deth = Deth { q_key: QP1_Q_KEY, source: QP1 }.to_bytes();
             let bth = Bth { opcode: opcode::UD | opcode::SEND_ONLY, qp: QP1, ..Bth::default() };
             counters.sent += 1;
             port.send(&path, wire::packet_len(deth.len(), MAD), |packet| {
-                wire::write(packet, &path, bth, &deth, MAD, icrc, |payload| payload.copy_from_slice(mad));
+                wire::write(packet, &path, bth, &deth, MAD, |payload| payload.copy_from_slice(mad));
             });
             true
         });
@@ -365,6 +383,6 @@ impl Engine {
         let local = local.ok_or_else(|| errno(libc::EINVAL))?.0;
         let remote = Ipv6Addr::from(to.gid).to_canonical();
         require(local.is_ipv4() == remote.is_ipv4(), libc::EINVAL)?;
-        Ok(Path { local, remote, traffic_class: to.traffic_class })
+        Ok(Path::new([local, remote], to.traffic_class))
     }
 }

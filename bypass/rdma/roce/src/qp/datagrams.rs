@@ -40,9 +40,9 @@ impl Qp {
                 };
                 let requester = &self.requester;
                 objects.counters.sent += 1;
-                let Objects { memory, icrc: [_, icrc], .. } = objects;
+                let Objects { memory, .. } = objects;
                 port.send(path, wire::packet_len(deth.len(), len), |packet| {
-                    wire::write(packet, path, bth, &deth, len, icrc, |payload| match requester.inline(&request) {
+                    wire::write(packet, path, bth, &deth, len, |payload| match requester.inline(&request) {
                         Some(bytes) => payload.copy_from_slice(bytes),
                         None => {
                             let gathered = memory.gather(self.pd, requester.sges(&request), 0, payload);

@@ -8,7 +8,6 @@ pub(crate) mod responder;
 use self::datagrams::Address;
 use self::dcqcn::RateLimit;
 use crate::counters::Counters;
-use crate::icrc::Icrc;
 use crate::memory::Memory;
 use crate::path::{Path, Port};
 use crate::queues::{Buffer, Completions, RecvQueue, Srq};
@@ -31,8 +30,6 @@ pub(crate) struct Objects {
     pub counters: Counters,
     /// Bytes of packets sent since the start of a turn at a limited rate.
     pub sent_bytes: usize,
-    /// Cached sums of received and of sent packets.
-    pub icrc: [Icrc; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -521,11 +521,10 @@ impl Qp {
         let Some(path) = &self.path else { return };
         let bth = Bth { opcode, qp: self.peer, psn: number, ..Bth::default() };
         objects.counters.sent += 1;
-        let [_, icrc] = &mut objects.icrc;
         let packet_len = wire::packet_len(extension.len(), len);
         objects.sent_bytes += packet_len;
         port.send(path, packet_len, |packet| {
-            wire::write(packet, path, bth, extension, len, icrc, write);
+            wire::write(packet, path, bth, extension, len, write);
         });
     }
 }

@@ -103,9 +103,9 @@ impl Fabric {
         let moved = &world.sites[sim.index];
         for site in &world.sites {
             for ah in site.device.driver().engine.parts().1.addresses.values_mut() {
-                if moved.port_of(ah.path.remote).is_some() {
+                if moved.port_of(ah.path.remote.ip()).is_some() {
                     // An address that no device has (RFC 5737).
-                    ah.path.remote = Ipv4Addr::new(192, 0, 2, 1).into();
+                    ah.path.remote.set_ip(Ipv4Addr::new(192, 0, 2, 1).into());
                 }
             }
         }
@@ -183,7 +183,7 @@ impl World {
             if let Ok(qp) = driver.engine.parts().0.get(Handle(handle))
                 && qp.state == QpState::Error
             {
-                peers.extend(qp.path.map(|path| path.remote).zip(Some(qp.peer)).zip(sim.peer_event.take()));
+                peers.extend(qp.path.map(|path| path.remote.ip()).zip(Some(qp.peer)).zip(sim.peer_event.take()));
             }
         }
         for ((remote, number), event) in peers {

@@ -145,9 +145,10 @@ impl Port for Outlet<'_> {
         self.sent += 1;
         let mut packet = vec![0; len];
         write(&mut packet);
-        if self.site.carries(path.local) {
+        let [from, to] = [path.local, path.remote].map(|address| address.ip());
+        if self.site.carries(from) {
             let bytes = [path.headers(len).bytes(), &packet].concat();
-            self.network.send(Packet { from: path.local, to: path.remote, bytes });
+            self.network.send(Packet { from, to, bytes });
         }
     }
 }

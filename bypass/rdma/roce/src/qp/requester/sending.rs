@@ -253,11 +253,11 @@ impl Qp {
         let bth = Bth { opcode: code, solicited, pad: 0, qp: self.peer, ack, psn: number };
         objects.counters.sent += 1;
         let extension = &extension[..extension_len];
-        let Objects { memory, icrc: [_, icrc], .. } = objects;
+        let Objects { memory, .. } = objects;
         let packet_len = wire::packet_len(extension.len(), len);
         objects.sent_bytes += packet_len;
         port.send(path, packet_len, |packet| {
-            wire::write(packet, path, bth, extension, len, icrc, |payload| match requester.inline(request) {
+            wire::write(packet, path, bth, extension, len, |payload| match requester.inline(request) {
                 Some(bytes) => payload.copy_from_slice(&bytes[from..from + payload.len()]),
                 None => {
                     let gathered = memory.gather(self.pd, requester.sges(request), from, payload);
