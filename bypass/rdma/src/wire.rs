@@ -49,7 +49,7 @@ pub(crate) struct Offer {
 pub(crate) struct Malformed;
 
 impl Header {
-    pub fn write(self, out: &mut [u8; HEADER]) {
+    pub fn to_bytes(self) -> [u8; HEADER] {
         let kind = match self.kind {
             MessageKind::Data => 0,
             MessageKind::Credit => 1,
@@ -58,7 +58,7 @@ impl Header {
             MessageKind::Finish => 4,
         };
         let [high, low] = self.credits.to_be_bytes();
-        *out = [kind, 0, high, low, 0, 0, 0, 0];
+        [kind, 0, high, low, 0, 0, 0, 0]
     }
 
     pub fn read(message: &[u8]) -> Result<Header, Malformed> {
@@ -160,9 +160,7 @@ mod tests {
         [MessageKind::Data, MessageKind::Credit, MessageKind::Offer, MessageKind::Taken, MessageKind::Finish];
 
     fn header(kind: MessageKind, credits: u16) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        Header { kind, credits }.write(&mut bytes);
-        bytes
+        Header { kind, credits }.to_bytes()
     }
 
     #[test]

@@ -80,4 +80,4 @@ pub use one_sided::{OneSidedError, OneSidedOp, OneSidedResult, RemoteAddr, Remot
 pub use service::Service;
 pub use stop::{Drain, Stop};
 pub use sync::mailbox;
-pub use transport::{Keepalive, Transport, respond_in_steps, send_written};
+pub use transport::{Keepalive, Transport, forward_in_steps, respond_in_steps, send_written};

@@ -126,19 +126,7 @@ pub trait Transport {
     /// Sends bytes received on `from` to `to`, as many as `to` has space for. Returns their number. `from` and `to` may
     /// be the same connection. Copies nothing where the transport can.
     fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
-        let mut moved = 0;
-        while self.received(from) > 0 {
-            let space = self.send_space(to);
-            let Some(bytes) = self.take(from, space) else {
-                break;
-            };
-            let n = bytes.len();
-            if self.send(to, bytes).is_err() {
-                break;
-            }
-            moved += n;
-        }
-        moved
+        forward_in_steps(self, from, to)
     }
 
     /// Finishes sending: the peer sees the end of the stream after all bytes sent so far. Receiving goes on, without a
@@ -243,6 +231,23 @@ pub trait Transport {
     fn post_one_sided(&mut self, conn: ConnId, operation: OneSidedOp, token: u64) -> Result<(), OneSidedError> {
         Err(OneSidedError::Unsupported)
     }
+}
+
+/// Implements [`Transport::forward`] by take and send, for transports or connections without a shorter path.
+pub fn forward_in_steps(net: &mut (impl Transport + ?Sized), from: ConnId, to: ConnId) -> usize {
+    let mut moved = 0;
+    while net.received(from) > 0 {
+        let space = net.send_space(to);
+        let Some(bytes) = net.take(from, space) else {
+            break;
+        };
+        let n = bytes.len();
+        if net.send(to, bytes).is_err() {
+            break;
+        }
+        moved += n;
+    }
+    moved
 }
 
 /// Implements [`Transport::respond`] by consume, reserve and commit, for transports without a shorter path.

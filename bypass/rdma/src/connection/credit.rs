@@ -44,6 +44,14 @@ impl Credits {
         self.have > 0 && self.owed >= (self.own / 2).max(2)
     }
 
+    /// Returns true if `free` of the `used` buffers, which hold no data, should be posted again: several together, but
+    /// at once if the peer has credits for less than half of all buffers. The peer might wait for them.
+    #[inline]
+    pub fn should_post(&self, free: u32, used: u32) -> bool {
+        const TOGETHER: u32 = 8;
+        free >= TOGETHER || free > 0 && (free >= self.own / 4 || 2 * (used + self.owed) > self.own)
+    }
+
     /// Returns true if the peer had credits for `used` messages whose buffers are not posted again.
     #[inline]
     pub fn allows(&self, used: u32) -> bool {
@@ -86,6 +94,7 @@ mod tests {
         echoes: Option<u32>,
         unposted: u32,
         free: u32,
+        used: u32,
         arriving: VecDeque<(bool, u16)>,
     }
 
@@ -109,6 +118,7 @@ mod tests {
         end.credits.gain(announced).unwrap();
         if is_data {
             end.unposted += 1;
+            repost(end);
         } else {
             post(end);
         }
@@ -116,8 +126,15 @@ mod tests {
     }
 
     fn post(end: &mut End) {
-        end.free += 1;
-        end.credits.posted(1);
+        end.used += 1;
+        repost(end);
+    }
+
+    fn repost(end: &mut End) {
+        if end.credits.should_post(end.used, end.used + end.unposted) {
+            end.free += end.used;
+            end.credits.posted(std::mem::take(&mut end.used));
+        }
     }
 
     fn consume(end: &mut End) -> bool {
@@ -141,7 +158,7 @@ mod tests {
         ) {
             let end = |own: u16, peer: u16, to_send, echoes| {
                 let (credits, arriving) = (Credits::new(own, peer), VecDeque::new());
-                End { credits, to_send, echoes, unposted: 0, free: own.into(), arriving }
+                End { credits, to_send, echoes, unposted: 0, free: own.into(), used: 0, arriving }
             };
             let mut a = end(depths.0, depths.1, loads.0, None);
             let mut b = end(depths.1, depths.0, loads.1, echoes);

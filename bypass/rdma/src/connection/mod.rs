@@ -66,9 +66,7 @@ impl<C: Provider> ConnCore<C> {
 
     /// Returns the header of a message and uses a credit.
     pub(crate) fn header(&mut self, kind: MessageKind) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        Header { kind, credits: self.credits.spend() }.write(&mut bytes);
-        bytes
+        Header { kind, credits: self.credits.spend() }.to_bytes()
     }
 
     /// Sends a message without stream bytes. Returns false if memory is exhausted.
@@ -163,6 +161,12 @@ impl<C: Provider> Connection<C> {
             outstanding: self.link.transport.outstanding() as u64,
             credit_stalls: self.credit_stalls,
         }
+    }
+
+    /// Returns the number of used buffers that hold no received data.
+    #[inline]
+    pub fn unheld(&self) -> u32 {
+        self.link.used.saturating_sub(self.rx.held())
     }
 
     /// Records a completion, which shows that the peer is alive.

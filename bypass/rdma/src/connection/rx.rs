@@ -38,6 +38,12 @@ impl Rx {
         self.len
     }
 
+    /// Returns true if an offer is being read.
+    #[inline]
+    pub fn has_offer(&self) -> bool {
+        self.reading.is_some()
+    }
+
     /// Returns true if there is no data and no offer being read.
     pub fn is_done(&self) -> bool {
         self.len == 0 && self.reading.is_none()

@@ -161,6 +161,23 @@ impl Tx {
         Some(made)
     }
 
+    /// Moves all bytes to the end of `out`. Returns the number of bytes of slices among them.
+    #[inline]
+    pub fn append_to(&mut self, out: &mut Vec<u8>) -> usize {
+        let mut copied = 0;
+        while let Some(part) = self.parts.pop_front() {
+            match part {
+                Part::Block(block, written) => out.extend_from_slice(&block[HEADER..HEADER + written]),
+                Part::Slice(slice) => {
+                    copied += slice.len();
+                    out.extend_from_slice(&slice);
+                }
+            }
+        }
+        self.len = 0;
+        copied
+    }
+
     /// Returns the number of bytes, up to `most`, in leading slices that must be copied because they are short or
     /// inaccessible to the device.
     fn copied(&self, most: usize, reaches: impl Fn(&[u8]) -> bool) -> usize {

@@ -1,8 +1,8 @@
 //! Receive path: from completions to the receive queues of connections.
 
 use super::Net;
-use crate::connection::Reader;
 use crate::connection::conn_transport::ConnTransport;
+use crate::connection::{Connection, Reader};
 use crate::provider::{Provider, WcStatus};
 use crate::wire::{HEADER, Header, Malformed, MessageKind, OFFERS, Offer};
 use linerate_service::{Bytes, ConnId, OneSidedResult, Receiving, Stage, Tracked};
@@ -20,24 +20,28 @@ impl<C: Provider> Net<C> {
         };
         self.summary.rx_frames += 1;
         self.summary.rx_bytes += bytes.len() as u64;
-        if let Some(conn) = self.table.slots.get_mut(id) {
-            conn.link.used += 1;
-            conn.note_completion(self.now);
-            if !conn.link.credits.allows(conn.link.used) {
-                // With a shared receive queue, the excess buffers belong to other connections.
-                return self.refuse(id, &Malformed);
-            }
+        let Some(conn) = self.table.slots.get_mut(id) else { return };
+        conn.link.used += 1;
+        conn.note_completion(self.now);
+        if !conn.link.credits.allows(conn.link.used) {
+            // With a shared receive queue, the excess buffers belong to other connections.
+            return self.refuse(id, &Malformed);
         }
-        if let Err(error) = self.read_message(id, bytes) {
-            self.refuse(id, &error);
+        if !std::mem::replace(&mut conn.dirty, true) {
+            self.dirty.push(id);
         }
-        self.set_dirty(id);
+        if conn.life.stage != Stage::Open {
+            return;
+        }
+        match Self::read_message(conn, bytes) {
+            Ok(true) => self.table.list(id),
+            Ok(false) => {}
+            Err(error) => self.refuse(id, &error),
+        }
     }
 
-    fn read_message(&mut self, id: ConnId, mut bytes: Bytes) -> Result<(), Malformed> {
-        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else {
-            return Ok(());
-        };
+    /// Reads a message of an open connection. Returns true if an event is due.
+    fn read_message(conn: &mut Connection<C>, mut bytes: Bytes) -> Result<bool, Malformed> {
         let Header { kind, credits } = Header::read(&bytes)?;
         conn.link.credits.gain(credits).map_err(|_| Malformed)?;
         if conn.life.receiving != Receiving::Open
@@ -48,10 +52,9 @@ impl<C: Provider> Net<C> {
         match kind {
             MessageKind::Data => {
                 bytes.advance(HEADER);
-                if conn.rx.push(bytes) {
-                    conn.life.pending.readable = true;
-                    self.table.list(id);
-                }
+                let is_readable = conn.rx.push(bytes);
+                conn.life.pending.readable |= is_readable;
+                return Ok(is_readable);
             }
             MessageKind::Credit => {}
             MessageKind::Offer => {
@@ -69,12 +72,10 @@ impl<C: Provider> Net<C> {
             }
             MessageKind::Finish => {
                 conn.life.receiving = Receiving::Ended;
-                if conn.peer_closed_is_due() {
-                    self.table.list(id);
-                }
+                return Ok(conn.peer_closed_is_due());
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Processes the data of the oldest READ.
@@ -125,10 +126,7 @@ impl<C: Provider> Net<C> {
     pub(super) fn post(&mut self, id: ConnId) {
         let Some(conn) = self.table.slots.get_mut(id) else { return };
         let (arena, len) = (&self.buffers, self.config.buffer);
-        let wanted = conn.link.used.saturating_sub(conn.rx.held()) as usize;
-        if wanted == 0 {
-            return;
-        }
+        let wanted = conn.unheld() as usize;
         let posted = match (&self.srq, &mut conn.link.transport) {
             (None, ConnTransport::Rc(qp)) => {
                 let before = qp.recv_room();

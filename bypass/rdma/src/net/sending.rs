@@ -2,12 +2,12 @@
 
 use super::Net;
 use crate::config::KEPT;
-use crate::connection::Connection;
 use crate::connection::conn_transport::ConnTransport;
 use crate::connection::tx::Made;
+use crate::connection::{ConnCore, Connection};
 use crate::provider::{Provider, WcStatus};
 use crate::verbs::{Done, Error};
-use crate::wire::{MessageKind, OFFERS, Offer};
+use crate::wire::{HEADER, Header, MessageKind, OFFERS, Offer};
 use linerate_service::{Bytes, CloseReason, ConnId, Sending, Stage, WriteError};
 use std::io::ErrorKind;
 
@@ -90,8 +90,14 @@ impl<C: Provider> Net<C> {
             if conn.life.stage != Stage::Open {
                 continue;
             }
-            self.post(id);
-            self.read_offered(id);
+            let posts = conn.link.credits.should_post(conn.unheld(), conn.link.used);
+            let reads = conn.rx.has_offer();
+            if posts {
+                self.post(id);
+            }
+            if reads {
+                self.read_offered(id);
+            }
             if let Err(error) = self.flush(id) {
                 tracing::info!("{}: {error}", self.described(id));
                 self.end(id, CloseReason::Reset);
@@ -121,6 +127,23 @@ impl<C: Provider> Net<C> {
                 has_memory = conn.link.send_control(&self.buffers, MessageKind::Taken, None)?;
                 conn.to_take -= usize::from(has_memory);
                 conn.open_offers -= usize::from(has_memory);
+                continue;
+            }
+            let unsent = conn.tx.len();
+            if unsent > 0
+                && unsent <= conn.link.longest
+                && unsent < self.config.offer_from
+                && let Connection { link: ConnCore { transport: ConnTransport::Rc(qp), credits, .. }, tx, .. } =
+                    &mut *conn
+                && HEADER + unsent <= qp.inline()
+            {
+                let header = Header { kind: MessageKind::Data, credits: credits.spend() };
+                qp.send_inline(|out| {
+                    out.extend_from_slice(&header.to_bytes());
+                    self.summary.copied_bytes += tx.append_to(out) as u64;
+                });
+                self.summary.tx_frames += 1;
+                self.summary.tx_bytes += (HEADER + unsent) as u64;
                 continue;
             }
             let may_offer = conn.link.takes_offers && conn.offered < OFFERS && !self.mws.is_empty();

@@ -4,7 +4,7 @@ use crate::net::Net;
 use crate::provider::Provider;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, CloseReason, ConnId, Datagram, OneSidedError, OneSidedOp, Transport, Unsent, WriteError,
+    Bytes, CloseReason, ConnId, Datagram, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, forward_in_steps,
 };
 use std::net::SocketAddr;
 
@@ -71,6 +71,25 @@ impl<C: Provider> Transport for Net<C> {
         let Some(connection) = self.table.slots.get_mut(conn).filter(|conn| conn.life.may_send()) else { return };
         connection.tx.commit(n);
         self.set_dirty(conn);
+    }
+
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+        if from != to {
+            return forward_in_steps(self, from, to);
+        }
+        let Some(conn) = self.table.slots.get_mut(from) else { return 0 };
+        let before = conn.rx.len();
+        while conn.rx.len() > 0 && conn.life.may_send() {
+            let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
+            conn.life.wants_room |= room == 0;
+            let Some(bytes) = conn.rx.take(room) else { break };
+            conn.tx.push(bytes);
+        }
+        let moved = before - conn.rx.len();
+        if moved > 0 {
+            self.consumed(from);
+        }
+        moved
     }
 
     fn close(&mut self, conn: ConnId) {

@@ -10,9 +10,7 @@ use linerate_service::CloseReason;
 type Pair = Qp<SimDevice, Rts>;
 
 fn header(kind: MessageKind, credits: u16) -> Vec<u8> {
-    let mut bytes = [0; HEADER];
-    Header { kind, credits }.write(&mut bytes);
-    bytes.to_vec()
+    Header { kind, credits }.to_bytes().to_vec()
 }
 
 fn data() -> Vec<u8> {

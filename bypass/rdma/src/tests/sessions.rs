@@ -273,8 +273,7 @@ fn with_stranger(setup: &Setup) -> (Rig, Stranger) {
 
 #[test]
 fn malformed_datagram_ends_its_session_only() {
-    let mut credit = [0; HEADER];
-    Header { kind: MessageKind::Credit, credits: 9 }.write(&mut credit);
+    let credit = Header { kind: MessageKind::Credit, credits: 9 }.to_bytes();
     for message in [&b"x"[..], &[9; HEADER], &credit, &[]] {
         let setup = setup(6);
         let (mut rig, mut stranger) = with_stranger(&setup);
@@ -295,8 +294,7 @@ fn malformed_datagram_ends_its_session_only() {
 fn excess_messages_end_session() {
     let setup = setup(7);
     let (mut rig, mut stranger) = with_stranger(&setup);
-    let mut message = [b'x'; HEADER + 1];
-    Header { kind: MessageKind::Data, credits: 0 }.write(message.first_chunk_mut().unwrap());
+    let message = [&Header { kind: MessageKind::Data, credits: 0 }.to_bytes()[..], b"x"].concat();
     // The peer acknowledges nothing and grants no room for the echo.
     (0..20).for_each(|at| stranger.send(&datagram(STRANGE_SESSION, at, &message)));
     rig.run_until(|ends| ends[1].worker.service().ended == [CloseReason::Reset]);

@@ -72,7 +72,6 @@ pub enum PostRefused {
 
 /// Resources that an outstanding request owns.
 enum Held<C: Provider> {
-    Nothing,
     Chunks(#[expect(dead_code, reason = "dropped when the request completes")] [Bytes; MAX_SGES]),
     Read(ArenaMut),
     /// READ with the response in a sink block, to be copied to the arena block.
@@ -156,6 +155,11 @@ struct PendingWr {
     sges: usize,
 }
 
+/// Returns how many requests precede the one with this number, counted from number `first`.
+fn ahead(first: u32, number: u32) -> usize {
+    (number.wrapping_sub(first) % NUMBERS) as usize
+}
+
 pub(super) struct SendQueue<C: Provider> {
     owner: WrIdSpace,
     capacity: usize,
@@ -164,9 +168,12 @@ pub(super) struct SendQueue<C: Provider> {
     every: usize,
     /// Maximum requests per post call.
     list: usize,
-    /// Resources of outstanding and pending requests, in order, and the number of the first.
-    held: VecDeque<Held<C>>,
+    /// Number of the first outstanding or pending request, and the count of all.
     first: u32,
+    len: usize,
+    /// Resources of those that own any, in order, with the numbers of the requests. Most messages are inline and own
+    /// nothing.
+    held: VecDeque<(u32, Held<C>)>,
     /// Number of trailing requests without a signalled successor.
     unsignalled: usize,
     pending: Vec<PendingWr>,
@@ -183,8 +190,9 @@ impl<C: Provider> SendQueue<C> {
             inline,
             every: every.clamp(1, capacity.max(1)),
             list: list.clamp(1, LIST),
-            held: VecDeque::with_capacity(capacity),
             first: 0,
+            len: 0,
+            held: VecDeque::with_capacity(capacity),
             unsignalled: 0,
             pending: Vec::with_capacity(LIST),
             sges: Vec::with_capacity(LIST * MAX_SGES),
@@ -193,11 +201,16 @@ impl<C: Provider> SendQueue<C> {
     }
 
     pub fn room(&self) -> usize {
-        self.capacity - self.held.len()
+        self.capacity - self.len
     }
 
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.len
+    }
+
+    /// Returns the maximum size of an inline message in bytes.
+    pub fn inline(&self) -> usize {
+        self.inline
     }
 
     /// Returns true if the last requests may be unsignalled: only the completion of a later request then confirms them.
@@ -205,15 +218,47 @@ impl<C: Provider> SendQueue<C> {
         self.unsignalled > 0
     }
 
-    fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Held<C>) {
+    fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Option<Held<C>>) {
         self.unsignalled += 1;
         let is_signalled = flags.is_signalled() || self.unsignalled >= self.every;
         let flags = flags.with_signal(is_signalled);
         if is_signalled {
             self.unsignalled = 0;
         }
-        self.held.push_back(held);
+        if let Some(held) = held {
+            self.held.push_back((self.number(self.len), held));
+        }
+        self.len += 1;
         self.pending.push(PendingWr { operation, flags, sges });
+    }
+
+    /// Returns the number of the request after `ahead` outstanding or pending ones.
+    fn number(&self, ahead: usize) -> u32 {
+        (self.first + ahead as u32) % NUMBERS
+    }
+
+    /// Keeps the first `len` requests, and drops the resources of the others.
+    fn truncate(&mut self, len: usize) {
+        while let Some((number, _)) = self.held.back()
+            && ahead(self.first, *number) >= len
+        {
+            self.held.pop_back();
+        }
+        self.len = len;
+    }
+
+    /// Queues an inline message, which `write` appends to the data of pending messages. The caller has checked that
+    /// there is room, and the length.
+    #[inline]
+    pub fn send_inline(&mut self, operation: Operation, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(self.room() > 0);
+        // The address is known when all pending data has been written.
+        let address = self.inline_data.len();
+        write(&mut self.inline_data);
+        let len = self.inline_data.len() - address;
+        debug_assert!(len <= self.inline);
+        self.sges.push(Sge { address: address as u64, len: len as u32, lkey: 0 });
+        self.push(operation, 1, SendFlags::INLINE, None);
     }
 
     /// Queues a message and leaves it empty.
@@ -235,7 +280,7 @@ impl<C: Provider> SendQueue<C> {
             }
             self.sges.push(Sge { address, len: message.len as u32, lkey: 0 });
             (message.count, message.len) = (0, 0);
-            self.push(operation, 1, SendFlags::INLINE.with_signal(signalled), Held::Nothing);
+            self.push(operation, 1, SendFlags::INLINE.with_signal(signalled), None);
             return Ok(());
         }
         let before = self.sges.len();
@@ -247,7 +292,7 @@ impl<C: Provider> SendQueue<C> {
             self.sges.push(sge);
         }
         let Message { chunks, count, .. } = std::mem::take(message);
-        self.push(operation, count, SendFlags::UNSIGNALLED.with_signal(signalled), Held::Chunks(chunks));
+        self.push(operation, count, SendFlags::UNSIGNALLED.with_signal(signalled), Some(Held::Chunks(chunks)));
         Ok(())
     }
 
@@ -264,7 +309,7 @@ impl<C: Provider> SendQueue<C> {
             },
         };
         self.sges.push(sge);
-        self.push(Operation::Read { address, rkey }, 1, SendFlags::SIGNALLED, held);
+        self.push(Operation::Read { address, rkey }, 1, SendFlags::SIGNALLED, Some(held));
         Ok(())
     }
 
@@ -273,13 +318,13 @@ impl<C: Provider> SendQueue<C> {
     pub fn atomic(&mut self, mr: &Mr<C>, into: ArenaMut, operation: Operation) -> Result<(), ArenaMut> {
         let Some(sge) = into.get(..8).and_then(|number| mr.sge(number)) else { return Err(into) };
         self.sges.push(sge);
-        self.push(operation, 1, SendFlags::SIGNALLED, Held::Atomic(into));
+        self.push(operation, 1, SendFlags::SIGNALLED, Some(Held::Atomic(into)));
         Ok(())
     }
 
     /// Queues a READ of zero bytes.
     pub fn probe(&mut self) {
-        self.push(Operation::Read { address: 0, rkey: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
+        self.push(Operation::Read { address: 0, rkey: 0 }, 0, SendFlags::SIGNALLED, None);
     }
 
     /// Queues the bind of a window to the region, or with `alone` to a registration of the bytes alone, and returns
@@ -303,31 +348,31 @@ impl<C: Provider> SendQueue<C> {
             access: Access { remote_read: true, ..Access::default() },
         };
         let key = mw.key;
-        self.push(bind, 0, SendFlags::SIGNALLED, Held::BoundMw(BoundMw { mw, _alone: alone, bytes }));
+        self.push(bind, 0, SendFlags::SIGNALLED, Some(Held::BoundMw(BoundMw { mw, _alone: alone, bytes })));
         Ok(key)
     }
 
     /// Queues the invalidation of a bound window.
     pub fn close(&mut self, opened: BoundMw<C>) {
         let invalidate = Operation::InvalidateLocal(opened.mw.key);
-        self.push(invalidate, 0, SendFlags::SIGNALLED, Held::BoundMw(opened));
+        self.push(invalidate, 0, SendFlags::SIGNALLED, Some(Held::BoundMw(opened)));
     }
 
     /// Queues an empty signalled message.
     pub fn mark(&mut self) {
-        self.push(Operation::Send, 0, SendFlags::SIGNALLED, Held::Nothing);
+        self.push(Operation::Send, 0, SendFlags::SIGNALLED, None);
     }
 
     /// Queues an empty signalled datagram, for a queue pair in the error state.
     pub fn mark_datagram(&mut self, address: Handle) {
-        self.push(Operation::Datagram { address, qp: 0, key: 0 }, 0, SendFlags::SIGNALLED, Held::Nothing);
+        self.push(Operation::Datagram { address, qp: 0, key: 0 }, 0, SendFlags::SIGNALLED, None);
     }
 
     pub fn drop_pending(&mut self) {
-        self.held.truncate(self.held.len() - self.pending.len());
+        self.truncate(self.len - self.pending.len());
         self.clear_pending();
         // The remaining requests may include no signalled one.
-        self.unsignalled = self.held.len();
+        self.unsignalled = self.len;
     }
 
     fn clear_pending(&mut self) {
@@ -338,18 +383,18 @@ impl<C: Provider> SendQueue<C> {
 
     /// Resets the queue for reuse. No request is outstanding.
     pub fn reset(&mut self, owner: WrIdSpace) {
-        debug_assert!(self.held.is_empty());
+        debug_assert!(self.len == 0);
         (self.owner, self.first, self.unsignalled) = (owner, 0, 0);
     }
 
     /// Returns true if a window bind or invalidation is outstanding.
     pub fn has_windows(&self) -> bool {
-        self.held.iter().any(|held| matches!(held, Held::BoundMw(_)))
+        self.held.iter().any(|(_, held)| matches!(held, Held::BoundMw(_)))
     }
 
     /// Drops the windows of outstanding requests. In the error state of the queue pair, these requests have no effect.
     pub fn drop_windows(&mut self) {
-        self.held.iter_mut().filter(|held| matches!(held, Held::BoundMw(_))).for_each(|held| *held = Held::Nothing);
+        self.held.retain(|(_, held)| !matches!(held, Held::BoundMw(_)));
     }
 
     /// Posts all pending requests. Returns the number of requests and of calls.
@@ -368,7 +413,7 @@ impl<C: Provider> SendQueue<C> {
         let mut sges = &mut self.sges[..];
         while done < self.pending.len() {
             let count = (self.pending.len() - done).min(self.list);
-            let first = self.held.len() - self.pending.len() + done;
+            let first = self.len - self.pending.len() + done;
             // Neither an array nor collected: most calls post one request, and the initialization or moves of a whole
             // list would dominate them.
             let mut requests = heapless::Vec::<SendWr<'_>, LIST>::new();
@@ -393,7 +438,9 @@ impl<C: Provider> SendQueue<C> {
             posts += 1;
         }
         // The remaining requests were not posted.
-        self.held.truncate(self.held.len() - self.pending.len() + done);
+        if result.is_err() {
+            self.truncate(self.len - self.pending.len() + done);
+        }
         self.clear_pending();
         result.map(|()| (done as u64, posts))
     }
@@ -403,14 +450,20 @@ impl<C: Provider> SendQueue<C> {
     /// # Panics
     /// If the request is not outstanding.
     pub fn complete(&mut self, number: u32, status: WcStatus, opcode: WcOpcode) -> Result<Done<C>, WcStatus> {
-        let ahead = (number.wrapping_sub(self.first) % NUMBERS) as usize;
-        assert!(ahead < self.held.len() - self.pending.len(), "completion of another queue");
-        self.first = (self.first + ahead as u32 + 1) % NUMBERS;
-        let held = self.held.drain(..=ahead).next_back();
+        let done = ahead(self.first, number);
+        assert!(done < self.len - self.pending.len(), "completion of another queue");
+        let mut own = None;
+        while let Some((of, _)) = self.held.front()
+            && ahead(self.first, *of) <= done
+        {
+            own = self.held.pop_front().filter(|(of, _)| *of == number);
+        }
+        self.first = self.number(done + 1);
+        self.len -= done + 1;
         if status != WcStatus::Success {
             return Err(status);
         }
-        Ok(match held {
+        Ok(match own.map(|(_, held)| held) {
             Some(Held::Read(block)) => Done::Read(block.freeze()),
             Some(Held::ReadBySink(block, mut into)) => {
                 block.copy_to(&mut into);

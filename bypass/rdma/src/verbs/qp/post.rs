@@ -27,6 +27,19 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, message, Operation::Send, signalled)
     }
 
+    /// Returns the maximum size of an inline message in bytes.
+    #[inline]
+    pub fn inline(&self) -> usize {
+        self.core.sends.inline()
+    }
+
+    /// Queues a message that `write` appends to the inline data of pending messages. The caller has checked
+    /// [`room`](Self::room) and [`inline`](Self::inline).
+    #[inline]
+    pub(crate) fn send_inline(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.core.sends.send_inline(Operation::Send, write);
+    }
+
     /// Queues a WRITE of a message to `address`, with immediate data if given, and leaves it empty.
     pub fn write(
         &mut self,
