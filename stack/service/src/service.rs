@@ -111,6 +111,10 @@ pub trait Service {
     /// (ICMP port unreachable). An attacker who guesses the ports can forge such reports.
     fn datagram_refused(&mut self, net: &mut impl Transport, local: SocketAddr, remote: SocketAddr) {}
 
+    /// Called for a datagram of a protocol with its own integrity check, if the worker has a port for one. `packet`
+    /// begins with the IP header, and its IP and UDP headers are valid. The packet is released after the call.
+    fn raw_datagram(&mut self, net: &mut impl Transport, packet: &[u8]) {}
+
     /// Called when the one-sided operation that [`Transport::post_one_sided`] started with `token` has completed.
     fn one_sided_done(
         &mut self,

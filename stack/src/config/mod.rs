@@ -71,8 +71,8 @@ pub struct Config {
     /// UDP addresses to receive datagrams on. An unspecified address stands for all local addresses.
     pub listen_udp: Vec<SocketAddr>,
     /// Port of [`listen_udp`](Self::listen_udp) for a protocol with its own integrity check, such as RoCEv2: datagrams
-    /// to it are delivered from the IP header on, and need no checksum over IPv6 (RFC 6935). Datagrams from it that are
-    /// written in place have none.
+    /// to it are delivered by [`Service::raw_datagram`](linerate_service::Service::raw_datagram), and need no checksum
+    /// over IPv6 (RFC 6935). Datagrams from it that are written in place have none.
     pub listen_udp_raw: Option<u16>,
     /// Traffic class of these datagrams: DSCP times four, and ECN.
     pub udp_raw_traffic_class: u8,

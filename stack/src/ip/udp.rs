@@ -38,7 +38,7 @@ pub(crate) struct UdpFastPath {
     listen: Vec<SocketAddr>,
     /// Position in `listen` by the low bits of the port, which finds consecutive ports without a search.
     by_port: [u32; PORTS],
-    /// Port whose datagrams are delivered from the IP header on.
+    /// Port of a protocol with its own integrity check.
     raw: Option<u16>,
     /// Traffic class of datagrams from that port that are written in place.
     raw_traffic_class: u8,
@@ -91,7 +91,7 @@ impl UdpFastPath {
         self.index();
     }
 
-    /// Returns the port whose datagrams are delivered from the IP header on.
+    /// Returns the port of a protocol with its own integrity check.
     #[inline]
     pub fn raw(&self) -> Option<u16> {
         self.raw
@@ -122,7 +122,6 @@ impl UdpFastPath {
         }
         self.left -= 1;
         let UdpDatagram { local, remote, start, end } = *udp;
-        let start = if self.raw == Some(local.port()) { ETHERNET_HEADER } else { start };
         let payload = if self.is_low {
             egress.count_copied(end - start);
             self.copies.copy(&frame.data()[start..end])
@@ -139,10 +138,11 @@ impl UdpFastPath {
             && egress.capabilities().multi_segment_tx
             && let Ok(tail) = egress.attach(payload.clone())
         {
-            let (mut packet, route) = match self.prepare(local, remote, payload.len(), egress, now) {
-                Ok(prepared) => prepared,
+            let route = match self.route(local, remote, payload.len(), egress, now) {
+                Ok(route) => route,
                 Err(result) => return result,
             };
+            let Some(mut packet) = egress.nic().allocate() else { return SendResult::Full };
             let is_offloaded = egress.capabilities().tx_checksum.udp;
             let checksum = if is_offloaded { Checksum::Offload } else { Checksum::OfPayload(checksum::data(payload)) };
             let written = route.write_headers(&mut packet, payload.len(), checksum, egress);
@@ -171,11 +171,12 @@ impl UdpFastPath {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<SendResult, W> {
-        let (mut packet, route) = match self.prepare(local, remote, len, egress, now) {
-            Ok(prepared) => prepared,
+        let route = match self.route(local, remote, len, egress, now) {
+            Ok(route) => route,
             Err(SendResult::NotHandled) => return Err(write),
             Err(result) => return Ok(result),
         };
+        let Some(mut packet) = egress.nic().allocate() else { return Ok(SendResult::Full) };
         let Some(out) = packet.append(len) else { return Err(write) };
         write(out);
         // Without offload, the sum of the payload is computed before the headers precede it.
@@ -193,17 +194,17 @@ impl UdpFastPath {
         Ok(SendResult::Sent)
     }
 
-    /// Allocates a packet for a datagram of `len` bytes and finds its route. Returns the reason if the fast path cannot
-    /// send it.
+    /// Finds the route of a datagram of `len` bytes, and checks that there is room for it. Returns the reason if the fast
+    /// path cannot send it.
     #[inline(always)]
-    fn prepare<'a, N: Nic>(
+    fn route<'a, N: Nic>(
         &self,
         local: &'a SocketAddr,
         remote: &'a SocketAddr,
         len: usize,
         egress: &mut Egress<N>,
         now: Instant,
-    ) -> Result<(N::Packet, Route<'a>), SendResult> {
+    ) -> Result<Route<'a>, SendResult> {
         let addresses = egress.addresses();
         let (is_local, ip_header, to, mtu) = match (local, remote) {
             (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
@@ -222,8 +223,7 @@ impl UdpFastPath {
         if egress.room() == 0 {
             return Err(SendResult::Full);
         }
-        let packet = egress.nic().allocate().ok_or(SendResult::Full)?;
-        Ok((packet, Route { local, remote, ip_header, link }))
+        Ok(Route { local, remote, ip_header, link })
     }
 }
 

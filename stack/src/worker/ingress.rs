@@ -69,6 +69,8 @@ pub(crate) struct Ingress<P> {
     at_once: bool,
     /// Received datagrams for delivery.
     pub datagrams: VecDeque<Datagram>,
+    /// Frames with datagrams to the port of a protocol with its own integrity check, and the ends of the datagrams.
+    pub raw: Vec<(P, usize)>,
 }
 
 impl<P: Packet> Ingress<P> {
@@ -94,6 +96,7 @@ impl<P: Packet> Ingress<P> {
             burst,
             at_once: false,
             datagrams,
+            raw: Vec::new(),
         }
     }
 
@@ -183,6 +186,10 @@ impl<P: Packet> Ingress<P> {
     ) {
         if !slow.udp.listens(&udp.local) {
             return self.rx_slow_path(&frame, FrameKind::Ip, egress, slow, now);
+        }
+        if slow.udp.raw() == Some(udp.local.port()) {
+            self.raw.push((frame, udp.end));
+            return;
         }
         if self.datagrams.len() >= DATAGRAMS {
             return egress.count_drop(DropCause::DatagramQueue);

@@ -20,7 +20,7 @@ use crate::tcp::NativeEngine;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::worker::ingress::Ingress;
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
-use linerate_bypass::{BURST, Nic};
+use linerate_bypass::{BURST, Nic, Packet};
 use linerate_service::mailbox::Receiver;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{Drain, Service, ServiceHost, Silenced, Stop, Summary, Transport, WorkerCtx};
@@ -148,6 +148,9 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         self.run_due();
         if !self.host.has_started() && self.may_start() {
             self.host.start();
+        }
+        if !self.host.net.ingress.raw.is_empty() {
+            work += self.deliver_raw_datagrams();
         }
         let ServiceHost { net, service, .. } = &mut self.host;
         self.poll_at = service.turn(net).map(|rest| now + rest);
@@ -345,6 +348,20 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             }
         }
         read + self.host.deliver_messages()
+    }
+
+    /// Delivers the datagrams of a protocol with its own integrity check. The service answers them in its turn, as far
+    /// as the transmit queue has room.
+    #[inline(never)]
+    fn deliver_raw_datagrams(&mut self) -> usize {
+        let ServiceHost { net, service, .. } = &mut self.host;
+        let mut received = std::mem::take(&mut net.ingress.raw);
+        let count = received.len();
+        for (frame, end) in received.drain(..) {
+            service.raw_datagram(net, &frame.data()[ETHERNET_HEADER..end]);
+        }
+        net.ingress.raw = received;
+        count
     }
 
     /// Delivers as many datagrams as the transmit queue has room for, so that each can be answered.

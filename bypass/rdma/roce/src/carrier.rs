@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::path::{Path, Port};
 use crate::streams::StreamTable;
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
+use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
 
 /// Service that passes datagrams to and from an engine.
 ///
@@ -64,8 +64,8 @@ impl Service for Carrier {
     }
 
     #[inline]
-    fn datagram(&mut self, _: &mut impl Transport, datagram: Datagram) {
-        self.engine.receive(&datagram.payload, self.now);
+    fn raw_datagram(&mut self, _: &mut impl Transport, packet: &[u8]) {
+        self.engine.receive(packet, self.now);
     }
 
     fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {

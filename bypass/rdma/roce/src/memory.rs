@@ -319,7 +319,14 @@ impl Memory {
     }
 
     /// Copies `bytes` to position `from` of `sges`.
+    #[inline]
     pub fn scatter(&self, pd: Handle, sges: &[Sge], from: usize, bytes: &[u8]) -> Result<(), Denied> {
+        if let [sge] = sges
+            && from + bytes.len() <= sge.len as usize
+        {
+            self.local(pd, sge, Need::LocalWrite)?.write(from, bytes);
+            return Ok(());
+        }
         self.each_part(pd, sges, (from, bytes.len()), Need::LocalWrite, |span, at, part| span.write(at, &bytes[part]))
     }
 

@@ -63,12 +63,18 @@ impl RecvQueue {
             if self.len == self.ids.len() {
                 return Err(failed(libc::ENOMEM));
             }
-            let slot = (self.head + self.len) % self.ids.len();
+            let slot = self.slot(self.head + self.len);
             self.ids[slot] = (request.id, request.sges.len());
             self.sges[slot * self.width..][..request.sges.len()].copy_from_slice(request.sges);
             self.len += 1;
         }
         Ok(())
+    }
+
+    /// Returns the slot of a position less than twice the number of slots.
+    #[inline]
+    fn slot(&self, position: usize) -> usize {
+        if position < self.ids.len() { position } else { position - self.ids.len() }
     }
 
     /// Returns the number of posted buffers.
@@ -83,6 +89,7 @@ impl RecvQueue {
     }
 
     /// Moves the oldest buffer to `into`. Returns false if there is none.
+    #[inline]
     pub fn pop(&mut self, into: &mut Buffer) -> bool {
         if self.len == 0 {
             return false;
@@ -91,7 +98,7 @@ impl RecvQueue {
         into.id = id;
         into.sges.clear();
         into.sges.extend_from_slice(&self.sges[self.head * self.width..][..count]);
-        self.head = (self.head + 1) % self.ids.len();
+        self.head = self.slot(self.head + 1);
         self.len -= 1;
         true
     }

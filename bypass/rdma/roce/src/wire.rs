@@ -1,6 +1,6 @@
 //! Packet format: BTH and its extension headers (IBA 9.2, 9.3).
 
-use crate::icrc::{MAX_HEADERS, icrc};
+use crate::icrc::{MAX_HEADERS, icrc, icrc_of_received};
 use crate::path::Path;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -179,7 +179,7 @@ pub(crate) fn parse(packet: &[u8]) -> Result<Received<'_>, Malformed> {
     let payload = packet.get(ip_len + UDP..end).ok_or(Malformed::Header)?;
     let (payload, crc) = payload.split_last_chunk::<ICRC>().ok_or(Malformed::Header)?;
     let (bth, rest) = payload.split_first_chunk::<BTH>().ok_or(Malformed::Header)?;
-    if icrc(&packet[..ip_len + UDP], payload).to_le_bytes() != *crc {
+    if icrc_of_received(&packet[..end - ICRC], ip_len + UDP).to_le_bytes() != *crc {
         return Err(Malformed::Icrc);
     }
     let [code, flags, p, q, _, a, b, c, ack, x, y, z] = *bth;

@@ -120,7 +120,7 @@ type DeadlineHeap = BinaryHeap<Reverse<(Instant, usize)>>;
 /// Queues a queue pair that may have packets to send, and arms its timer.
 #[inline]
 fn settle(qp: &mut Qp, queued: &mut VecDeque<Handle>, timers: &mut DeadlineHeap) {
-    if !qp.is_queued && (qp.responder.is_pending() || !qp.requester.is_empty()) {
+    if !qp.is_queued && (qp.responder.is_pending() || qp.requester.is_pending()) {
         qp.is_queued = true;
         queued.push_back(qp.handle);
     }

@@ -90,7 +90,18 @@ struct Shape {
     invalidates: bool,
 }
 
-fn shape(code: u8) -> Option<Shape> {
+/// Shapes by opcode.
+static SHAPES: [Option<Shape>; 32] = {
+    let mut shapes = [None; 32];
+    let mut code = 0;
+    while code < shapes.len() {
+        shapes[code] = shape(code as u8);
+        code += 1;
+    }
+    shapes
+};
+
+const fn shape(code: u8) -> Option<Shape> {
     use opcode::*;
     let (kind, is_first, is_last) = match code {
         SEND_FIRST => (Kind::Send, true, false),
@@ -201,7 +212,9 @@ impl Responder {
 impl Qp {
     /// Processes a request of the peer.
     pub fn receive_request(&mut self, bth: &Bth, rest: &[u8], objects: &mut Objects) {
-        let Some(shape) = shape(bth.opcode) else { return self.receive_unsupported(bth, objects) };
+        let Some(shape) = SHAPES.get(usize::from(bth.opcode)).copied().flatten() else {
+            return self.receive_unsupported(bth, objects);
+        };
         match psn::difference(bth.psn, self.responder.psn) {
             0 => self.responder.is_gap_reported = false,
             1.. => return self.report_gap(objects),

@@ -37,6 +37,8 @@ pub(crate) struct Request {
     psn: u32,
     packets: u32,
     is_numbered: bool,
+    /// The response carries data.
+    fetches: bool,
     /// Received packets of the response to a READ or atomic operation.
     received: u32,
     /// Local error, reported once all earlier requests have completed.
@@ -48,18 +50,13 @@ impl Request {
         self.operation.wc_opcode()
     }
 
-    /// Returns whether the response carries data.
-    fn fetches(&self) -> bool {
-        self.is_atomic() || matches!(self.operation, Operation::Read { .. })
-    }
-
     fn is_atomic(&self) -> bool {
         matches!(self.operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. })
     }
 
     fn is_complete(&self, unacked: u32) -> bool {
         let is_acknowledged = psn::difference(unacked, psn::add(self.psn, self.packets)) >= 0;
-        self.is_numbered && is_acknowledged && (!self.fetches() || self.received == self.packets)
+        self.is_numbered && is_acknowledged && (!self.fetches || self.received == self.packets)
     }
 }
 
@@ -83,6 +80,7 @@ impl Queue {
             psn: 0,
             packets: 0,
             is_numbered: false,
+            fetches: false,
             received: 0,
             failed: None,
         };
@@ -230,7 +228,7 @@ impl Requester {
     /// Removes the oldest request.
     pub fn pop(&mut self) -> Option<&Request> {
         let request = self.queue.pop()?;
-        if request.is_numbered && request.fetches() {
+        if request.is_numbered && request.fetches {
             self.fetches -= 1;
         }
         match self.cursor {
@@ -248,6 +246,12 @@ impl Requester {
         self.queue.order.is_empty()
     }
 
+    /// Returns whether a request may have packets to send.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.cursor < self.queue.order.len()
+    }
+
     pub fn sges(&self, request: &Request) -> &[Sge] {
         &self.sges[usize::from(request.slot) * self.cap.send_sges as usize..][..request.sges.into()]
     }
@@ -263,12 +267,18 @@ impl Requester {
     /// The elements of inline requests are memory of the caller.
     unsafe fn push(&mut self, request: &SendWr<'_>) -> std::io::Result<()> {
         require(request.sges.len() <= self.cap.send_sges as usize, libc::EINVAL)?;
-        let len = request.sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
-        let len = u32::try_from(len).map_err(|_| errno(libc::EINVAL))?;
+        let len = match request.sges {
+            [sge] => sge.len,
+            sges => {
+                let len = sges.iter().map(|sge| u64::from(sge.len)).sum::<u64>();
+                u32::try_from(len).map_err(|_| errno(libc::EINVAL))?
+            }
+        };
         require(!request.flags.is_inline() || len <= self.cap.inline, libc::EINVAL)?;
         let into = self.queue.push().ok_or_else(|| errno(libc::ENOMEM))?;
         (into.id, into.operation, into.flags, into.len) = (request.id, request.operation, request.flags, len);
         into.sges = request.sges.len() as u16;
+        into.fetches = matches!(request.operation, Operation::Read { .. }) || into.is_atomic();
         let slot = usize::from(into.slot);
         if !request.flags.is_inline() {
             self.sges[slot * self.cap.send_sges as usize..][..request.sges.len()].copy_from_slice(request.sges);
@@ -333,9 +343,12 @@ impl Requester {
     /// Acknowledges all packets before `to`. Returns the number of the first missing response before `to`, if any: the
     /// acknowledgement then implies its loss (IBA 9.7.5.1.1).
     fn acknowledge(&mut self, to: u32, now: Instant) -> Option<u32> {
-        let is_missing = |request: &&Request| request.fetches() && request.received < request.packets;
+        let is_missing = |request: &&Request| request.fetches && request.received < request.packets;
         let is_covered = |request: &&Request| request.is_numbered && psn::difference(to, request.psn) > 0;
-        let missing = self.queue.iter().take_while(is_covered).find(is_missing);
+        let missing = match self.fetches {
+            0 => None,
+            _ => self.queue.iter().take_while(is_covered).find(is_missing),
+        };
         let missing = missing.map(|request| psn::add(request.psn, request.received));
         // The next response of a READ in progress is not missing yet.
         let missing = missing.filter(|missing| psn::difference(to, *missing) > 0);
@@ -354,7 +367,7 @@ impl Requester {
     fn skip_acknowledged(&mut self) {
         while let Some(request) = self.queue.get(self.cursor) {
             let done = psn::difference(self.unacked, request.psn);
-            if !request.is_numbered || request.fetches() || done <= self.offset as i32 {
+            if !request.is_numbered || request.fetches || done <= self.offset as i32 {
                 return;
             }
             if (done as u32) < request.packets {
@@ -384,7 +397,7 @@ impl Requester {
         if let Some(index) = self.queue.iter().position(contains) {
             let request = &self.queue[index];
             self.cursor = index;
-            self.offset = if request.fetches() { request.received } else { psn::difference(from, request.psn) as u32 };
+            self.offset = if request.fetches { request.received } else { psn::difference(from, request.psn) as u32 };
         }
     }
 }

@@ -68,18 +68,18 @@ impl Qp {
         }
         let requester = &self.requester;
         let request = &requester.queue[cursor];
-        let in_flight = psn::difference(requester.send_psn(), requester.unacked);
-        if in_flight >= WINDOW as i32 {
+        let (fetches, packets) = (request.fetches, request.packets);
+        let number = psn::add(request.psn, requester.offset);
+        if psn::difference(number, requester.unacked) >= WINDOW as i32 {
             return false;
         }
-        let need = if request.fetches() { Need::LocalWrite } else { Need::LocalRead };
+        let need = if fetches { Need::LocalWrite } else { Need::LocalRead };
         if !request.flags.is_inline() && objects.memory.check(self.pd, requester.sges(request), need).is_err() {
             self.fail_request(WcStatus::LocalProtection, objects);
             return false;
         }
-        let (fetches, packets) = (request.fetches(), request.packets);
-        let end = psn::add(request.psn, if fetches { packets } else { requester.offset + 1 });
-        let asks = self.send_packet(request, objects, port) || fetches;
+        let end = if fetches { psn::add(request.psn, packets) } else { psn::add(number, 1) };
+        let asks = self.send_packet(request, number, objects, port) || fetches;
         let requester = &mut self.requester;
         if psn::difference(end, requester.sent_psn) > 0 {
             requester.sent_psn = end;
@@ -107,15 +107,15 @@ impl Qp {
     /// packets. Returns the number of packets, or `None` if the request must wait or has failed.
     fn number_request(&mut self, objects: &mut Objects) -> Option<u32> {
         let request = &self.requester.queue[self.requester.cursor];
-        let len_limit = if request.is_atomic() { 8 } else { MAX_MESSAGE };
         let failed = match request.operation {
             Operation::Bind { .. } => self.bind(&request.operation, objects),
             Operation::InvalidateLocal(key) => {
                 objects.memory.invalidate(self.handle, key).map_err(|_| WcStatus::LocalQp).err()
             }
+            _ if request.len > MAX_MESSAGE => Some(WcStatus::LocalLength),
             // The response of an atomic operation has eight bytes (IBA 9.4.5).
-            _ if request.len > len_limit || request.is_atomic() && request.len != 8 => Some(WcStatus::LocalLength),
-            _ if request.fetches() && self.requester.initiator_depth == 0 => Some(WcStatus::LocalQp),
+            _ if request.fetches && request.is_atomic() && request.len != 8 => Some(WcStatus::LocalLength),
+            _ if request.fetches && self.requester.initiator_depth == 0 => Some(WcStatus::LocalQp),
             _ => None,
         };
         if let Some(status) = failed {
@@ -126,10 +126,10 @@ impl Qp {
         let request = &mut requester.queue[requester.cursor];
         let packets = match request.operation {
             Operation::Bind { .. } | Operation::InvalidateLocal(_) => 0,
-            _ if request.is_atomic() => 1,
-            _ => (request.len as usize).div_ceil(self.mtu).max(1) as u32,
+            _ if request.len as usize <= self.mtu => 1,
+            _ => (request.len as usize).div_ceil(self.mtu) as u32,
         };
-        if request.fetches() && requester.fetches >= requester.initiator_depth {
+        if request.fetches && requester.fetches >= requester.initiator_depth {
             return None;
         }
         // One message without a credit requests the next ones, as does one after a peer that miscounts.
@@ -137,7 +137,7 @@ impl Qp {
         if is_waiting && request.operation.takes_buffer() {
             return None;
         }
-        requester.fetches += u8::from(request.fetches());
+        requester.fetches += u8::from(request.fetches);
         (request.psn, request.packets, request.is_numbered) = (requester.next_psn, packets, true);
         requester.next_psn = psn::add(requester.next_psn, packets);
         if packets == 0 {
@@ -174,7 +174,7 @@ impl Qp {
                 return;
             }
             if request.flags.is_signalled() {
-                let len = if request.fetches() { request.len } else { 0 };
+                let len = if request.fetches { request.len } else { 0 };
                 let done = WorkCompletion::new(request.id, WcStatus::Success, request.opcode(), len, self.number);
                 objects.completions.add(self.send_cq, done);
             }
@@ -182,8 +182,9 @@ impl Qp {
         }
     }
 
-    /// Sends the packet at the cursor. Returns whether it requests an acknowledgement.
-    fn send_packet(&self, request: &Request, objects: &mut Objects, port: &mut impl Port) -> bool {
+    /// Sends the packet at the cursor, which has the sequence number `number`. Returns whether it requests an
+    /// acknowledgement.
+    fn send_packet(&self, request: &Request, number: u32, objects: &mut Objects, port: &mut impl Port) -> bool {
         let Some(path) = &self.path else { return false };
         let requester = &self.requester;
         let (offset, mtu) = (requester.offset, self.mtu);
@@ -244,7 +245,6 @@ impl Qp {
             }
             _ => (pick(SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY), rest.min(mtu)),
         };
-        let number = psn::add(request.psn, offset);
         let is_repeated = psn::difference(number, requester.sent_psn) < 0;
         let ack = is_last && (request.flags.is_signalled() || is_repeated || requester.credits <= 0)
             || requester.is_probing
