@@ -25,7 +25,7 @@ const RESERVED: usize = 32;
 /// Entries of the header cache, a power of two.
 const HEADER_CACHE_SIZE: usize = 256;
 /// Lifetime of a cached header. The lookup after it lets the neighbour table confirm the neighbour.
-const HEADER_LIFETIME: Duration = Duration::from_secs(1);
+pub(crate) const HEADER_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Cached Ethernet header for a destination.
 #[derive(Clone, Copy)]

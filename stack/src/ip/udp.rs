@@ -4,14 +4,14 @@
 //! chained to them. The slow path handles fragments, multicast and unresolved neighbours.
 
 use crate::config::Config;
-use crate::ip::egress::Egress;
+use crate::ip::egress::{Egress, HEADER_LIFETIME};
 use crate::wire::checksum;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::wire::udp::{PROTOCOL as UDP, UDP_HEADER, UdpDatagram};
 use linerate_bypass::{BufferPool, Capabilities, L4, Nic, Packet, TxOffload};
 use linerate_service::Datagram;
 use linerate_service::time::Instant;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 const IPV4: usize = 20;
 const IPV6: usize = 40;
@@ -20,6 +20,11 @@ const HOP_LIMIT: u8 = 64;
 
 /// Longest payload that is copied instead of chained: a second packet costs both ends more than the copy.
 const MAX_COPIED: usize = 256;
+
+/// Entries of the cache of raw routes, a power of two.
+const RAW_ROUTES: usize = 16;
+/// Headers of a datagram over IPv4.
+const HEADERS_V4: usize = ETHERNET_HEADER + IPV4 + UDP_HEADER;
 
 /// Entries of the table of positions, a power of two.
 const PORTS: usize = 64;
@@ -42,6 +47,8 @@ pub(crate) struct UdpFastPath {
     raw: Option<u16>,
     /// Traffic class of datagrams from that port that are written in place.
     raw_traffic_class: u8,
+    /// Routes of recent datagrams from that port over IPv4, by the low bits of the destination.
+    raw_routes: [RawRoute; RAW_ROUTES],
     /// Number of packets in use at which received payload is copied.
     most: usize,
     /// True if at least `most` packets were in use at the last check.
@@ -62,6 +69,7 @@ impl UdpFastPath {
             by_port: [0; PORTS],
             raw: config.listen_udp_raw,
             raw_traffic_class: config.udp_raw_traffic_class,
+            raw_routes: [NO_RAW_ROUTE; RAW_ROUTES],
             most: packets / 7 * 5,
             is_low: false,
             left: 0,
@@ -132,7 +140,7 @@ impl UdpFastPath {
     }
 
     /// Sends `datagram` if the fast path can.
-    pub fn send<N: Nic>(&self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> SendResult {
+    pub fn send<N: Nic>(&mut self, datagram: &Datagram, egress: &mut Egress<N>, now: Instant) -> SendResult {
         let Datagram { local, remote, payload } = datagram;
         if payload.len() > MAX_COPIED
             && egress.capabilities().multi_segment_tx
@@ -163,7 +171,7 @@ impl UdpFastPath {
     /// Sends a datagram of `len` bytes that `write` writes. Returns `write` if the slow path must send it.
     #[inline]
     pub fn write<N: Nic, W: FnOnce(&mut [u8])>(
-        &self,
+        &mut self,
         local: &SocketAddr,
         remote: &SocketAddr,
         len: usize,
@@ -171,6 +179,11 @@ impl UdpFastPath {
         egress: &mut Egress<N>,
         now: Instant,
     ) -> Result<SendResult, W> {
+        if self.raw == Some(local.port())
+            && let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote)
+        {
+            return self.write_raw_v4(*local, *remote, len, write, egress, now);
+        }
         let route = match self.route(local, remote, len, egress, now) {
             Ok(route) => route,
             Err(SendResult::NotHandled) => return Err(write),
@@ -192,6 +205,86 @@ impl UdpFastPath {
         }
         egress.send_frame(packet);
         Ok(SendResult::Sent)
+    }
+
+    /// Sends a datagram without a checksum of UDP, as [`write`](Self::write).
+    #[inline]
+    fn write_raw_v4<N: Nic, W: FnOnce(&mut [u8])>(
+        &mut self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        len: usize,
+        write: W,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Result<SendResult, W> {
+        let at = remote.ip().to_bits() as usize % RAW_ROUTES;
+        let cached = &self.raw_routes[at];
+        let is_valid = cached.epoch == egress.link_epoch() && now < cached.until;
+        if !is_valid || cached.local != local || cached.remote != remote {
+            match self.cache_raw_route(local, remote, egress, now) {
+                Some(route) => self.raw_routes[at] = route,
+                None => return Err(write),
+            }
+        }
+        let udp_len = UDP_HEADER + len;
+        let ip_len = IPV4 + udp_len;
+        if ip_len > egress.mtu() {
+            return Err(write);
+        }
+        if egress.room() == 0 {
+            return Ok(SendResult::Full);
+        }
+        let Some(mut packet) = egress.nic().allocate() else { return Ok(SendResult::Full) };
+        let Some(out) = packet.append(len) else { return Err(write) };
+        write(out);
+        let RawRoute { headers, sum, .. } = &self.raw_routes[at];
+        let Some(start) = packet.prepend(HEADERS_V4).and_then(<[u8]>::first_chunk_mut::<HEADERS_V4>) else {
+            return Ok(SendResult::Full);
+        };
+        *start = *headers;
+        let offload = egress.capabilities().tx_checksum.ipv4;
+        let check = if offload { 0 } else { !checksum::fold(sum + ip_len as u64) };
+        start[ETHERNET_HEADER + 2..ETHERNET_HEADER + 4].copy_from_slice(&(ip_len as u16).to_be_bytes());
+        start[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].copy_from_slice(&check.to_be_bytes());
+        start[HEADERS_V4 - 4..HEADERS_V4 - 2].copy_from_slice(&(udp_len as u16).to_be_bytes());
+        if offload {
+            packet.set_tx_offload(TxOffload {
+                l2_len: ETHERNET_HEADER,
+                l3_len: IPV4,
+                l4_len: UDP_HEADER,
+                ipv4: true,
+                ipv4_checksum: true,
+                l4_checksum: None,
+                tso: None,
+            });
+        }
+        egress.send_frame(packet);
+        Ok(SendResult::Sent)
+    }
+
+    /// Finds the route of datagrams without a checksum of UDP, if the fast path can send them.
+    #[cold]
+    fn cache_raw_route<N: Nic>(
+        &self,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) -> Option<RawRoute> {
+        let (from, to) = (SocketAddr::V4(local), SocketAddr::V4(remote));
+        let Route { link, .. } = self.route(&from, &to, 0, egress, now).ok()?;
+        let ip = ip_header_v4(*local.ip(), *remote.ip(), 0, self.raw_traffic_class, false);
+        let mut headers = [0; HEADERS_V4];
+        let (ethernet, rest) = headers.split_at_mut(ETHERNET_HEADER);
+        ethernet.copy_from_slice(&link);
+        let (header, udp) = rest.split_at_mut(IPV4);
+        header.copy_from_slice(&ip);
+        header[2..4].fill(0);
+        let sum = header.chunks_exact(2).map(|word| u64::from(word[0]) << 8 | u64::from(word[1])).sum();
+        udp[..2].copy_from_slice(&local.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&remote.port().to_be_bytes());
+        Some(RawRoute { local, remote, epoch: egress.link_epoch(), until: now + HEADER_LIFETIME, headers, sum })
     }
 
     /// Finds the route of a datagram of `len` bytes, and checks that there is room for it. Returns the reason if the fast
@@ -226,6 +319,25 @@ impl UdpFastPath {
         Ok(Route { local, remote, ip_header, link })
     }
 }
+
+/// Route of datagrams without a checksum of UDP, within an epoch of link headers and for their lifetime.
+#[derive(Clone, Copy)]
+struct RawRoute {
+    local: SocketAddrV4,
+    remote: SocketAddrV4,
+    epoch: u32,
+    until: Instant,
+    /// Headers without lengths and checksum.
+    headers: [u8; HEADERS_V4],
+    /// Sum of the words of the IP header.
+    sum: u64,
+}
+
+/// No epoch has the number 0.
+const NO_RAW_ROUTE: RawRoute = {
+    let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    RawRoute { local: none, remote: none, epoch: 0, until: Instant::ZERO, headers: [0; HEADERS_V4], sum: 0 }
+};
 
 /// Content of the checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -150,7 +150,10 @@ impl<P: Packet> Ingress<P> {
             match fast_demux.v4(&frame, egress.addresses()) {
                 Some(tcp) if alone => self.deliver_segment(frame, tcp, egress, engine, now),
                 Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
-                None => self.rx_other(frame, &fast_demux, egress, engine, slow, now),
+                None => match fast_demux.raw_v4(&frame, egress.addresses()) {
+                    Some((local, end)) if slow.udp.listens(&local) => self.raw.push((frame, end)),
+                    _ => self.rx_other(frame, &fast_demux, egress, engine, slow, now),
+                },
             }
         }
     }

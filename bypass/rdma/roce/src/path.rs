@@ -1,6 +1,6 @@
 //! Network path of a queue pair, and the port that carries its packets.
 
-use crate::wire::UDP_PORT;
+use crate::wire::{Headers, UDP_PORT};
 use std::net::{IpAddr, SocketAddr};
 
 /// Addresses and classes of the packets to one destination.
@@ -12,12 +12,13 @@ pub struct Path {
     pub remote: SocketAddr,
     /// DSCP and ECN.
     pub traffic_class: u8,
+    pub(crate) headers: Headers,
 }
 
 impl Path {
     pub(crate) fn new([local, remote]: [IpAddr; 2], traffic_class: u8) -> Self {
         let [local, remote] = [local, remote].map(|ip| SocketAddr::new(ip, UDP_PORT));
-        Path { local, remote, traffic_class }
+        Path { local, remote, traffic_class, headers: Headers::between(&local, &remote) }
     }
 }
 

@@ -88,6 +88,22 @@ impl RecvQueue {
         (self.len > 0).then(|| sges.iter().map(|sge| u64::from(sge.len)).sum())
     }
 
+    /// Returns identifier and element of the oldest buffer, if it has one element.
+    #[inline]
+    pub fn front_alone(&self) -> Option<(u64, &Sge)> {
+        match self.ids.get(self.head) {
+            Some(&(id, 1)) if self.len > 0 => Some((id, &self.sges[self.head * self.width])),
+            _ => None,
+        }
+    }
+
+    /// Removes the oldest buffer.
+    #[inline]
+    pub fn remove_front(&mut self) {
+        self.head = self.slot(self.head + 1);
+        self.len -= 1;
+    }
+
     /// Moves the oldest buffer to `into`. Returns false if there is none.
     #[inline]
     pub fn pop(&mut self, into: &mut Buffer) -> bool {
@@ -98,8 +114,7 @@ impl RecvQueue {
         into.id = id;
         into.sges.clear();
         into.sges.extend_from_slice(&self.sges[self.head * self.width..][..count]);
-        self.head = self.slot(self.head + 1);
-        self.len -= 1;
+        self.remove_front();
         true
     }
 

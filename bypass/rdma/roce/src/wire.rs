@@ -218,18 +218,22 @@ pub(crate) fn write(
     debug_assert!(extension.len() <= MAX_EXTENSION && packet.len() == packet_len(extension.len(), len));
     let pad = len.next_multiple_of(4) - len;
     let headers = path.headers(packet.len());
-    let (body, crc) = packet.split_at_mut(packet.len() - ICRC);
-    let (head, rest) = body.split_at_mut(BTH);
-    head.copy_from_slice(&Bth { pad: pad as u8, ..bth }.to_bytes());
+    let Some((body, crc)) = packet.split_last_chunk_mut::<ICRC>() else { return };
+    let Some((head, rest)) = body.split_first_chunk_mut::<BTH>() else { return };
+    *head = Bth { pad: pad as u8, ..bth }.to_bytes();
     let (extensions, payload) = rest.split_at_mut(extension.len());
-    extensions.copy_from_slice(extension);
-    let (payload, padding) = payload.split_at_mut(len);
-    write(payload);
-    padding.fill(0);
-    crc.copy_from_slice(&icrc(headers.bytes(), body).to_le_bytes());
+    if !extension.is_empty() {
+        extensions.copy_from_slice(extension);
+    }
+    write(&mut payload[..len]);
+    if pad > 0 {
+        payload[len..].fill(0);
+    }
+    *crc = icrc(headers.bytes(), body).to_le_bytes();
 }
 
 /// IP and UDP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Headers {
     bytes: [u8; MAX_HEADERS],
     len: usize,
@@ -262,15 +266,27 @@ impl Path {
 
     /// Returns the headers of a packet with `len` bytes of UDP payload, as the stack sends them: without fragmentation
     /// and identification. Masked fields are unspecified.
+    #[inline]
     pub(crate) fn headers(&self, len: usize) -> Headers {
-        let mut bytes = [0; MAX_HEADERS];
+        let mut headers = self.headers;
         let udp_len = (UDP + len) as u16;
-        let ip_len = match (&self.local, &self.remote) {
+        let ip_len = headers.len - UDP;
+        let total = if ip_len == IPV4 { (2, IPV4 as u16 + udp_len) } else { (4, udp_len) };
+        headers.bytes[total.0..total.0 + 2].copy_from_slice(&total.1.to_be_bytes());
+        headers.bytes[ip_len + 4..ip_len + 6].copy_from_slice(&udp_len.to_be_bytes());
+        headers
+    }
+}
+
+impl Headers {
+    /// Returns the headers of packets between two addresses, without lengths.
+    pub fn between(local: &SocketAddr, remote: &SocketAddr) -> Self {
+        const PROTOCOL: u8 = 17;
+        let mut bytes = [0; MAX_HEADERS];
+        let ip_len = match (local, remote) {
             (SocketAddr::V4(local), SocketAddr::V4(remote)) => {
                 const DONT_FRAGMENT: u8 = 0x40;
-                const PROTOCOL: u8 = 17;
                 bytes[0] = 0x45;
-                bytes[2..4].copy_from_slice(&(IPV4 as u16 + udp_len).to_be_bytes());
                 bytes[6] = DONT_FRAGMENT;
                 bytes[9] = PROTOCOL;
                 bytes[12..16].copy_from_slice(&local.ip().octets());
@@ -283,17 +299,14 @@ impl Path {
                     IpAddr::V6(ip) => ip.octets(),
                 };
                 bytes[0] = 0x60;
-                bytes[4..6].copy_from_slice(&udp_len.to_be_bytes());
-                bytes[6] = 17;
+                bytes[6] = PROTOCOL;
                 bytes[8..24].copy_from_slice(&octets(local));
                 bytes[24..40].copy_from_slice(&octets(remote));
                 IPV6
             }
         };
-        let udp = &mut bytes[ip_len..ip_len + UDP];
-        udp[..2].copy_from_slice(&UDP_PORT.to_be_bytes());
-        udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
-        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        bytes[ip_len..ip_len + 2].copy_from_slice(&local.port().to_be_bytes());
+        bytes[ip_len + 2..ip_len + 4].copy_from_slice(&remote.port().to_be_bytes());
         Headers { bytes, len: ip_len + UDP }
     }
 }

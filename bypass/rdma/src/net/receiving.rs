@@ -20,23 +20,26 @@ impl<C: Provider> Net<C> {
         };
         self.summary.rx_frames += 1;
         self.summary.rx_bytes += bytes.len() as u64;
-        let Some(conn) = self.table.slots.get_mut(id) else { return };
-        conn.link.used += 1;
-        conn.note_completion(self.now);
-        if !conn.link.credits.allows(conn.link.used) {
-            // With a shared receive queue, the excess buffers belong to other connections.
-            return self.refuse(id, &Malformed);
-        }
-        if !std::mem::replace(&mut conn.dirty, true) {
-            self.dirty.push(id);
-        }
-        if conn.life.stage != Stage::Open {
-            return;
-        }
-        match Self::read_message(conn, bytes) {
-            Ok(true) => self.table.list(id),
-            Ok(false) => {}
-            Err(error) => self.refuse(id, &error),
+        let mut error = None;
+        self.table.update(id, |conn| {
+            conn.link.used += 1;
+            conn.note_completion(self.now);
+            if !conn.link.credits.allows(conn.link.used) {
+                // With a shared receive queue, the excess buffers belong to other connections.
+                error = Some(Malformed);
+                return false;
+            }
+            if !std::mem::replace(&mut conn.dirty, true) {
+                self.dirty.push(id);
+            }
+            conn.life.stage == Stage::Open
+                && Self::read_message(conn, bytes).unwrap_or_else(|malformed| {
+                    error = Some(malformed);
+                    false
+                })
+        });
+        if let Some(error) = error {
+            self.refuse(id, &error);
         }
     }
 
@@ -154,10 +157,11 @@ impl<C: Provider> Net<C> {
     /// Posts buffers and sends credits after a service has consumed data.
     #[inline]
     pub fn consumed(&mut self, id: ConnId) {
-        let Some(conn) = self.table.slots.get_mut(id) else { return };
-        if conn.peer_closed_is_due() {
-            self.table.list(id);
-        }
-        self.set_dirty(id);
+        self.table.update(id, |conn| {
+            if !std::mem::replace(&mut conn.dirty, true) {
+                self.dirty.push(id);
+            }
+            conn.peer_closed_is_due()
+        });
     }
 }

@@ -85,19 +85,6 @@ impl<C: Provider> Net<C> {
     pub fn flush_all(&mut self) {
         self.post_srq_recv();
         while let Some(id) = self.dirty.pop() {
-            let Some(conn) = self.table.slots.get_mut(id) else { continue };
-            conn.dirty = false;
-            if conn.life.stage != Stage::Open {
-                continue;
-            }
-            let posts = conn.link.credits.should_post(conn.unheld(), conn.link.used);
-            let reads = conn.rx.has_offer();
-            if posts {
-                self.post(id);
-            }
-            if reads {
-                self.read_offered(id);
-            }
             if let Err(error) = self.flush(id) {
                 tracing::info!("{}: {error}", self.described(id));
                 self.end(id, CloseReason::Reset);
@@ -106,10 +93,27 @@ impl<C: Provider> Net<C> {
         self.flush_datagrams();
     }
 
+    /// Sends the queued data of a connection and posts its wanted buffers.
     fn flush(&mut self, id: ConnId) -> Result<(), Error> {
-        let Some(conn) = self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) else {
+        let Some(mut conn) = self.table.slots.get_mut(id) else { return Ok(()) };
+        conn.dirty = false;
+        if conn.life.stage != Stage::Open {
             return Ok(());
-        };
+        }
+        let posts = conn.link.credits.should_post(conn.unheld(), conn.link.used);
+        let reads = conn.rx.has_offer();
+        if posts || reads {
+            if posts {
+                self.post(id);
+            }
+            if reads {
+                self.read_offered(id);
+            }
+            match self.table.slots.get_mut(id).filter(|conn| conn.life.stage == Stage::Open) {
+                Some(open) => conn = open,
+                None => return Ok(()),
+            }
+        }
         let before = conn.tx.len();
         if let Some(qp) = conn.link.transport.qp() {
             while conn.taken > 0
@@ -135,13 +139,15 @@ impl<C: Provider> Net<C> {
                 && unsent < self.config.offer_from
                 && let Connection { link: ConnCore { transport: ConnTransport::Rc(qp), credits, .. }, tx, .. } =
                     &mut *conn
-                && HEADER + unsent <= qp.inline()
+                && HEADER + unsent <= qp.inline_room()
             {
                 let header = Header { kind: MessageKind::Data, credits: credits.spend() };
-                qp.send_inline(|out| {
+                qp.post_inline(|out| {
                     out.extend_from_slice(&header.to_bytes());
                     self.summary.copied_bytes += tx.append_to(out) as u64;
-                });
+                })?;
+                self.summary.verbs.requests += 1;
+                self.summary.verbs.posts += 1;
                 self.summary.tx_frames += 1;
                 self.summary.tx_bytes += (HEADER + unsent) as u64;
                 continue;
@@ -216,7 +222,7 @@ impl<C: Provider> Net<C> {
             }
             ConnTransport::Ud(_) => true,
         };
-        if conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
+        if conn.life.wants_room && conn.tx.len() < before && conn.tx.len() <= self.config.tx_buffer / 2 {
             self.table.offer_room(id);
         }
         if is_session {

@@ -4,7 +4,8 @@ use crate::net::Net;
 use crate::provider::Provider;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, CloseReason, ConnId, Datagram, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, forward_in_steps,
+    Bytes, CloseReason, ConnId, Datagram, OneSidedError, OneSidedOp, Tracked, Transport, Unsent, WriteError,
+    forward_in_steps,
 };
 use std::net::SocketAddr;
 
@@ -77,18 +78,21 @@ impl<C: Provider> Transport for Net<C> {
         if from != to {
             return forward_in_steps(self, from, to);
         }
-        let Some(conn) = self.table.slots.get_mut(from) else { return 0 };
-        let before = conn.rx.len();
-        while conn.rx.len() > 0 && conn.life.may_send() {
-            let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
-            conn.life.wants_room |= room == 0;
-            let Some(bytes) = conn.rx.take(room) else { break };
-            conn.tx.push(bytes);
-        }
-        let moved = before - conn.rx.len();
-        if moved > 0 {
-            self.consumed(from);
-        }
+        let mut moved = 0;
+        self.table.update(from, |conn| {
+            let before = conn.rx.len();
+            while conn.rx.len() > 0 && conn.life.may_send() {
+                let room = self.config.tx_buffer.saturating_sub(conn.tx.len());
+                conn.life.wants_room |= room == 0;
+                let Some(bytes) = conn.rx.take(room) else { break };
+                conn.tx.push(bytes);
+            }
+            moved = before - conn.rx.len();
+            if moved > 0 && !std::mem::replace(&mut conn.dirty, true) {
+                self.dirty.push(from);
+            }
+            moved > 0 && conn.peer_closed_is_due()
+        });
         moved
     }
 

@@ -218,13 +218,18 @@ impl<C: Provider> SendQueue<C> {
         self.unsignalled > 0
     }
 
-    fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Option<Held<C>>) {
+    /// Returns the flags of the next request, which is signalled at intervals.
+    fn signal(&mut self, flags: SendFlags) -> SendFlags {
         self.unsignalled += 1;
         let is_signalled = flags.is_signalled() || self.unsignalled >= self.every;
-        let flags = flags.with_signal(is_signalled);
         if is_signalled {
             self.unsignalled = 0;
         }
+        flags.with_signal(is_signalled)
+    }
+
+    fn push(&mut self, operation: Operation, sges: usize, flags: SendFlags, held: Option<Held<C>>) {
+        let flags = self.signal(flags);
         if let Some(held) = held {
             self.held.push_back((self.number(self.len), held));
         }
@@ -247,18 +252,37 @@ impl<C: Provider> SendQueue<C> {
         self.len = len;
     }
 
-    /// Queues an inline message, which `write` appends to the data of pending messages. The caller has checked that
-    /// there is room, and the length.
+    /// Returns true if requests are queued that are not posted.
     #[inline]
-    pub fn send_inline(&mut self, operation: Operation, write: impl FnOnce(&mut Vec<u8>)) {
-        debug_assert!(self.room() > 0);
-        // The address is known when all pending data has been written.
-        let address = self.inline_data.len();
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Posts an inline message, which `write` writes into an empty vector. The caller has checked the length, and that
+    /// there is room and no request is pending.
+    ///
+    /// # Safety
+    /// As for [`flush`](Self::flush).
+    #[inline]
+    pub unsafe fn post_inline(
+        &mut self,
+        provider: &C,
+        qp: Handle,
+        operation: Operation,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Error> {
+        debug_assert!(self.room() > 0 && !self.has_pending());
         write(&mut self.inline_data);
-        let len = self.inline_data.len() - address;
-        debug_assert!(len <= self.inline);
-        self.sges.push(Sge { address: address as u64, len: len as u32, lkey: 0 });
-        self.push(operation, 1, SendFlags::INLINE, None);
+        debug_assert!(self.inline_data.len() <= self.inline);
+        let sge = Sge { address: self.inline_data.as_ptr().addr() as u64, len: self.inline_data.len() as u32, lkey: 0 };
+        let flags = self.signal(SendFlags::INLINE);
+        let id = self.owner.send(self.number(self.len));
+        let request = SendWr { id, sges: std::slice::from_ref(&sge), operation, flags };
+        // SAFETY: the queue pair is live. Inline data is in `inline_data`, which is unchanged until the call returns.
+        let posted = unsafe { provider.post_send(qp, std::slice::from_ref(&request)) };
+        self.inline_data.clear();
+        self.len += usize::from(posted.is_ok());
+        Ok(posted?)
     }
 
     /// Queues a message and leaves it empty.

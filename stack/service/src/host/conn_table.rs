@@ -239,6 +239,18 @@ impl<T: Tracked> ConnTable<T> {
         self.slots.get_mut(id).map(T::life_mut)
     }
 
+    /// Calls `change` with a connection, and lists it as one with events if the result is true. Does nothing without the
+    /// connection.
+    #[inline]
+    pub fn update(&mut self, id: ConnId, change: impl FnOnce(&mut T) -> bool) {
+        if let Some(conn) = self.slots.get_mut(id)
+            && change(conn)
+            && !std::mem::replace(&mut conn.life_mut().listed, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
     /// Lists a connection as one with events.
     #[inline]
     pub fn list(&mut self, id: ConnId) {

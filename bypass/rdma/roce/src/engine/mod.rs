@@ -118,13 +118,18 @@ pub(crate) fn limits() -> DeviceLimits {
 type DeadlineHeap = BinaryHeap<Reverse<(Instant, usize)>>;
 
 /// Queues a queue pair that may have packets to send, and arms its timer.
-#[inline]
 fn settle(qp: &mut Qp, queued: &mut VecDeque<Handle>, timers: &mut DeadlineHeap) {
+    queue(qp, queued);
+    arm(qp, timers);
+}
+
+/// Queues a queue pair that may have packets to send.
+#[inline]
+fn queue(qp: &mut Qp, queued: &mut VecDeque<Handle>) {
     if !qp.is_queued && (qp.responder.is_pending() || qp.requester.is_pending()) {
         qp.is_queued = true;
         queued.push_back(qp.handle);
     }
-    arm(qp, timers);
 }
 
 /// Adds an entry for the deadline of a queue pair, unless an earlier one exists.
@@ -224,11 +229,13 @@ impl Engine {
             match bth.opcode {
                 opcode::READ_RESPONSE_FIRST..=opcode::ATOMIC_ACKNOWLEDGE => {
                     qp.receive_response(bth, rest, now, objects);
+                    arm(qp, &mut self.timers);
                 }
+                // Requests of the peer change no deadline.
                 _ => qp.receive_request(bth, rest, objects),
             }
         }
-        settle(qp, &mut self.queued, &mut self.timers);
+        queue(qp, &mut self.queued);
         let handle = qp.handle;
         if self.notifying.is_some() && packet.is_marked() {
             self.receive_marked(handle);

@@ -175,7 +175,9 @@ impl Engine {
         let qp = self.qps.get_mut(handle).map_err(|error| PostError { at: 0, error })?;
         // SAFETY: guaranteed by the caller.
         let posted = unsafe { qp.post_send(requests, &mut self.objects) };
-        self.settle(handle);
+        // A request has no deadline before it is sent.
+        super::queue(qp, &mut self.queued);
+        self.fail_overrun();
         posted
     }
 

@@ -173,10 +173,14 @@ impl Qp {
     /// Sends up to `quantum` packets while the port has room, responses first.
     pub fn transmit(&mut self, quantum: usize, now: Instant, objects: &mut Objects, port: &mut impl Port) -> Sent {
         for _ in 0..quantum {
+            let (responds, requests) = (self.responder.is_pending(), self.requester.is_pending());
+            if !responds && !requests {
+                return Sent::All;
+            }
             if !port.has_room() {
                 return Sent::Some;
             }
-            if self.respond(objects, port) || self.request(now, objects, port) {
+            if responds && self.respond(objects, port) || requests && self.request(now, objects, port) {
                 continue;
             }
             return Sent::All;

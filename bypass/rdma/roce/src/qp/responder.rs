@@ -189,6 +189,7 @@ impl Responder {
     }
 
     /// Returns whether a response waits to be sent.
+    #[inline]
     pub fn is_pending(&self) -> bool {
         self.is_ack_due || self.nak.is_some() || self.next_answer < self.answers.len()
     }
@@ -295,6 +296,23 @@ impl Qp {
         if !self.is_len_valid(shape, payload.len()) {
             return Err(Refusal::InvalidRequest);
         }
+        if shape.is_first && shape.is_last && !shape.invalidates {
+            let buffers = match self.srq {
+                None => Some(&mut self.receives),
+                Some(srq) => objects.srqs.get_mut(srq).ok().map(|srq| &mut srq.queue),
+            };
+            // A whole message needs no state. Errors are left to the general case.
+            if let Some(buffers) = buffers
+                && let Some((id, sge)) = buffers.front_alone()
+                && payload.len() <= sge.len as usize
+                && let Ok(span) = objects.memory.local(self.pd, sge, Need::LocalWrite)
+            {
+                span.write(0, payload);
+                buffers.remove_front();
+                self.complete_message(id, WcOpcode::Receive, payload.len() as u32, word, objects)?;
+                return Ok(1);
+            }
+        }
         let received = if let Message::Send { received } = self.responder.message {
             received
         } else if self.take_buffer(objects) {
@@ -315,21 +333,24 @@ impl Qp {
                 objects.memory.invalidate(self.handle, key)?;
             }
             let len = (received + payload.len() as u64) as u32;
-            self.complete_message(WcOpcode::Receive, len, word.filter(|_| shape.has_immediate), objects)?;
+            let id = self.responder.buffer.id;
+            self.complete_message(id, WcOpcode::Receive, len, word.filter(|_| shape.has_immediate), objects)?;
         }
         Ok(1)
     }
 
     /// Completes the buffer of a message.
+    #[inline]
     fn complete_message(
         &mut self,
+        id: u64,
         opcode: WcOpcode,
         len: u32,
         immediate: Option<u32>,
         objects: &mut Objects,
     ) -> Result<(), Refusal> {
         self.responder.end_message();
-        let done = WorkCompletion::new(self.responder.buffer.id, WcStatus::Success, opcode, len, self.number);
+        let done = WorkCompletion::new(id, WcStatus::Success, opcode, len, self.number);
         self.complete_receive(WorkCompletion { immediate, ..done }, objects);
         if objects.completions.overrun.is_empty() { Ok(()) } else { Err(Refusal::Overrun) }
     }
@@ -368,7 +389,8 @@ impl Qp {
         if shape.is_last {
             self.responder.end_message();
             if immediate.is_some() {
-                self.complete_message(WcOpcode::ReceiveWrite, len, immediate, objects)?;
+                let id = self.responder.buffer.id;
+                self.complete_message(id, WcOpcode::ReceiveWrite, len, immediate, objects)?;
             }
         }
         Ok(1)
@@ -455,6 +477,7 @@ impl Qp {
     }
 
     /// Sends the next response packet, in the order of requests. Returns false if none waits.
+    #[inline(never)]
     pub fn respond(&mut self, objects: &mut Objects, port: &mut impl Port) -> bool {
         while let Some(answer) = self.responder.answers.get(self.responder.next_answer).copied() {
             if answer.sent < answer.packets {

@@ -3,6 +3,7 @@
 use super::call::{Call, CallFault};
 use super::device::{Health, SimDevice};
 use super::{Fabric, World};
+use crate::path::Path;
 use linerate_rdma_provider::{AsyncEvent, Handle, Provider, QpState, WcOpcode, WcStatus, WorkCompletion};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -105,7 +106,8 @@ impl Fabric {
             for ah in site.device.driver().engine.parts().1.addresses.values_mut() {
                 if moved.port_of(ah.path.remote.ip()).is_some() {
                     // An address that no device has (RFC 5737).
-                    ah.path.remote.set_ip(Ipv4Addr::new(192, 0, 2, 1).into());
+                    let lost = Ipv4Addr::new(192, 0, 2, 1).into();
+                    ah.path = Path::new([ah.path.local.ip(), lost], ah.path.traffic_class);
                 }
             }
         }

@@ -27,17 +27,20 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, message, Operation::Send, signalled)
     }
 
-    /// Returns the maximum size of an inline message in bytes.
+    /// Returns the maximum size in bytes of a message for [`post_inline`](Self::post_inline), or 0 if none can be posted
+    /// now: requests are pending.
     #[inline]
-    pub fn inline(&self) -> usize {
-        self.core.sends.inline()
+    pub(crate) fn inline_room(&self) -> usize {
+        if self.core.sends.has_pending() { 0 } else { self.core.sends.inline() }
     }
 
-    /// Queues a message that `write` appends to the inline data of pending messages. The caller has checked
-    /// [`room`](Self::room) and [`inline`](Self::inline).
+    /// Posts a message that `write` writes. The caller has checked [`room`](Self::room) and
+    /// [`inline_room`](Self::inline_room).
     #[inline]
-    pub(crate) fn send_inline(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        self.core.sends.send_inline(Operation::Send, write);
+    pub(crate) fn post_inline(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
+        let Core { sends, mr, handle, .. } = &mut *self.core;
+        // SAFETY: as in `flush`.
+        unsafe { sends.post_inline(mr.pd().provider(), *handle, Operation::Send, write) }
     }
 
     /// Queues a WRITE of a message to `address`, with immediate data if given, and leaves it empty.

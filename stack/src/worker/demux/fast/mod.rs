@@ -20,6 +20,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const TCP_HEADER: usize = 20;
+/// Offset of the UDP header after an IPv4 header.
+const UDP_START: usize = ETHERNET_HEADER + IPV4;
 /// Offset of the data offset field in the TCP header (RFC 9293 §3.1).
 const DATA_OFFSET: usize = 12;
 /// Port of DHCP clients (RFC 2131 §4.1).
@@ -100,44 +102,66 @@ impl FastDemux {
     /// with a checksum, and with checksums that the port or this function has verified.
     #[inline]
     pub fn udp_v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<UdpDatagram> {
-        const UDP_START: usize = ETHERNET_HEADER + IPV4;
         let start: &[u8; UDP_START + UDP_HEADER] = frame.data().first_chunk()?;
-        if !self.is_plain_v4(start, UDP) {
-            return None;
-        }
-        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
+        let end = self.plain_udp_v4(start, frame, addresses)?;
         let ports = field(start, UDP_START);
         let (from, to) = ((ports >> 16) as u16, ports as u16);
-        if addresses.is_martian_v4(source)
-            || !addresses.is_local_v4(destination)
-            || from == 0
-            || to == 0
-            || to == DHCP_CLIENT
-        {
-            return None;
-        }
-        let lengths = field(start, UDP_START + 4);
-        let (len, stored) = ((lengths >> 16) as usize, lengths as u16);
-        let end = UDP_START + len;
-        let packet_end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
-        if len < UDP_HEADER || end > packet_end || packet_end > frame.len() || end > frame.data().len() {
-            return None;
-        }
         // Without a checksum (RFC 768), the general path decides, unless the protocol has its own.
-        if stored == 0 && self.raw_udp != Some(to) {
+        let stored = field(start, UDP_START + 4) as u16;
+        if to == DHCP_CLIENT || stored == 0 && self.raw_udp != Some(to) {
             return None;
         }
         let summed = (stored != 0).then_some(end);
         if !is_verified(frame) && !is_intact(start.first_chunk()?, frame, UDP, summed) {
             return None;
         }
-        let address = |ip, port| SocketAddr::from((Ipv4Addr::from_bits(ip), port));
-        Some(UdpDatagram {
-            local: address(destination, to),
-            remote: address(source, from),
-            start: UDP_START + UDP_HEADER,
-            end,
-        })
+        let address = |at, port| SocketAddr::from((Ipv4Addr::from_bits(field(start, ETHERNET_HEADER + at)), port));
+        Some(UdpDatagram { local: address(16, to), remote: address(12, from), start: UDP_START + UDP_HEADER, end })
+    }
+
+    /// Returns the local address and the end of the datagram in an ordinary IPv4 `frame` to the port of a protocol with
+    /// its own integrity check: as [`udp_v4`](Self::udp_v4), and without a checksum of UDP.
+    #[inline(always)]
+    pub fn raw_v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<(SocketAddr, usize)> {
+        let port = self.raw_udp?;
+        let start: &[u8; UDP_START + UDP_HEADER] = frame.data().first_chunk()?;
+        if field(start, UDP_START) as u16 != port || field(start, UDP_START + 4) as u16 != 0 {
+            return None;
+        }
+        let end = self.plain_udp_v4(start, frame, addresses)?;
+        let is_intact = match frame.rx_info().ipv4_checksum {
+            RxChecksum::Good => true,
+            RxChecksum::Unknown => has_valid_sum(start.first_chunk()?),
+            RxChecksum::Bad => false,
+        };
+        let local = Ipv4Addr::from_bits(field(start, ETHERNET_HEADER + 16));
+        is_intact.then(|| (SocketAddr::from((local, port)), end))
+    }
+
+    /// Returns the end of the datagram in an ordinary IPv4 `frame` that begins with `start`, whose checksums the caller
+    /// verifies.
+    #[inline(always)]
+    fn plain_udp_v4(
+        &self,
+        start: &[u8; UDP_START + UDP_HEADER],
+        frame: &impl Packet,
+        addresses: &Addresses,
+    ) -> Option<usize> {
+        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
+        let ports = field(start, UDP_START);
+        if !self.is_plain_v4(start, UDP)
+            || addresses.is_martian_v4(source)
+            || !addresses.is_local_v4(destination)
+            || ports >> 16 == 0
+            || ports as u16 == 0
+        {
+            return None;
+        }
+        let len = (field(start, UDP_START + 4) >> 16) as usize;
+        let end = UDP_START + len;
+        let packet_end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
+        let is_whole = len >= UDP_HEADER && end <= packet_end && packet_end <= frame.len() && end <= frame.data().len();
+        is_whole.then_some(end)
     }
 
     /// Returns the position of the TCP segment in an ordinary IPv6 `frame`: unicast, without extension headers, and
@@ -185,18 +209,21 @@ fn is_verified(frame: &impl Packet) -> bool {
     (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good)
 }
 
+/// Returns whether the checksum of the IPv4 header after the Ethernet header is correct (RFC 791 §3.1).
+#[inline]
+fn has_valid_sum(start: &[u8; ETHERNET_HEADER + IPV4]) -> bool {
+    // Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1 requires.
+    let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
+    sum.is_multiple_of(0xffff)
+}
+
 /// Returns whether the checksums of `frame`, which begins with `start`, are correct, as reported by the port or, if the
 /// port reports nothing, as computed here. The segment or datagram of the protocol `protocol` extends to `end`, which
 /// is `None` for a datagram without checksum. The checksum of a chain is left to the general path.
 #[inline(never)]
 fn is_intact(start: &[u8; ETHERNET_HEADER + IPV4], frame: &impl Packet, protocol: u8, end: Option<usize>) -> bool {
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
-    let header = || {
-        // RFC 791 §3.1. Two 16-bit words per addition: a carry between them counts as one, as a sum modulo 2¹⁶ − 1
-        // requires.
-        let sum: u64 = [0, 4, 8, 12, 16].map(|at| u64::from(field(start, ETHERNET_HEADER + at))).iter().sum();
-        sum.is_multiple_of(0xffff)
-    };
+    let header = || has_valid_sum(start);
     let payload = |end| {
         // RFC 768 and RFC 9293 §3.1: the pseudo-header consists of the addresses, the protocol and the length.
         let Some(bytes) = frame.data().get(ETHERNET_HEADER + IPV4..end) else { return false };
