@@ -30,11 +30,6 @@ pub enum ProfileError {
     NotPermitted(io::Error),
 }
 
-/// Returns the duration of a measurement with samples: about 1400 or 4000 of a busy thread.
-pub fn duration(quick: bool) -> Duration {
-    Duration::from_millis(if quick { 700 } else { 2000 })
-}
-
 /// Profiler of processes that run this program.
 pub struct Profiler {
     lines: LineTables,

@@ -326,7 +326,7 @@ pub(super) mod tests {
     fn progress_counts_no_skipped_step_as_done() {
         let rows = vec![plan::tests::row("echo/kernel/sleeping"), plan::tests::row("echo/kernel/spinning")];
         let request = schedule::ScheduleRequest {
-            quick: true,
+            extent: plan::Extent::Short,
             rounds: 3,
             min_rounds: 3,
             round: Some(Duration::from_millis(1)),

@@ -1,14 +1,10 @@
 //! Search for the highest offered load at which a percentile of the round trips stays within an objective (`--slo`).
 
+use super::plan::Extent;
 use crate::results::{Objective, SweepPoint};
 use linerate::units::parse_duration;
 use linerate_load::report::Percentile;
 use std::str::FromStr;
-
-/// Maximum number of rounds at an offered rate. The majority decides, so fewer are measured if they agree.
-pub const ROUNDS: u32 = 3;
-const HALVINGS: u32 = 6;
-const HALVINGS_SHORT: u32 = 4;
 
 impl FromStr for Objective {
     type Err = String;
@@ -24,13 +20,27 @@ impl FromStr for Objective {
 }
 
 /// Returns the number of bisections.
-pub fn halvings(quick: bool) -> u32 {
-    if quick { HALVINGS_SHORT } else { HALVINGS }
+fn halvings(extent: Extent) -> u32 {
+    match extent {
+        Extent::Brief => 3,
+        Extent::Short => 4,
+        Extent::Full => 6,
+    }
+}
+
+/// Returns the maximum number of rounds at an offered rate. The majority decides, so fewer are measured if they agree.
+fn rounds(extent: Extent) -> u32 {
+    if extent == Extent::Brief { 1 } else { 3 }
+}
+
+/// Returns the maximum number of rounds of a search.
+pub fn max_rounds(extent: Extent) -> u32 {
+    halvings(extent) * rounds(extent)
 }
 
 /// Returns the width of the last interval of a search up to `peak`.
-pub fn resolution(peak: f64, quick: bool) -> f64 {
-    peak / f64::from(1 << halvings(quick))
+pub fn resolution(peak: f64, extent: Extent) -> f64 {
+    peak / f64::from(1 << halvings(extent))
 }
 
 /// Bisects the offered rates between zero and `peak`. `measure` measures one round at a rate. Returns the deciding
@@ -38,13 +48,13 @@ pub fn resolution(peak: f64, quick: bool) -> f64 {
 pub fn search(
     objective: Objective,
     peak: f64,
-    quick: bool,
+    extent: Extent,
     mut measure: impl FnMut(f64) -> Result<SweepPoint, String>,
 ) -> (Vec<SweepPoint>, Option<String>) {
     let (mut met, mut missed, mut points, mut ended) = (0.0, peak, Vec::new(), None);
-    for _ in 0..halvings(quick) {
+    for _ in 0..halvings(extent) {
         let rate = f64::midpoint(met, missed);
-        match decide(objective, || measure(rate)) {
+        match decide(objective, rounds(extent), || measure(rate)) {
             Ok(point) => {
                 *if point.is_within_objective() { &mut met } else { &mut missed } = rate;
                 points.push(point);
@@ -59,13 +69,17 @@ pub fn search(
     (points, ended)
 }
 
-/// Measures rounds at one rate until the majority is known, and returns the median one.
-fn decide(objective: Objective, mut measure: impl FnMut() -> Result<SweepPoint, String>) -> Result<SweepPoint, String> {
+/// Measures up to `most` rounds at one rate until the majority is known, and returns the median one.
+fn decide(
+    objective: Objective,
+    most: u32,
+    mut measure: impl FnMut() -> Result<SweepPoint, String>,
+) -> Result<SweepPoint, String> {
     let mut rounds: Vec<(bool, f64, SweepPoint)> = Vec::new();
     let count = |rounds: &[(bool, f64, SweepPoint)], is_missed| {
         rounds.iter().filter(|(missed, ..)| *missed == is_missed).count() as u32
     };
-    while [false, true].iter().all(|is_missed| count(&rounds, *is_missed) <= ROUNDS / 2) {
+    while [false, true].iter().all(|is_missed| count(&rounds, *is_missed) <= most / 2) {
         let point = measure()?;
         let percentile = point.rtt_us.and_then(|rtt| rtt.get(objective.percentile));
         let us = match percentile {
@@ -98,6 +112,7 @@ mod tests {
     use super::*;
     use linerate_load::report::Percentiles;
 
+    const EXTENTS: [Extent; 3] = [Extent::Brief, Extent::Short, Extent::Full];
     const P99: Objective = Objective { percentile: Percentile::P99, limit_us: 50.0 };
 
     fn point(x: f64, p99: Option<f64>, saturated: bool) -> SweepPoint {
@@ -107,23 +122,23 @@ mod tests {
 
     /// Searches for the rate at which the service time of a queue reaches the objective: 10 µs without load, and
     /// infinite at `most`.
-    fn search_queue(most: f64, quick: bool) -> Vec<SweepPoint> {
+    fn search_queue(most: f64, extent: Extent) -> Vec<SweepPoint> {
         let p99 = |rate: f64| if rate < most { 10.0 / (1.0 - rate / most) } else { f64::INFINITY };
-        let (points, ended) = search(P99, 1e6, quick, |rate| Ok(point(rate, Some(p99(rate)), rate >= most)));
+        let (points, ended) = search(P99, 1e6, extent, |rate| Ok(point(rate, Some(p99(rate)), rate >= most)));
         assert_eq!(ended, None);
         points
     }
 
     #[test]
     fn highest_rate_is_found_to_the_resolution() {
-        for quick in [true, false] {
+        for extent in EXTENTS {
             for most in [1e5, 3e5, 6.2e5, 1e6, 1.3e6] {
-                let points = search_queue(most, quick);
+                let points = search_queue(most, extent);
                 let highest =
                     points.iter().rev().find(|point| point.is_within_objective()).map_or(0.0, |point| point.x);
                 let exact = (0.8 * most).min(1e6);
-                assert!(highest <= exact && exact <= highest + resolution(1e6, quick), "{most}: {highest}");
-                assert!(points.is_sorted_by(|one, other| one.x < other.x) && points.len() as u32 == halvings(quick));
+                assert!(highest <= exact && exact <= highest + resolution(1e6, extent), "{most}: {highest}");
+                assert!(points.is_sorted_by(|one, other| one.x < other.x) && points.len() as u32 == halvings(extent));
             }
         }
     }
@@ -137,7 +152,7 @@ mod tests {
             (&[60.0, 90.0], [0, 2], 90.0),
         ] {
             let mut next = times.iter();
-            let decided = decide(P99, || Ok(point(1.0, Some(*next.next().unwrap()), false))).unwrap();
+            let decided = decide(P99, 3, || Ok(point(1.0, Some(*next.next().unwrap()), false))).unwrap();
             assert_eq!((decided.within, decided.rtt_us.unwrap().p99), (Some(within), Some(p99)));
             assert_eq!(decided.is_within_objective(), p99 <= 50.0);
             assert_eq!(next.next(), None);
@@ -145,14 +160,27 @@ mod tests {
     }
 
     #[test]
+    fn brief_search_has_one_round_at_each_rate() {
+        let mut measured = 0;
+        let (points, _) = search(P99, 1e6, Extent::Brief, |rate| {
+            measured += 1;
+            Ok(point(rate, Some(if rate > 4e5 { 90.0 } else { 20.0 }), false))
+        });
+        assert_eq!((measured, points.len()), (max_rounds(Extent::Brief), 3));
+        assert!(points.iter().all(|point| point.within.is_some_and(|[_, all]| all == 1)));
+        assert_eq!(points.iter().map(|point| point.is_within_objective()).collect::<Vec<_>>(), [true, true, false]);
+    }
+
+    #[test]
     fn saturated_server_misses_the_objective() {
-        assert_eq!(decide(P99, || Ok(point(1.0, Some(5.0), true))).unwrap().within, Some([0, 2]));
-        assert_eq!(decide(P99, || Ok(point(1.0, None, true))).unwrap().within, Some([0, 2]));
+        assert_eq!(decide(P99, 3, || Ok(point(1.0, Some(5.0), true))).unwrap().within, Some([0, 2]));
+        assert_eq!(decide(P99, 3, || Ok(point(1.0, None, true))).unwrap().within, Some([0, 2]));
     }
 
     #[test]
     fn too_few_round_trips_end_the_search() {
-        let (points, ended) = search(P99, 1e6, true, |rate| Ok(point(rate, (rate > 4e5).then_some(90.0), false)));
+        let (points, ended) =
+            search(P99, 1e6, Extent::Short, |rate| Ok(point(rate, (rate > 4e5).then_some(90.0), false)));
         assert_eq!(points.len(), 1);
         assert!(ended.unwrap().contains("p99 needs 1000 round trips, and a round had 500"));
     }

@@ -6,6 +6,17 @@ use super::obstacles::Obstacles;
 use crate::results::{App, Design, LinkInfo, Outcome, Row, Threading};
 use linerate::TcpEngine;
 
+/// Extent of the measurements of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// Short comparison (`--quick`) with more options than fit [`Extent::Short`]: the fewest values and rounds of each.
+    Brief,
+    /// Short comparison (`--quick`).
+    Short,
+    /// Full comparison.
+    Full,
+}
+
 /// Selection of rows.
 #[derive(Debug, Clone)]
 pub struct Selection {
@@ -328,7 +339,7 @@ pub(super) mod tests {
                 "http/kernel/spinning",
             ]
         );
-        let sweeps = sweep::ALL.into_iter().filter(|of| !sweep::values(*of, &rows[0], false).is_empty());
+        let sweeps = sweep::ALL.into_iter().filter(|of| !sweep::values(*of, &rows[0], Extent::Full).is_empty());
         assert!(sweeps.eq([Swept::OfferedRate, Swept::Connections, Swept::Depth]));
     }
 

@@ -4,7 +4,7 @@ use super::load::{self, Companion, LoadResult, Measure};
 use super::server::{Server, ServiceKind, Summary};
 use super::{Comparison, SIZE};
 use crate::results::{App, Fixed, Outcome, Point, Profile, Round};
-use crate::{profile, transfer};
+use crate::transfer;
 use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use std::time::Duration;
@@ -145,7 +145,7 @@ impl Comparison {
         let Some(point) = self.schedule.points.last().copied() else { return Ok(()) };
         let mut server = self.server(row, ServiceKind::PLAIN)?;
         let Some(profiler) = &self.profiler else { return Ok(()) };
-        let measure = Measure { time: profile::duration(self.results.settings.quick), ..self.plain(point, true) };
+        let measure = Measure { time: self.schedule.times.profile, ..self.plain(point, true) };
         let planned = &self.rows[row];
         let (link, companion) = (&self.links[&planned.spec], Companion::Profiler(profiler));
         let done = load::run_with(&self.setting, link, planned, &mut server, measure, companion)?;

@@ -1,14 +1,16 @@
 //! Schedule of a comparison: its steps and their estimated durations. A comparison announces its end and keeps to it.
 
-use super::plan::Planned;
+use super::plan::{Extent, Planned};
 use super::sweep;
-use crate::profile;
 use crate::results::{App, Design, Point, Swept};
 use std::time::Duration;
 
 /// Default fixed settings.
 pub const POINTS: [Point; 3] =
     [Point { connections: 1, depth: 1 }, Point { connections: 64, depth: 1 }, Point { connections: 64, depth: 16 }];
+
+/// Fixed settings of a brief comparison that exceeds the limit with those by default.
+const BRIEF_POINTS: [Point; 2] = [POINTS[0], POINTS[2]];
 
 /// Time limits of the short and the full comparison.
 pub const LIMITS: [Duration; 2] = [Duration::from_secs(118), Duration::from_secs(1_790)];
@@ -86,11 +88,15 @@ pub struct Times {
     pub warm_up: Duration,
     /// Number of measurements of a client's ceiling.
     pub ceilings: u32,
+    /// Duration of a measurement with samples: about 800, 1400 or 4000 of a busy thread.
+    pub profile: Duration,
 }
 
 /// Schedule of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
+    /// Extent of the measurements.
+    pub extent: Extent,
     /// Durations of measurements.
     pub times: Times,
     /// Steps in order.
@@ -106,10 +112,10 @@ pub struct Schedule {
 /// Parameters of a schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct ScheduleRequest<'a> {
-    /// Set if this is the short comparison.
-    pub quick: bool,
+    /// Extent of the measurements, which may become [`Extent::Brief`] instead of [`Extent::Short`].
+    pub extent: Extent,
     pub rounds: u32,
-    /// Least number of rounds, to which `requested` sweeps may reduce them.
+    /// Least number of rounds, to which further measurements may reduce them.
     pub min_rounds: u32,
     /// Duration of a measurement; without it, as long as the limit permits.
     pub round: Option<Duration>,
@@ -161,16 +167,16 @@ impl Cost {
 impl Schedule {
     /// Creates a schedule of the `rows` that can be measured.
     pub fn plan(rows: &[Planned], mut request: ScheduleRequest<'_>) -> Schedule {
-        let limit = request.within.unwrap_or(LIMITS[usize::from(!request.quick)]);
+        let limit = request.within.unwrap_or(LIMITS[usize::from(request.extent == Extent::Full)]);
         let mut sweeps: Vec<Swept> = match request {
             ScheduleRequest { sweeps: false, .. } => Vec::new(),
-            ScheduleRequest { quick: true, .. } => sweep::SHORT.to_vec(),
-            ScheduleRequest { quick: false, .. } => sweep::ALL.to_vec(),
+            ScheduleRequest { extent: Extent::Full, .. } => sweep::ALL.to_vec(),
+            _ => sweep::SHORT.to_vec(),
         };
         sweeps.retain(|of| *of != Swept::ServiceTime || !request.service_time);
         let mut left_out = Vec::new();
         // Omit sweeps while measurements would be too short to be useful.
-        let (least, worth, most) = if request.quick { (0.06, 0.2, 0.3) } else { (0.25, 1.0, 3.0) };
+        let (least, worth, most) = if request.extent == Extent::Full { (0.25, 1.0, 3.0) } else { (0.06, 0.2, 0.3) };
         let times = loop {
             let fits = match request.round {
                 Some(round) => round.as_secs_f64(),
@@ -186,14 +192,18 @@ impl Schedule {
                     sweeps.push(sweep);
                     break times;
                 }
-                None if request.rounds > request.min_rounds && (over || !enough && request.rounds > SPREAD) => {
-                    request.rounds -= 1;
+                None if !enough && request.rounds > SPREAD.max(request.min_rounds) => request.rounds -= 1,
+                // Fewer values of what was requested, rather than one of them never.
+                None if over && request.extent == Extent::Short => request.extent = Extent::Brief,
+                None if over && request.rounds > request.min_rounds => request.rounds -= 1,
+                None if over && request.extent == Extent::Brief && request.points == POINTS => {
+                    request.points = &BRIEF_POINTS;
                 }
                 None => break times,
             }
         };
         let points = request.points.to_vec();
-        Schedule { times, steps: steps(rows, request, times, &sweeps), points, left_out, limit }
+        Schedule { extent: request.extent, times, steps: steps(rows, request, times, &sweeps), points, left_out, limit }
     }
 
     /// Returns the largest number of concurrent connections.
@@ -211,17 +221,25 @@ impl Schedule {
 
 fn times(request: ScheduleRequest<'_>, round: f64) -> Times {
     let round = Duration::from_millis((round * 1000.0) as u64);
-    let sweep = if request.quick { round } else { (round / 2).max(Duration::from_millis(200)).min(round) };
+    let is_full = request.extent == Extent::Full;
+    let sweep = if !is_full { round } else { (round / 2).max(Duration::from_millis(200)).min(round) };
     let warm_up = (round / 5).clamp(Duration::from_millis(10), Duration::from_millis(300));
-    let ceilings = if request.quick { 1 } else { request.rounds.min(3) };
-    Times { rounds: request.rounds, round, sweep, warm_up, ceilings }
+    let ceilings = if is_full { request.rounds.min(3) } else { 1 };
+    let profile = Duration::from_millis(match request.extent {
+        Extent::Brief => 400,
+        Extent::Short => 700,
+        Extent::Full => 2000,
+    });
+    Times { rounds: request.rounds, round, sweep, warm_up, ceilings, profile }
 }
 
 /// Returns the round duration in seconds for which all steps fit `limit`. The total grows linearly with it, between the
 /// bounds.
 fn round_that_fits(rows: &[Planned], request: ScheduleRequest<'_>, sweeps: &[Swept], limit: f64) -> f64 {
-    let total =
-        |round| steps(rows, request, times(request, round), sweeps).iter().map(|step| step.takes).sum::<Duration>();
+    let total = |round| {
+        let steps = steps(rows, request, times(request, round), sweeps);
+        steps.iter().map(|step| step.takes).sum::<Duration>()
+    };
     let (one, two) = (total(0.5).as_secs_f64(), total(1.0).as_secs_f64());
     let per_second = 2.0 * (two - one);
     if per_second <= 0.0 { f64::INFINITY } else { 0.5 + (limit - one) / per_second }
@@ -229,6 +247,7 @@ fn round_that_fits(rows: &[Planned], request: ScheduleRequest<'_>, sweeps: &[Swe
 
 fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &[Swept]) -> Vec<Step> {
     let mut steps = Vec::new();
+    let is_full = request.extent == Extent::Full;
     let runs = || rows.iter().enumerate().filter(|(_, row)| row.obstacle.is_none());
     let mut add = |row: usize, task, loads: u32, servers: u32, measured: Duration| {
         let cost = Cost::estimate(&rows[row], request.keys, request.slower);
@@ -236,20 +255,32 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
         let takes = f64::from(servers) * (cost.server + cost.fill) + f64::from(loads) * each;
         steps.push(Step { row, task, takes: Duration::from_secs_f64(takes) });
     };
+    let add_sweep = |of, add: &mut dyn FnMut(usize, Task, u32, u32, Duration)| {
+        for (number, row) in runs() {
+            let (loads, servers) = sweep::takes(of, row, request.extent);
+            if loads > 0 {
+                add(number, Task::Sweep(of), loads, servers, sweep::duration(of, times.sweep, request.extent));
+            }
+        }
+    };
     let points = request.points.len() as u32;
     // Each round covers all rows, so that a temporary disturbance of the machine affects all rows alike.
     for round in 0..times.rounds {
         for (number, row) in runs() {
             // A separate server per setting is expensive in the short comparison: use them in the first round only.
-            let apart = !request.quick || round == 0;
+            let apart = is_full || round == 0;
             let mut servers = if apart { points } else { 1 };
             // One more server that only sets its keys, to subtract its counters.
             servers += u32::from(round == 0 && row.app == App::Kv);
             add(number, Task::Round { round, apart }, points, servers, times.round);
         }
-        // On a machine that is slower than expected, later rounds are skipped in place of the profiles.
+        // On a machine that is slower than expected, later rounds are skipped in place of what was requested. The full
+        // comparison has time for both, and its sweeps refer to the rate of all rounds.
         if round == 0 && request.profile {
-            runs().for_each(|(number, _)| add(number, Task::Profile, 1, 1, profile::duration(request.quick)));
+            runs().for_each(|(number, _)| add(number, Task::Profile, 1, 1, times.profile));
+        }
+        if round == 0 && !is_full {
+            request.requested.iter().for_each(|of| add_sweep(*of, &mut add));
         }
     }
     for (number, row) in runs() {
@@ -257,14 +288,8 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
             add(number, Task::Ceiling, points * times.ceilings, 1, times.round);
         }
     }
-    for of in request.requested.iter().chain(sweeps) {
-        for (number, row) in runs() {
-            let (loads, servers) = sweep::takes(*of, row, request.quick);
-            if loads > 0 {
-                add(number, Task::Sweep(*of), loads, servers, sweep::duration(*of, times.sweep));
-            }
-        }
-    }
+    let requested = if is_full { request.requested } else { &[] };
+    requested.iter().chain(sweeps).for_each(|of| add_sweep(*of, &mut add));
     steps
 }
 
@@ -274,7 +299,7 @@ mod tests {
     use super::*;
 
     const QUICK: ScheduleRequest<'_> = ScheduleRequest {
-        quick: true,
+        extent: Extent::Short,
         rounds: 5,
         min_rounds: 5,
         round: None,
@@ -287,13 +312,13 @@ mod tests {
         within: None,
         slower: 1,
     };
-    const FULL: ScheduleRequest<'_> = ScheduleRequest { quick: false, keys: 1_000_000, ..QUICK };
+    const FULL: ScheduleRequest<'_> = ScheduleRequest { extent: Extent::Full, keys: 1_000_000, ..QUICK };
 
     #[test]
     fn comparisons_fit_two_and_thirty_minutes() {
         for specs in [&["virtio-user", "kernel"][..], &["kernel"], &["virtio-user"]] {
             for (request, limit) in [(QUICK, 120), (FULL, 1800)] {
-                let schedule = Schedule::plan(&all(specs, request.quick), request);
+                let schedule = Schedule::plan(&all(specs, request.extent < Extent::Full), request);
                 assert!(schedule.takes() < Duration::from_secs(limit), "{specs:?} {limit}: {:?}", schedule.takes());
                 assert!(schedule.limit < Duration::from_secs(limit));
                 assert_eq!(schedule.times.rounds, 5);
@@ -368,20 +393,40 @@ mod tests {
     fn short_comparison_has_requested_sweeps_in_place_of_rounds() {
         let rows = all(&["virtio-user", "kernel"], true);
         for requested in [Swept::Objective, Swept::Incast, Swept::Batch] {
-            let request = ScheduleRequest { min_rounds: 3, requested: &[requested], ..QUICK };
+            let request = ScheduleRequest { min_rounds: 1, requested: &[requested], ..QUICK };
             let schedule = Schedule::plan(&rows, request);
             let measured = schedule.steps.iter().filter(|step| step.task == Task::Sweep(requested)).count();
-            let expected = rows.iter().filter(|row| sweep::takes(requested, row, true).0 > 0).count();
+            let expected = rows.iter().filter(|row| sweep::takes(requested, row, Extent::Short).0 > 0).count();
             assert_eq!((measured, schedule.left_out.len()), (expected, sweep::SHORT.len()));
             assert!(schedule.times.rounds >= 3 && schedule.takes() < schedule.limit, "{:?}", schedule.takes());
         }
     }
 
     #[test]
+    fn short_comparison_measures_all_that_is_requested() {
+        let rows = all(&["virtio-user", "roce", "kernel"], true);
+        let requested = [Swept::Objective, Swept::Incast, Swept::Batch];
+        let request =
+            ScheduleRequest { min_rounds: 1, requested: &requested, profile: true, service_time: true, ..QUICK };
+        let schedule = Schedule::plan(&rows, request);
+        assert!(schedule.takes() < schedule.limit, "{:?}, {:?}", schedule.takes(), schedule.times);
+        assert_eq!((schedule.extent, &*schedule.left_out), (Extent::Brief, &sweep::SHORT[..1]));
+        let count = |task| schedule.steps.iter().filter(|step| step.task == task).count();
+        assert_eq!(count(Task::Profile), rows.len());
+        for of in requested {
+            let expected = rows.iter().filter(|row| !sweep::values(of, row, Extent::Brief).is_empty()).count();
+            assert_eq!(count(Task::Sweep(of)), expected, "{of:?}");
+        }
+        // They precede the rounds that a slow machine skips.
+        let last = schedule.steps.iter().rposition(|step| matches!(step.task, Task::Sweep(_))).unwrap();
+        assert!(!schedule.steps[..last].iter().any(|step| matches!(step.task, Task::Round { round: 1.., .. })));
+    }
+
+    #[test]
     fn profile_of_each_row_fits_the_short_comparison() {
         for (specs, rounds) in [(&["virtio-user", "kernel"][..], 3), (&["virtio-user", "roce", "kernel"], 2)] {
             let rows = all(specs, true);
-            let schedule = Schedule::plan(&rows, ScheduleRequest { min_rounds: 2, profile: true, ..QUICK });
+            let schedule = Schedule::plan(&rows, ScheduleRequest { min_rounds: 1, profile: true, ..QUICK });
             // They follow the first round, which is the last that a slow machine may reach.
             let profiles = schedule.steps.iter().skip(rows.len()).take_while(|step| step.task == Task::Profile);
             assert!(profiles.map(|step| step.row).eq(0..rows.len()));

@@ -1,7 +1,7 @@
 //! Values of each sweep, and the search for the rate at which a server saturates.
 
 use super::objective;
-use super::plan::Planned;
+use super::plan::{Extent, Planned};
 use crate::results::{App, Design, SweepPoint, Swept, Threading};
 use std::time::Duration;
 
@@ -40,23 +40,23 @@ const HALVINGS_SHORT: u32 = 1;
 /// Factor and number of further increases while the server keeps up.
 const INCREASE: f64 = 1.4;
 const INCREASES: u32 = 2;
-/// Least duration of a measurement of incast: enough rounds for a median.
-const INCAST: Duration = Duration::from_millis(500);
-/// Least duration of a measurement with a batch program, which may have the core for a few milliseconds in each quarter
-/// of a second.
-const BATCH: Duration = Duration::from_secs(1);
+/// Least durations of a measurement of incast, in a brief and another comparison: enough rounds for a median.
+const INCAST: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(500)];
+/// Least durations of a measurement with a batch program, which may have the core for a few milliseconds in each
+/// quarter of a second.
+const BATCH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
 /// Fraction of due requests that must be answered.
 const KEPT_UP: f64 = 0.97;
 
 /// Returns the values of a sweep of `row`: for [`Swept::OfferedRate`] and [`Swept::Objective`] the first
 /// fractions of the closed-loop rate. Empty if the
 /// sweep does not apply.
-pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
+pub fn values(of: Swept, row: &Planned, extent: Extent) -> Vec<f64> {
     let streams = row.has_connections();
     let one_sided = row.load.contains(&"--one-sided");
     match of {
         Swept::OfferedRate if row.design == Design::Raw => Vec::new(),
-        Swept::OfferedRate if quick => PARTS_SHORT.to_vec(),
+        Swept::OfferedRate if extent < Extent::Full => PARTS_SHORT.to_vec(),
         Swept::OfferedRate => PARTS.to_vec(),
         Swept::Objective if row.design == Design::Raw => Vec::new(),
         Swept::Objective => vec![0.5],
@@ -64,7 +64,7 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
         // The HTTP server has one page of fixed size and no service time.
         Swept::ServiceTime | Swept::Size if row.app == App::Http => Vec::new(),
-        Swept::ServiceTime if quick => vec![0.0, 10.0],
+        Swept::ServiceTime if extent < Extent::Full => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
         Swept::Connections if streams => vec![1.0, 10.0, 100.0, 1_000.0, 10_000.0, f64::from(MOST_CONNECTIONS)],
         Swept::Size => {
@@ -79,10 +79,13 @@ pub fn values(of: Swept, row: &Planned, quick: bool) -> Vec<f64> {
         }
         Swept::Depth => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
         Swept::NewConnections if streams && row.app == App::Echo => vec![1.0, 8.0, 64.0],
+        Swept::Incast if streams && row.app == App::Echo && extent == Extent::Brief => vec![100.0, 1_000.0],
         Swept::Incast if streams && row.app == App::Echo => vec![10.0, 100.0, 1_000.0],
         Swept::Bulk if streams && row.app == App::Echo => vec![1.0, 16.0],
-        Swept::Batch if !idle_variants(row).is_empty() => vec![10.0, 50.0, 90.0],
-        Swept::Connections | Swept::NewConnections | Swept::Incast | Swept::Batch | Swept::Bulk => Vec::new(),
+        Swept::Batch if idle_variants(row).is_empty() => Vec::new(),
+        Swept::Batch if extent == Extent::Brief => vec![50.0],
+        Swept::Batch => vec![10.0, 50.0, 90.0],
+        Swept::Connections | Swept::NewConnections | Swept::Incast | Swept::Bulk => Vec::new(),
     }
 }
 
@@ -108,27 +111,27 @@ pub fn idle_variants(row: &Planned) -> Vec<(&'static str, &'static [&'static str
 }
 
 /// Returns the duration of a measurement of a sweep, given that of most.
-pub fn duration(of: Swept, usual: Duration) -> Duration {
+pub fn duration(of: Swept, usual: Duration, extent: Extent) -> Duration {
     match of {
-        Swept::Incast => usual.max(INCAST),
-        Swept::Batch => usual.max(BATCH),
+        Swept::Incast => usual.max(INCAST[usize::from(extent > Extent::Brief)]),
+        Swept::Batch => usual.max(BATCH[usize::from(extent > Extent::Brief)]),
         _ => usual,
     }
 }
 
 /// Returns the maximum numbers of loads and of servers of a sweep of `row`.
-pub fn takes(of: Swept, row: &Planned, quick: bool) -> (u32, u32) {
-    let loads = values(of, row, quick).len() as u32;
+pub fn takes(of: Swept, row: &Planned, extent: Extent) -> (u32, u32) {
+    let loads = values(of, row, extent).len() as u32;
     match of {
         _ if loads == 0 => (0, 0),
-        Swept::OfferedRate => (loads + if quick { HALVINGS_SHORT } else { HALVINGS }, 1),
-        Swept::Objective => (objective::ROUNDS * objective::halvings(quick), 1),
+        Swept::OfferedRate => (loads + halvings(extent), 1),
+        Swept::Objective => (objective::max_rounds(extent), 1),
         Swept::ServiceTime => (loads, loads),
         Swept::Size if row.app == App::Kv => (loads, loads),
         // The batch program also runs alone. A round of the search for the highest rate takes about half as long.
         Swept::Batch => {
             let variants = idle_variants(row).len() as u32;
-            (variants * (loads + 1) + objective::ROUNDS * objective::halvings(quick) / 2, variants + 1)
+            (variants * (loads + 1) + objective::max_rounds(extent).div_ceil(2), variants + 1)
         }
         // Both directions.
         Swept::Bulk => (2 * loads, 2),
@@ -144,17 +147,21 @@ pub fn is_saturated(offered: f64, seconds: f64, answered: u64, unanswered: u64) 
     (answered as f64) < KEPT_UP * due - chance || unanswered as f64 > (1.0 - KEPT_UP) * due + chance
 }
 
+fn halvings(extent: Extent) -> u32 {
+    if extent < Extent::Full { HALVINGS_SHORT } else { HALVINGS }
+}
+
 /// Increases the offered rate from a fraction of `peak`, the closed-loop rate, until the server does not keep up, then
 /// bisects the last interval to locate saturation. Returns the measurements by rate, and the reason for ending early,
 /// if any.
 pub fn offered_rate(
     peak: f64,
-    quick: bool,
+    extent: Extent,
     mut measure: impl FnMut(f64) -> Result<SweepPoint, String>,
 ) -> (Vec<SweepPoint>, Option<String>) {
-    let parts: &[f64] = if quick { &PARTS_SHORT } else { &PARTS };
-    let more =
-        (1..=if quick { 0 } else { INCREASES }).map(|times| parts[parts.len() - 1] * INCREASE.powi(times as i32));
+    let parts: &[f64] = if extent < Extent::Full { &PARTS_SHORT } else { &PARTS };
+    let more = (1..=if extent < Extent::Full { 0 } else { INCREASES })
+        .map(|times| parts[parts.len() - 1] * INCREASE.powi(times as i32));
     let (mut points, mut kept_up, mut saturated) = (Vec::new(), 0.0, None);
     let mut offer = |rate: f64, points: &mut Vec<SweepPoint>| {
         let point = measure(rate)?;
@@ -171,7 +178,7 @@ pub fn offered_rate(
             kept_up = rate;
         }
         let Some(mut above) = saturated else { return Ok(()) };
-        for _ in 0..if quick { HALVINGS_SHORT } else { HALVINGS } {
+        for _ in 0..halvings(extent) {
             let between = f64::midpoint(kept_up, above);
             if offer(between, &mut points)? {
                 above = between;
@@ -204,7 +211,7 @@ mod tests {
     #[test]
     fn saturation_is_located() {
         for most in [80_000.0, 300_000.0, 620_000.0, 1_000_000.0, 1_050_000.0, 2_000_000.0] {
-            let (points, ended) = offered_rate(1e6, false, server(most));
+            let (points, ended) = offered_rate(1e6, Extent::Full, server(most));
             assert_eq!(ended, None);
             let last = points.iter().rev().find(|point| !point.saturated);
             let first = points.iter().find(|point| point.saturated).unwrap();
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn increases_are_limited_for_a_server_that_keeps_up() {
-        let (points, _) = offered_rate(1e6, false, server(1e12));
+        let (points, _) = offered_rate(1e6, Extent::Full, server(1e12));
         assert!(points.iter().all(|point| !point.saturated));
         assert!(points.last().unwrap().x > 2e6);
         assert_eq!(points.len(), PARTS.len() + INCREASES as usize);
@@ -227,21 +234,26 @@ mod tests {
     fn failed_measurement_ends_the_sweep_with_the_points_so_far() {
         let mut server = server(1e12);
         let (points, ended) =
-            offered_rate(1e6, false, |rate| if rate > 4e5 { Err("it is gone".to_owned()) } else { server(rate) });
+            offered_rate(
+                1e6,
+                Extent::Full,
+                |rate| if rate > 4e5 { Err("it is gone".to_owned()) } else { server(rate) },
+            );
         assert_eq!((points.len(), ended.as_deref()), (2, Some("it is gone")));
     }
 
     #[test]
     fn sweep_takes_at_most_the_announced_loads() {
-        for quick in [false, true] {
+        for extent in [Extent::Full, Extent::Short] {
             for most in [1.0, 450_000.0, 1e12] {
                 let mut measured = 0;
                 let mut server = server(most);
-                let _ = offered_rate(1e6, quick, |rate| {
+                let _ = offered_rate(1e6, extent, |rate| {
                     measured += 1;
                     server(rate)
                 });
-                assert!(measured <= takes(Swept::OfferedRate, &row("echo/kernel/sleeping"), quick).0, "{quick} {most}");
+                let announced = takes(Swept::OfferedRate, &row("echo/kernel/sleeping"), extent).0;
+                assert!(measured <= announced, "{extent:?} {most}");
             }
         }
     }
@@ -256,12 +268,12 @@ mod tests {
 
     #[test]
     fn sweeps_suit_the_row() {
-        let count = |of, id| values(of, &row(id), false).len();
+        let count = |of, id| values(of, &row(id), Extent::Full).len();
         for id in ["echo/virtio-user/raw", "echo/virtio-user/datagrams", "kv/virtio-user/datagrams"] {
             for of in [Swept::Connections, Swept::NewConnections, Swept::Incast, Swept::Bulk] {
                 assert_eq!(count(of, id), 0, "{id}");
             }
-            assert!(values(Swept::Size, &row(id), false).iter().all(|size| *size <= ONE_FRAME), "{id}");
+            assert!(values(Swept::Size, &row(id), Extent::Full).iter().all(|size| *size <= ONE_FRAME), "{id}");
         }
         assert_eq!(count(Swept::OfferedRate, "echo/virtio-user/raw"), 0);
         for of in ALL {

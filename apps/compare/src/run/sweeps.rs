@@ -63,7 +63,7 @@ impl Comparison {
     /// several requests than a closed loop, so this rate may be far below that of the rounds.
     fn highest_offered_rate(&mut self, row: usize) -> Result<Option<f64>, Error> {
         let Some(peak) = self.peak(row) else { return Ok(None) };
-        let quick = self.results.settings.quick;
+        let extent = self.schedule.extent;
         let mut run = SweepRun {
             row: self.rows[row].clone(),
             comparison: self,
@@ -77,7 +77,7 @@ impl Comparison {
             failure: None,
         };
         let any = Objective { percentile: Percentile::P50, limit_us: f64::INFINITY };
-        let (points, _) = objective::search(any, peak, quick, |rate| run.measure(rate));
+        let (points, _) = objective::search(any, peak, extent, |rate| run.measure(rate));
         if let Some(error) = run.failure {
             return Err(error);
         }
@@ -94,16 +94,16 @@ impl Comparison {
         served: ServiceKind,
         idle: Option<(f64, Idle)>,
     ) -> Result<(), Error> {
-        let (mut planned, quick) = (self.rows[row].clone(), self.results.settings.quick);
+        let (mut planned, extent) = (self.rows[row].clone(), self.schedule.extent);
         let own = of == Swept::ServiceTime || of == Swept::Size && planned.app == App::Kv;
-        let values = sweep::values(of, &planned, quick);
+        let values = sweep::values(of, &planned, extent);
         let ports = sweep::ports(of, &values);
         let (mut setting, mut peak) = (self.setting_of(row, of, served), self.peak(row));
         let mut alone = None;
         if let Some((most, (name, args))) = idle {
             (setting, peak) = (name.to_owned(), Some(most));
             planned.server.extend(args);
-            let time = sweep::duration(of, self.schedule.times.sweep);
+            let time = sweep::duration(of, self.schedule.times.sweep, extent);
             alone = Some(load::batch_alone(&self.setting, &self.links[&planned.spec], time)?.rate());
         }
         let sought = self.results.settings.objective;
@@ -112,10 +112,10 @@ impl Comparison {
             SweepRun { comparison, row: planned, of, peak, alone, served, server: None, own, ports, failure: None };
         let mut resolution = None;
         let (points, ended) = match (of, peak, sought) {
-            (Swept::OfferedRate, Some(peak), _) => sweep::offered_rate(peak, quick, |rate| sweeping.measure(rate)),
+            (Swept::OfferedRate, Some(peak), _) => sweep::offered_rate(peak, extent, |rate| sweeping.measure(rate)),
             (Swept::Objective, Some(peak), Some(sought)) => {
-                resolution = Some(objective::resolution(peak, quick));
-                objective::search(sought, peak, quick, |rate| sweeping.measure(rate))
+                resolution = Some(objective::resolution(peak, extent));
+                objective::search(sought, peak, extent, |rate| sweeping.measure(rate))
             }
             (Swept::OfferedRate | Swept::Objective, ..) | (Swept::Batch, None, _) => return Ok(()),
             _ => sweeping.all(&values),
@@ -168,7 +168,7 @@ impl Comparison {
             point: point(CONNECTIONS, 1),
             size: SIZE,
             served,
-            time: sweep::duration(of, times.sweep),
+            time: sweep::duration(of, times.sweep, self.schedule.extent),
             warm_up: times.warm_up,
             rate: None,
             reconnect: false,

@@ -11,7 +11,7 @@ use linerate_compare::profile::{ProfileError, Profiler};
 use linerate_compare::report::{self, ReportError};
 use linerate_compare::results::{App, Objective, Point, Results, Swept, Threading};
 use linerate_compare::run::link_spec::LinkSpec;
-use linerate_compare::run::plan::{Selection, rows};
+use linerate_compare::run::plan::{Extent, Selection, rows};
 use linerate_compare::run::schedule::{Schedule, ScheduleRequest, Task};
 use linerate_compare::run::{Comparison, ComparisonConfig, Status};
 use linerate_compare::utc::Utc;
@@ -27,10 +27,8 @@ use std::time::Duration;
 
 /// Number of keys of a full comparison and of a quick one.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
-/// Default number of rounds, and their number in a quick comparison if further measurements leave no time for more; one
-/// less with profiles.
+/// Default number of rounds.
 const ROUNDS: u32 = 5;
-const MIN_ROUNDS: u32 = 3;
 
 /// Compare one application over kernel sockets, the TCP stack, raw frames and RDMA. Without options: over everything
 /// that this host supports. Can run between two machines
@@ -110,7 +108,8 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Finish within two minutes: short measurements, fewer keys, few or no sweeps
+    /// Finish within two minutes: short measurements, fewer keys, few or no sweeps, and fewer values of further
+    /// measurements where several are requested
     #[arg(long)]
     quick: bool,
 
@@ -126,8 +125,7 @@ struct RunArgs {
     #[arg(long, value_name = "LIST")]
     load_cores: Option<CoreList>,
 
-    /// Measurements per fixed setting [default: 5; with --quick and options that take time, at least 3, or 2 with
-    /// --profile]
+    /// Measurements per fixed setting [default: 5; with --quick, fewer if further measurements are requested]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
 
@@ -135,7 +133,8 @@ struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     round_time: Option<Duration>,
 
-    /// Fixed settings: connections x requests in flight per connection
+    /// Fixed settings: connections x requests in flight per connection. With --quick, 64x1 may be left out for further
+    /// measurements
     #[arg(
         long,
         value_name = "LIST",
@@ -270,9 +269,9 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let rounds = args.rounds.unwrap_or(ROUNDS);
     let may_be_fewer = args.quick && args.rounds.is_none() && (args.profile || !requested.is_empty());
     let request = ScheduleRequest {
-        quick: args.quick,
+        extent: if args.quick { Extent::Short } else { Extent::Full },
         rounds,
-        min_rounds: if may_be_fewer { MIN_ROUNDS - u32::from(args.profile) } else { rounds },
+        min_rounds: if may_be_fewer { 1 } else { rounds },
         requested: &requested,
         profile: args.profile,
         round: args.round_time,
@@ -287,12 +286,17 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
 
     let out = OutDir::create(args.out.clone())?;
     let measured = rows.iter().filter(|row| row.obstacle.is_none()).count();
+    let (takes, limit) = (schedule.takes(), schedule.limit);
+    let skipped = match takes.checked_sub(limit) {
+        Some(over) => format!(", of which the last {} are skipped to keep to the time limit", time(over)),
+        None => String::new(),
+    };
     eprint_line(format_args!(
-        "{measured} of {} rows can be measured here, {} rounds of {} ms each; about {}",
+        "{measured} of {} rows can be measured here, {} rounds of {} ms each; about {}{skipped}",
         rows.len(),
         schedule.times.rounds,
         schedule.times.round.as_millis(),
-        time(schedule.takes())
+        time(takes)
     ));
     let scratch = tempfile::tempdir().map_err(begin("temporary directory"))?;
     // Removes the directory and the network namespaces if this process is killed.
