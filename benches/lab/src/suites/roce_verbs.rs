@@ -32,10 +32,11 @@ const GUEST_CASES: [(&str, &str); 8] = [
 ];
 
 /// Requests of the host's program.
-const HOST_CASES: [(&str, &str); 7] = [
-    ("transfers", "SEND, WRITE and READ of 0 bytes to 1 MB, and WRITE with immediate data"),
+const HOST_CASES: [(&str, &str); 8] = [
+    ("transfers", "SEND, WRITE and READ of 0 bytes to 1 MB, with and without immediate data"),
     ("atomics", "compare-and-swap and fetch-and-add"),
     ("pipeline", "128 requests of four kinds at once"),
+    ("invalidation", "a memory window, and SEND with invalidate"),
     ("errors", "refused requests"),
     ("many", "1000 queue pairs"),
     ("rping", "rping"),

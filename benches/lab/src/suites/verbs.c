@@ -1,8 +1,8 @@
 /*
  * Peer of `verbs-peer` on libibverbs and librdmacm: `verbs CASE ADDRESS` requests, and `verbs serve ADDRESS` responds.
  *
- * A responder sends each message back, after its immediate data if there are any, and offers memory for WRITE, READ
- * and atomic operations. The requester chooses its buffers and memory in the private data of the connect request.
+ * A responder sends each message back, with its immediate data if there are any, and offers memory for WRITE, READ and
+ * atomic operations. The requester chooses its buffers and memory in the private data of the connect request.
  * Memory is not freed: each case is a process of its own.
  */
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PORT = 7470, LONGEST = 1 << 20, MEMORY = 2 << 20, MANY = 1000, UNLIMITED = 7, KEY = 0x1234567 };
+enum { PORT = 7470, LONGEST = 1 << 20, MEMORY = 2 << 20, MANY = 1000, UNLIMITED = 7, KEY = 0x1234567, WINDOW_LEN = 3000 };
 enum right { ALL, READ, WRITE, WINDOW, NOTHING };
 
 /* Parameters that the requester chooses: receive buffers and their length, whether they are those of a shared receive
@@ -208,12 +208,20 @@ static void expect(enum ibv_wc_status status, const char *name)
 		fail("%s: %s instead of %s", name, ibv_wc_status_str(wc.status), ibv_wc_status_str(status));
 }
 
-/* Waits for a message of `len` bytes, which equals `bytes`. */
-static void receive(const uint8_t *bytes, uint32_t len, const char *name)
+/* Waits for a message of `len` bytes, which equals `bytes`, with immediate data unless `immediate` is NULL. */
+static void receive_with(const uint32_t *immediate, const uint8_t *bytes, uint32_t len, const char *name)
 {
 	struct ibv_wc wc = next(received);
+	int has_immediate = wc.wc_flags & IBV_WC_WITH_IMM;
 	if (wc.status || wc.byte_len != len || memcmp((void *)wc.wr_id, bytes, len))
 		fail("%s: %s, %u bytes instead of %u", name, ibv_wc_status_str(wc.status), wc.byte_len, len);
+	if (immediate ? !has_immediate || ntohl(wc.imm_data) != *immediate : has_immediate)
+		fail("%s: other immediate data", name);
+}
+
+static void receive(const uint8_t *bytes, uint32_t len, const char *name)
+{
+	receive_with(NULL, bytes, len, name);
 }
 
 /* Reads the memory of the responder and compares it. */
@@ -229,7 +237,7 @@ static void compare(struct conn *conn, const uint8_t *model, uint32_t at, uint32
 static void transfers(void)
 {
 	struct conn *conn = open_conn((struct ask){ .buffers = 4, .size = LONGEST, .memory = MEMORY }, UNLIMITED);
-	uint8_t *model = malloc(MEMORY), *reply = malloc(LONGEST + 4);
+	uint8_t *model = malloc(MEMORY);
 	struct ibv_port_attr port;
 	REQUIRE(!ibv_query_port(conn->id->verbs, 1, &port));
 	uint32_t mtu = 128 << port.active_mtu;
@@ -242,26 +250,24 @@ static void transfers(void)
 		char name[40];
 		snprintf(name, sizeof(name), "%u bytes", len);
 		fill(out, len, seed);
-		buffer(conn->id->qp, in, LONGEST + 4);
+		buffer(conn->id->qp, in, LONGEST);
 		send_bytes(conn, out, len);
 		expect(IBV_WC_SUCCESS, name);
 		receive(out, len, name);
-		memcpy(reply, &immediate, 4);
-		memcpy(reply + 4, out, len);
-		buffer(conn->id->qp, in, LONGEST + 4);
+		buffer(conn->id->qp, in, LONGEST);
 		request(conn, IBV_WR_SEND_WITH_IMM, out, len, 0, 0, immediate, 0);
 		expect(IBV_WC_SUCCESS, name);
-		receive(reply, len + 4, name);
+		receive_with(&immediate, out, len, name);
 		memcpy(model + at, out, len);
 		request(conn, IBV_WR_RDMA_WRITE, out, len, place(conn->offer.address, at), key, 0, 0);
 		expect(IBV_WC_SUCCESS, name);
 		compare(conn, model, at - 8, len + 16, name);
 		fill(out, len, seed + 100);
 		memcpy(model + at + 3, out, len);
-		buffer(conn->id->qp, in, LONGEST + 4);
+		buffer(conn->id->qp, in, LONGEST);
 		request(conn, IBV_WR_RDMA_WRITE_WITH_IMM, out, len, place(conn->offer.address, at + 3), key, immediate, 0);
 		expect(IBV_WC_SUCCESS, name);
-		receive(reply, 4, name);
+		receive_with(&immediate, out, 0, name);
 		compare(conn, model, at - 8, len + 16, name);
 	}
 }
@@ -469,7 +475,7 @@ static void many(void)
 		REQUIRE(!memcmp(in + 64 * at, out + 64 * at, 50));
 }
 
-/* Buffer of a responder, with room for immediate data in front. */
+/* Buffer of a responder. */
 struct slot {
 	struct conn *conn;
 	uint8_t *bytes;
@@ -478,12 +484,26 @@ struct slot {
 
 static void post(struct slot *slot)
 {
-	post_recv(slot->conn->id->qp, slot, slot->bytes + 4, slot->size, slot->lkey);
+	post_recv(slot->conn->id->qp, slot, slot->bytes, slot->size, slot->lkey);
+}
+
+/* Binds a window to the first bytes of a region, which the peer may then read by the key. */
+static void bind_window(struct ibv_qp *qp, struct ibv_mw *window, uint32_t key, struct ibv_mr *mr)
+{
+	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_BIND_MW };
+	wr.bind_mw.mw = window;
+	wr.bind_mw.rkey = key;
+	wr.bind_mw.bind_info =
+		(struct ibv_mw_bind_info){ mr, (uintptr_t)mr->addr, WINDOW_LEN, IBV_ACCESS_REMOTE_READ };
+	errno = ibv_post_send(qp, &wr, &bad);
+	REQUIRE(!errno);
 }
 
 static void accept_conn(struct rdma_cm_event *event)
 {
 	struct conn *conn = calloc(1, sizeof(*conn));
+	struct ibv_mr *whole = NULL;
+	struct ibv_mw *window = NULL;
 	struct ask ask;
 	struct rdma_conn_param param = {
 		.private_data = &conn->offer, .private_data_len = sizeof(conn->offer),
@@ -491,7 +511,7 @@ static void accept_conn(struct rdma_cm_event *event)
 		.initiator_depth = event->param.conn.initiator_depth,
 	};
 	static const int rights[] = {
-		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC,
+		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND,
 		IBV_ACCESS_REMOTE_READ,
 		IBV_ACCESS_REMOTE_WRITE,
 	};
@@ -502,7 +522,7 @@ static void accept_conn(struct rdma_cm_event *event)
 	set_up(conn->id->verbs);
 	create_qp(conn->id, ask.buffers + 1);
 	if (ask.buffers) {
-		size_t len = ask.size + 8;
+		size_t len = ask.size + 4;
 		uint8_t *bytes = malloc(len * ask.buffers);
 		struct ibv_mr *mr = ibv_reg_mr(pd, bytes, len * ask.buffers, IBV_ACCESS_LOCAL_WRITE);
 		REQUIRE(mr);
@@ -521,21 +541,30 @@ static void accept_conn(struct rdma_cm_event *event)
 			struct ibv_mr *mr = ibv_reg_mr(pd, memory, ask.memory, IBV_ACCESS_LOCAL_WRITE | rights[right]);
 			REQUIRE(mr);
 			conn->offer.keys[right] = mr->rkey;
+			whole = right == ALL ? mr : whole;
 		}
+		REQUIRE(window = ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+		memcpy(conn->offer.window, conn->offer.address, sizeof(conn->offer.window));
+		conn->offer.window_len = WINDOW_LEN;
+		conn->offer.keys[WINDOW] = ibv_inc_rkey(window->rkey);
 	}
 	REQUIRE(!rdma_accept(conn->id, &param));
+	/* The queue pair can now send. The requester uses the window after a reply, which is sent later. */
+	if (window)
+		bind_window(conn->id->qp, window, conn->offer.keys[WINDOW], whole);
 }
 
-/* Sends a message back. Its buffer is posted again once it is sent. */
+/* Sends a message back, with its immediate data. Its buffer is posted again once it is sent. */
 static void echo(struct ibv_wc wc)
 {
 	struct slot *slot = (struct slot *)wc.wr_id;
-	uint32_t len = wc.opcode == IBV_WC_RECV ? wc.byte_len : 0, prefix = wc.wc_flags & IBV_WC_WITH_IMM ? 4 : 0;
-	uint32_t immediate = ntohl(wc.imm_data);
-	if (prefix)
-		memcpy(slot->bytes, &immediate, 4);
+	uint32_t len = wc.opcode == IBV_WC_RECV ? wc.byte_len : 0;
 	struct ibv_send_wr wr = { .wr_id = (uintptr_t)slot, .opcode = IBV_WR_SEND };
-	post_send(slot->conn->id->qp, wr, slot->bytes + 4 - prefix, len + prefix, slot->lkey);
+	if (wc.wc_flags & IBV_WC_WITH_IMM) {
+		wr.opcode = IBV_WR_SEND_WITH_IMM;
+		wr.imm_data = wc.imm_data;
+	}
+	post_send(slot->conn->id->qp, wr, slot->bytes, len, slot->lkey);
 }
 
 static void end(int signal)

@@ -41,6 +41,8 @@ enum Requests {
     Atomics,
     /// Requests of several kinds, outstanding at once
     Pipeline,
+    /// A window of the peer, and SEND with invalidate
+    Invalidation,
     /// Requests that the peer refuses
     Errors,
     /// A thousand connections at once
@@ -88,6 +90,7 @@ impl Requests {
             Requests::Transfers => requester.transfers(),
             Requests::Atomics => requester.atomics(),
             Requests::Pipeline => requester.pipeline(),
+            Requests::Invalidation => requester.invalidation(),
             Requests::Errors => requester.errors(),
             Requests::Many => requester.many(),
             Requests::Rping => requester.rping(),

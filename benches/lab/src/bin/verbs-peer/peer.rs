@@ -67,6 +67,9 @@ pub enum Right {
     Write,
 }
 
+/// Index of the window's R_Key.
+pub const WINDOW_KEY: usize = 3;
+
 /// Parameters of the responder, in the private data of its reply: little-endian words.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Offer {
@@ -138,6 +141,13 @@ impl Conn {
     /// Sends a message of some parts.
     pub fn send(&mut self, parts: impl IntoIterator<Item = Bytes>) -> Result<()> {
         self.qp.send(&mut message(parts), true)?;
+        self.qp.flush()?;
+        Ok(())
+    }
+
+    /// Sends a message with immediate data.
+    pub fn send_immediate(&mut self, parts: impl IntoIterator<Item = Bytes>, immediate: u32) -> Result<()> {
+        self.qp.send_immediate(&mut message(parts), immediate)?;
         self.qp.flush()?;
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Requester: the verbs that `suites/verbs.c` answers, `rping -c`, and `ucmatose -s`.
 
-use crate::peer::{Ask, Conn, Device, Offer, Peer, Result, Right, UNLIMITED, message, options, parameters, pattern};
+use crate::peer::{
+    Ask, Conn, Device, Offer, Peer, Result, Right, UNLIMITED, WINDOW_KEY, message, options, parameters, pattern,
+};
 use crate::serve::{RPING, RPING_INFO, UCMATOSE, UCMATOSE_LEN, UCMATOSE_MESSAGES, VERBS};
 use linerate::Bytes;
 use linerate_rdma::provider::{CmEvent, CmEventKind, PrivateData, Provider, WcStatus};
@@ -140,12 +142,30 @@ impl Requester {
         Err(format!("no completion of a {}", if is_buffer { "buffer" } else { "request" }).into())
     }
 
-    /// Waits for a message of the peer, and posts another buffer.
+    /// Waits for a message of the peer without immediate data, and posts another buffer.
     fn receive(&mut self, conn: &mut Conn, ask: &Ask) -> Result<Bytes> {
+        match self.receive_any(conn, ask)? {
+            (bytes, None) => Ok(bytes),
+            (_, Some(_)) => Err("a message with immediate data".into()),
+        }
+    }
+
+    /// Waits for a message of the peer, and posts another buffer. Returns the message with its immediate data.
+    fn receive_any(&mut self, conn: &mut Conn, ask: &Ask) -> Result<(Bytes, Option<u32>)> {
         let completion = self.completion(conn, true)?;
+        let immediate = completion.immediate();
         let bytes = conn.qp.received(completion)?;
         conn.qp.post(self.peer.buffers(1, ask.size))?;
-        Ok(bytes)
+        Ok((bytes, immediate))
+    }
+
+    /// Waits for a message that equals `bytes`, with immediate data.
+    fn expect_immediate(&mut self, conn: &mut Conn, ask: &Ask, bytes: &[u8], immediate: u32) -> Result<()> {
+        let (received, other) = self.receive_any(conn, ask)?;
+        if other != Some(immediate) {
+            return Err(format!("immediate data {other:?} instead of {immediate}").into());
+        }
+        equal(&received, bytes, format_args!("immediate data with {} bytes", bytes.len()))
     }
 
     /// Posts the queued requests, and waits for the next one.
@@ -192,13 +212,16 @@ impl Requester {
             conn.send([self.peer.copy(&bytes)?])?;
             self.perform(&mut conn)??;
             equal(&self.receive(&mut conn, &ask)?, &bytes, format_args!("SEND of {len} bytes"))?;
-            for (immediate, seed) in [(None, seed), (Some(0x1234_5600 + seed as u32), 100 + seed)] {
+            let immediate = 0x1234_5600 + seed as u32;
+            conn.send_immediate([self.peer.copy(&bytes)?], immediate)?;
+            self.perform(&mut conn)??;
+            self.expect_immediate(&mut conn, &ask, &bytes, immediate)?;
+            for (immediate, seed) in [(None, seed), (Some(immediate), 100 + seed)] {
                 let (at, bytes) = (61 + seed, pattern(seed, len));
                 model[at..at + len].copy_from_slice(&bytes);
                 self.write(&mut conn, &bytes, offer.address + at as u64, key, immediate)??;
                 if let Some(immediate) = immediate {
-                    let reply = self.receive(&mut conn, &ask)?;
-                    equal(&reply, &immediate.to_le_bytes(), format_args!("immediate data of {len} bytes"))?;
+                    self.expect_immediate(&mut conn, &ask, &[], immediate)?;
                 }
                 // Bytes around them are unchanged.
                 let around = if len == LONGEST { at..at + len } else { at - 8..at + len + 8 };
@@ -265,6 +288,32 @@ impl Requester {
         }
         for round in 0..ROUNDS {
             equal(&self.receive(&mut conn, &ask)?, &pattern(round, 100), format_args!("SEND {round}"))?;
+        }
+        Ok(())
+    }
+
+    /// READs by a window of the responder, until a message of one or more packets invalidates it.
+    pub fn invalidation(&mut self) -> Result<()> {
+        let ask = Ask { buffers: 4, size: 8192, memory: MEMORY as u32, ..Ask::default() };
+        for len in [100, 5000] {
+            let (mut conn, offer) = self.connect(VERBS, &ask, UNLIMITED)?;
+            let (address, window) = offer.window;
+            let bytes = pattern(len, len);
+            // The window is bound once there is a reply.
+            conn.send([self.peer.copy(&bytes)?])?;
+            self.perform(&mut conn)??;
+            equal(&self.receive(&mut conn, &ask)?, &bytes, format_args!("SEND of {len} bytes"))?;
+            match self.read(&mut conn, window as usize, address, offer.keys[WINDOW_KEY])? {
+                Ok(Done::Read(read)) => equal(&read, &pattern(0, window as usize), format_args!("READ by the window"))?,
+                other => return Err(format!("READ by the window: {}", name(&other)).into()),
+            }
+            conn.qp.send_invalidate(&mut message([self.peer.copy(&bytes)?]), offer.keys[WINDOW_KEY])?;
+            self.perform(&mut conn)??;
+            equal(&self.receive(&mut conn, &ask)?, &bytes, format_args!("SEND with invalidate of {len} bytes"))?;
+            let read = self.read(&mut conn, window as usize, address, offer.keys[WINDOW_KEY])?;
+            if read.as_ref().err() != Some(&WcStatus::RemoteAccess) {
+                return Err(format!("READ by the invalidated window: {}", name(&read)).into());
+            }
         }
         Ok(())
     }

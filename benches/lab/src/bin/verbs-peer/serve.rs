@@ -42,7 +42,7 @@ struct Served {
 
 /// Work of a connection.
 enum Work {
-    /// Messages are sent back, after their immediate data if there are any.
+    /// Messages are sent back, with their immediate data if there are any.
     Echo,
     /// `rping -s`: the peer's memory is read, and written to the next address that the peer sends.
     Rping(Option<Bytes>),
@@ -186,10 +186,10 @@ impl Served {
             self.conn.qp.post(peer.buffers(1, self.ask.size))?;
         }
         match &mut self.work {
-            Work::Echo => {
-                let immediate = immediate.map(|immediate| peer.copy(&immediate.to_le_bytes())).transpose()?;
-                self.conn.send(immediate.into_iter().chain([bytes]))
-            }
+            Work::Echo => match immediate {
+                Some(immediate) => self.conn.send_immediate([bytes], immediate),
+                None => self.conn.send([bytes]),
+            },
             Work::Ucmatose { expected } => {
                 *expected -= 1;
                 if *expected == 0 { Ok(self.conn.id.disconnect()?) } else { Ok(()) }

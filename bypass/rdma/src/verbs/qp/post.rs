@@ -43,6 +43,19 @@ impl<C: Provider> Qp<C, Rts> {
         unsafe { sends.post_inline(mr.pd().provider(), *handle, Operation::Send, write) }
     }
 
+    /// Queues a message with immediate data, and leaves it empty.
+    pub fn send_immediate(&mut self, message: &mut Message, immediate: u32) -> Result<(), PostRefused> {
+        let Core { sends, mr, .. } = &mut *self.core;
+        sends.send(mr, message, Operation::SendImmediate(immediate), true)
+    }
+
+    /// Queues a message that invalidates a window of the peer, which must be bound to its queue pair, and leaves the
+    /// message empty.
+    pub fn send_invalidate(&mut self, message: &mut Message, rkey: u32) -> Result<(), PostRefused> {
+        let Core { sends, mr, .. } = &mut *self.core;
+        sends.send(mr, message, Operation::SendInvalidate(rkey), true)
+    }
+
     /// Queues a WRITE of a message to `address`, with immediate data if given, and leaves it empty.
     pub fn write(
         &mut self,
