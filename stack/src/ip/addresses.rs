@@ -305,6 +305,11 @@ impl OwnV4 {
         self.address == destination.into() && self.broadcast != source
     }
 
+    /// Returns the address.
+    pub fn address(self) -> Option<Ipv4Addr> {
+        u32::try_from(self.address).ok().map(Ipv4Addr::from_bits)
+    }
+
     fn of(cidr: &IpCidr) -> Option<Self> {
         let IpAddr::V4(own) = cidr.address() else { return None };
         let address = own.to_bits();

@@ -479,6 +479,7 @@ fn ip_header_v6(source: Ipv6Addr, destination: Ipv6Addr, len: usize, class: u8) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ip::addresses::Addresses;
     use linerate_bypass::memory_nic::{Link, LinkConfig};
     use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
 
@@ -518,5 +519,48 @@ mod tests {
             assert!(udp.listens(&address(local)), "{local}");
         }
         assert!(!udp.listens(&address("10.0.0.3:71")));
+    }
+
+    #[test]
+    fn raw_datagrams_have_the_headers_of_their_destination_and_length() {
+        use linerate_bypass::MacAddr;
+        use smoltcp::wire::{EthernetFrame, UdpPacket};
+        let (local, remote): (SocketAddr, SocketAddr) = ("10.0.0.2:7".parse().unwrap(), "10.0.0.9:7".parse().unwrap());
+        for checksum_offload in [false, true] {
+            let (nic, mut peer) = Link::pair(LinkConfig { checksum_offload, ..LinkConfig::default() });
+            let own = |ip: &str| Addresses::new(&[ip.parse().unwrap()], &[], MacAddr([2, 0, 0, 0, 0, 2]));
+            let mut egress = Egress::new(nic, own("10.0.0.2/24"), MacAddr([2, 0, 0, 0, 0, 2]), 1500, 0);
+            let config = Config {
+                listen_udp: vec![local],
+                listen_udp_raw: Some(7),
+                udp_raw_traffic_class: 0x6a,
+                ..Config::default()
+            };
+            let mut udp = UdpFastPath::new(&config, egress.capabilities());
+            let mut write = |egress: &mut Egress<_>, len: usize| {
+                udp.write(&local, &remote, len, |out| out.fill(len as u8), egress, Instant::ZERO).ok()
+            };
+            assert_eq!(write(&mut egress, 10), None, "the neighbour is not resolved");
+            egress.learn(remote.ip(), MacAddr([2, 0, 0, 0, 0, 9]), true, Instant::ZERO);
+            for len in [64, 0, 1472, 65] {
+                assert_eq!(write(&mut egress, len), Some(SendResult::Sent));
+                egress.flush();
+                let mut received = Vec::with_capacity(32);
+                assert_eq!(peer.rx_burst(&mut received), 1);
+                let ethernet = EthernetFrame::new_checked(received[0].data()).unwrap();
+                assert_eq!((ethernet.dst_addr().0, ethernet.src_addr().0), ([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 2]));
+                let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
+                assert_eq!(usize::from(ip.total_len()), 28 + len);
+                assert!(checksum_offload || ip.verify_checksum());
+                assert_eq!((ip.dscp(), ip.ecn(), ip.hop_limit(), ip.dont_frag()), (26, 2, HOP_LIMIT, true));
+                assert_eq!((ip.src_addr(), ip.dst_addr()), ([10, 0, 0, 2].into(), [10, 0, 0, 9].into()));
+                let udp = UdpPacket::new_checked(ip.payload()).unwrap();
+                assert_eq!((udp.src_port(), udp.dst_port(), udp.checksum()), (7, 7, 0));
+                assert!(udp.payload().len() == len && udp.payload().iter().all(|byte| *byte == len as u8));
+            }
+            assert_eq!(write(&mut egress, 1473), None, "above the MTU");
+            egress.set_addresses(own("10.0.0.3/24"));
+            assert_eq!(write(&mut egress, 64), None, "the local address is gone");
+        }
     }
 }

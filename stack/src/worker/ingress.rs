@@ -145,14 +145,15 @@ impl<P: Packet> Ingress<P> {
         }
         let alone = self.others.len() == 1;
         let fast_demux = FastDemux::new(egress.mac(), egress.addresses(), slow.udp.raw());
+        let fast_demux = fast_demux.with_raw(|local| slow.udp.listens(local));
         self.burst.reserve(received.len());
         for frame in received.drain(..) {
             match fast_demux.v4(&frame, egress.addresses()) {
                 Some(tcp) if alone => self.deliver_segment(frame, tcp, egress, engine, now),
                 Some(tcp) => self.rx_segment(frame, tcp, egress, engine, now),
-                None => match fast_demux.raw_v4(&frame, egress.addresses()) {
-                    Some((local, end)) if slow.udp.listens(&local) => self.raw.push((frame, end)),
-                    _ => self.rx_other(frame, &fast_demux, egress, engine, slow, now),
+                None => match fast_demux.raw_v4(&frame) {
+                    Some(end) => self.raw.push((frame, end)),
+                    None => self.rx_other(frame, &fast_demux, egress, engine, slow, now),
                 },
             }
         }

@@ -3,7 +3,8 @@
 use super::datagrams::{KEY, address, ready, send, to};
 use super::packets::*;
 use super::*;
-use crate::wire::{Malformed, parse};
+use crate::path::Path;
+use crate::wire::{self, Bth, Malformed, parse};
 
 fn hex(text: &str) -> Vec<u8> {
     let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
@@ -31,6 +32,23 @@ fn captured_packets_have_valid_icrc() {
     assert_eq!((parsed_send.bth.pad, parsed_send.rest.len()), (2, 18));
     for packet in [cnp, send] {
         assert_eq!(sealed(packet[..packet.len() - 4].to_vec()), packet, "the CRC of the tests");
+    }
+}
+
+/// The sum is computed in one or two parts, after zeros up to whole blocks.
+#[test]
+fn icrc_covers_packets_of_any_length() {
+    let addresses: [[IpAddr; 2]; 2] =
+        [[[10, 0, 0, 1].into(), [10, 0, 0, 2].into()], ["fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()]];
+    for ([from, to], len) in addresses.into_iter().flat_map(|ends| (0..600).map(move |len| (ends, len))) {
+        let rest: Vec<u8> = (0..len).map(|at: usize| (at * 11 / 7) as u8).collect();
+        let packet = Packet { from, to, opcode: 4, solicited: false, qp: 1, ack: true, psn: 3, rest: rest.clone() };
+        assert_eq!(parse(&packet.bytes()).map(|parsed| parsed.rest.to_vec()), Ok(rest.clone()), "{len} bytes");
+        let path = Path::new([from, to], 0);
+        let mut own = vec![0; wire::packet_len(0, len)];
+        let bth = Bth { opcode: 4, qp: 1, ack: true, psn: 3, ..Bth::default() };
+        wire::write(&mut own, &path, bth, &[], len, |payload| payload.copy_from_slice(&rest));
+        assert_eq!(own, packet.bytes()[path.headers(own.len()).bytes().len()..], "{len} bytes");
     }
 }
 

@@ -6,7 +6,7 @@
 //! One check of segments is left to the engine: a loopback or local source address. No connection has such a peer, so
 //! only segments without a connection need the check ([`Addresses::is_martian_peer`]).
 
-use crate::ip::addresses::{Addresses, OwnV4};
+use crate::ip::addresses::{Addresses, OwnV4, is_host_v4};
 use crate::wire::checksum;
 use crate::wire::ethernet::ETHERNET_HEADER;
 use crate::wire::tcp::{PROTOCOL as TCP, field};
@@ -42,6 +42,8 @@ pub(crate) struct FastDemux {
     own_v4: OwnV4,
     /// See [`Config::listen_udp_raw`](crate::Config::listen_udp_raw).
     raw_udp: Option<u16>,
+    /// True if a service listens at this port of that IPv4 address.
+    listens_raw: bool,
 }
 
 impl FastDemux {
@@ -50,7 +52,18 @@ impl FastDemux {
     #[inline]
     pub fn new(mac: MacAddr, addresses: &Addresses, raw_udp: Option<u16>) -> Self {
         let [a, b, c, d, e, f] = mac.0;
-        FastDemux { station: u64::from_le_bytes([0, 0, a, b, c, d, e, f]), own_v4: addresses.only_v4(), raw_udp }
+        let station = u64::from_le_bytes([0, 0, a, b, c, d, e, f]);
+        FastDemux { station, own_v4: addresses.only_v4(), raw_udp, listens_raw: false }
+    }
+
+    /// Enables [`raw_v4`](Self::raw_v4) if a service listens at the address of its datagrams.
+    #[inline]
+    pub fn with_raw(self, listens: impl FnOnce(&SocketAddr) -> bool) -> Self {
+        let listens_raw = match (self.raw_udp, self.own_v4.address()) {
+            (Some(port), Some(own)) => listens(&SocketAddr::from((own, port))),
+            _ => false,
+        };
+        FastDemux { listens_raw, ..self }
     }
 
     /// Returns whether a frame that starts with `start` is addressed to this host.
@@ -103,65 +116,63 @@ impl FastDemux {
     #[inline]
     pub fn udp_v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<UdpDatagram> {
         let start: &[u8; UDP_START + UDP_HEADER] = frame.data().first_chunk()?;
-        let end = self.plain_udp_v4(start, frame, addresses)?;
+        if !self.is_plain_v4(start, UDP) {
+            return None;
+        }
+        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
         let ports = field(start, UDP_START);
         let (from, to) = ((ports >> 16) as u16, ports as u16);
+        if addresses.is_martian_v4(source)
+            || !addresses.is_local_v4(destination)
+            || from == 0
+            || to == 0
+            || to == DHCP_CLIENT
+        {
+            return None;
+        }
+        let end = udp_end(start, frame)?;
         // Without a checksum (RFC 768), the general path decides, unless the protocol has its own.
         let stored = field(start, UDP_START + 4) as u16;
-        if to == DHCP_CLIENT || stored == 0 && self.raw_udp != Some(to) {
+        if stored == 0 && self.raw_udp != Some(to) {
             return None;
         }
         let summed = (stored != 0).then_some(end);
         if !is_verified(frame) && !is_intact(start.first_chunk()?, frame, UDP, summed) {
             return None;
         }
-        let address = |at, port| SocketAddr::from((Ipv4Addr::from_bits(field(start, ETHERNET_HEADER + at)), port));
-        Some(UdpDatagram { local: address(16, to), remote: address(12, from), start: UDP_START + UDP_HEADER, end })
+        let address = |ip, port| SocketAddr::from((Ipv4Addr::from_bits(ip), port));
+        Some(UdpDatagram {
+            local: address(destination, to),
+            remote: address(source, from),
+            start: UDP_START + UDP_HEADER,
+            end,
+        })
     }
 
-    /// Returns the local address and the end of the datagram in an ordinary IPv4 `frame` to the port of a protocol with
-    /// its own integrity check: as [`udp_v4`](Self::udp_v4), and without a checksum of UDP.
+    /// Returns the end of the datagram in an ordinary IPv4 `frame` to the port of a protocol with its own integrity
+    /// check: as [`udp_v4`](Self::udp_v4), to the only local IPv4 address, and without a checksum of UDP.
     #[inline(always)]
-    pub fn raw_v4(&self, frame: &impl Packet, addresses: &Addresses) -> Option<(SocketAddr, usize)> {
-        let port = self.raw_udp?;
+    pub fn raw_v4(&self, frame: &impl Packet) -> Option<usize> {
+        let port = self.raw_udp.filter(|_| self.listens_raw)?;
         let start: &[u8; UDP_START + UDP_HEADER] = frame.data().first_chunk()?;
-        if field(start, UDP_START) as u16 != port || field(start, UDP_START + 4) as u16 != 0 {
+        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
+        let (ports, lengths) = (field(start, UDP_START), field(start, UDP_START + 4));
+        if ports as u16 != port
+            || ports >> 16 == 0
+            || lengths as u16 != 0
+            || !self.is_plain_v4(start, UDP)
+            || !self.own_v4.accepts(source, destination)
+            || source == destination
+            || !is_host_v4(source)
+        {
             return None;
         }
-        let end = self.plain_udp_v4(start, frame, addresses)?;
         let is_intact = match frame.rx_info().ipv4_checksum {
             RxChecksum::Good => true,
             RxChecksum::Unknown => has_valid_sum(start.first_chunk()?),
             RxChecksum::Bad => false,
         };
-        let local = Ipv4Addr::from_bits(field(start, ETHERNET_HEADER + 16));
-        is_intact.then(|| (SocketAddr::from((local, port)), end))
-    }
-
-    /// Returns the end of the datagram in an ordinary IPv4 `frame` that begins with `start`, whose checksums the caller
-    /// verifies.
-    #[inline(always)]
-    fn plain_udp_v4(
-        &self,
-        start: &[u8; UDP_START + UDP_HEADER],
-        frame: &impl Packet,
-        addresses: &Addresses,
-    ) -> Option<usize> {
-        let (source, destination) = (field(start, ETHERNET_HEADER + 12), field(start, ETHERNET_HEADER + 16));
-        let ports = field(start, UDP_START);
-        if !self.is_plain_v4(start, UDP)
-            || addresses.is_martian_v4(source)
-            || !addresses.is_local_v4(destination)
-            || ports >> 16 == 0
-            || ports as u16 == 0
-        {
-            return None;
-        }
-        let len = (field(start, UDP_START + 4) >> 16) as usize;
-        let end = UDP_START + len;
-        let packet_end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
-        let is_whole = len >= UDP_HEADER && end <= packet_end && packet_end <= frame.len() && end <= frame.data().len();
-        is_whole.then_some(end)
+        if is_intact { udp_end(start, frame) } else { None }
     }
 
     /// Returns the position of the TCP segment in an ordinary IPv6 `frame`: unicast, without extension headers, and
@@ -207,6 +218,16 @@ fn is_verified(frame: &impl Packet) -> bool {
     // A single comparison if the port reports both in one word.
     let RxInfo { ipv4_checksum, l4_checksum, .. } = frame.rx_info();
     (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good)
+}
+
+/// Returns the end of the datagram in an IPv4 `frame` without options that begins with `start`, if its lengths are valid.
+#[inline(always)]
+fn udp_end(start: &[u8; UDP_START + UDP_HEADER], frame: &impl Packet) -> Option<usize> {
+    let len = (field(start, UDP_START + 4) >> 16) as usize;
+    let end = UDP_START + len;
+    let packet_end = ETHERNET_HEADER + (field(start, ETHERNET_HEADER) & 0xffff) as usize;
+    let is_whole = len >= UDP_HEADER && end <= packet_end && packet_end <= frame.len() && end <= frame.data().len();
+    is_whole.then_some(end)
 }
 
 /// Returns whether the checksum of the IPv4 header after the Ethernet header is correct (RFC 791 §3.1).

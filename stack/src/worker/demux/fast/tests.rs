@@ -310,12 +310,48 @@ fn only_datagrams_to_the_raw_port_need_no_checksum() {
             let frame = received(&bytes, None, vouched);
             let found = FastDemux::new(OURS, &addresses, raw_udp).udp_v4(&frame, &addresses);
             assert_eq!(found.is_some(), is_fast, "{raw_udp:?} {vouched:?}");
+            assert_eq!(raw(&addresses, raw_udp).raw_v4(&frame), is_fast.then_some(42 + 64), "{raw_udp:?} {vouched:?}");
         }
     }
     // The checksum of the IP header is verified nevertheless.
     bytes[24] ^= 1;
     let frame = received(&bytes, None, (false, false));
     assert_eq!(FastDemux::new(OURS, &addresses, Some(7)).udp_v4(&frame, &addresses), None);
+    assert_eq!(raw(&addresses, Some(7)).raw_v4(&frame), None);
+}
+
+/// Returns a demultiplexer with a service at 10.0.0.2:7.
+fn raw(addresses: &Addresses, port: Option<u16>) -> FastDemux {
+    FastDemux::new(OURS, addresses, port).with_raw(|local| *local == "10.0.0.2:7".parse().unwrap())
+}
+
+#[test]
+fn raw_datagrams_satisfy_the_checks_of_others() {
+    let (addresses, mut bytes) = (addresses(&OWN), datagram(33, 2));
+    bytes[40..42].fill(0);
+    let other = FastDemux::new(OURS, &addresses, Some(7)).with_raw(|_| false);
+    assert_eq!(other.raw_v4(&received(&bytes, None, (true, true))), None, "no service listens");
+    let mut accepted = 0;
+    for vouched in [(false, false), (true, true)] {
+        for (at, bit) in (0..42).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            let frame = received(&changed, None, vouched);
+            let demux = raw(&addresses, Some(7));
+            if let Some(end) = demux.raw_v4(&frame) {
+                assert_eq!(demux.udp_v4(&frame, &addresses).map(|udp| udp.end), Some(end), "byte {at} bit {bit}");
+                accepted += 1;
+            }
+        }
+        // Source addresses that no other host has.
+        for source in [[0, 0, 0, 1], [127, 0, 0, 1], [10, 0, 0, 2], [224, 0, 0, 1]] {
+            let mut changed = bytes.clone();
+            changed[26..30].copy_from_slice(&source);
+            set_ipv4_checksum(&mut changed);
+            assert_eq!(raw(&addresses, Some(7)).raw_v4(&received(&changed, None, vouched)), None, "{source:?}");
+        }
+    }
+    assert!(accepted > 100, "the Ethernet source and the source port are free: {accepted}");
 }
 
 #[test]

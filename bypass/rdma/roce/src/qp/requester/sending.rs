@@ -18,6 +18,7 @@ impl Qp {
         for (at, request) in requests.iter().enumerate() {
             let failed = |error| PostError { at, error };
             let is_possible = match request.operation {
+                Operation::Send => self.service == Service::Rc,
                 Operation::Datagram { .. } => self.service == Service::Ud,
                 _ if self.service == Service::Ud => false,
                 Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
