@@ -169,7 +169,8 @@ fn consecutive_loads(link: Link) {
     let ready = format!("ready echo on 10.9.0.2:7, [fd09::2]:7 via {via}, 1 worker");
     assert!(server.ready.starts_with(&ready), "{}", server.ready);
     assert_no_errors(&Program::start(link.load("500ms")).wait());
-    let over_ipv6 = "--connections 5 --size 10000 --depth 3 --duration 500ms";
+    // Requests of ten datagrams take several round trips, each of 100 ms if others use the processors.
+    let over_ipv6 = "--connections 5 --size 10000 --depth 3 --duration 1500ms";
     let report = summary(&Program::start(load_to("[fd09::2]:7", &link.load, over_ipv6)).wait());
     assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(0), "{report}");
     let closed = Program::start(load_to("10.9.0.2:9", &link.load, "")).wait();
@@ -269,6 +270,16 @@ tests! {
     roce_server_survives_the_death_of_its_load_in_datagrams => load_killed(Link::roce_ud());
     load_over_a_link_outlasts_a_drain => load_outlasts_drain("native");
     load_over_a_link_outlasts_a_drain_with_smoltcp => load_outlasts_drain("smoltcp");
+}
+
+#[test]
+fn roce_server_counts_frames_that_its_port_discards() {
+    let link = Link::roce();
+    let server = Program::serve(link.server());
+    let ended = Program::start(load(&link.load, "--vlan 5 --connections 1 --duration 100ms")).wait();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let summary = link.stop(server);
+    assert!(summary["drops"]["frame of another VLAN"].as_u64() > Some(0), "{summary}");
 }
 
 #[test]
