@@ -1,5 +1,6 @@
 //! Statistics of a device.
 
+use crate::cm;
 use linerate_rdma_provider::PacketCounts;
 
 /// Numbers of packets and events since the device was opened.
@@ -37,6 +38,8 @@ pub struct Counters {
     pub notifications_received: u64,
     /// See [`notifications_received`](Self::notifications_received).
     pub notifications_sent: u64,
+    /// Messages of the connection manager that had no effect.
+    pub cm: cm::Counters,
 }
 
 impl From<Counters> for PacketCounts {
@@ -49,6 +52,10 @@ impl From<Counters> for PacketCounts {
             ("duplicate request", counters.duplicates),
             ("refused request", counters.refused),
             ("no receive buffer", counters.not_ready + counters.datagrams_lost),
+            ("invalid message of the connection manager", counters.cm.malformed + counters.cm.unsupported),
+            ("message of no connection, or a duplicate", counters.cm.ignored),
+            ("connection request beyond a limit", counters.cm.over_limit),
+            ("too many messages of the connection manager to send", counters.cm.unsent),
         ];
         let congestion = vec![
             ("marked packet received", counters.marked),
@@ -65,9 +72,17 @@ mod tests {
 
     #[test]
     fn discarded_packets_have_a_cause() {
-        let counters = Counters { icrc_errors: 1, not_ready: 2, datagrams_lost: 4, repeated: 8, ..Counters::default() };
+        let cm = cm::Counters { malformed: 16, unsupported: 32, over_limit: 64, ..cm::Counters::default() };
+        let counters =
+            Counters { icrc_errors: 1, not_ready: 2, datagrams_lost: 4, repeated: 8, cm, ..Counters::default() };
         let PacketCounts { repeated, dropped, .. } = counters.into();
         let dropped: Vec<_> = dropped.into_iter().filter(|(_, n)| *n > 0).collect();
-        assert_eq!((repeated, &dropped[..]), (8, &[("wrong ICRC", 1), ("no receive buffer", 6)][..]));
+        let expected = [
+            ("wrong ICRC", 1),
+            ("no receive buffer", 6),
+            ("invalid message of the connection manager", 48),
+            ("connection request beyond a limit", 64),
+        ];
+        assert_eq!((repeated, &dropped[..]), (8, &expected[..]));
     }
 }

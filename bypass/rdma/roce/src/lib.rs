@@ -26,6 +26,7 @@ mod waker;
 mod wire;
 
 pub use carrier::Carrier;
+pub use cm::Counters as CmCounters;
 pub use counters::Counters;
 pub use engine::{Config, Engine};
 pub use path::{Path, Port};

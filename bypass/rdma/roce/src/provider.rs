@@ -26,6 +26,11 @@ pub trait Driver: Send + 'static {
     /// Passes received packets to the engine, and sends its packets.
     fn turn(&mut self);
 
+    /// Returns the packets that the port discarded, by cause.
+    fn drops(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Returns the TCP streams of the port, if it carries them.
     fn streams(&mut self) -> Option<&mut StreamTable> {
         None
@@ -105,7 +110,10 @@ unsafe impl<D: Driver> Provider for Device<D> {
     }
 
     fn packet_counts(&self) -> Option<PacketCounts> {
-        Some(self.with(|engine| engine.counters().into()))
+        let mut driver = self.driver();
+        let mut counts: PacketCounts = driver.engine().counters().into();
+        counts.dropped.extend(driver.drops());
+        Some(counts)
     }
 
     fn streams(self: &Arc<Self>) -> io::Result<Option<Box<dyn Streams>>> {

@@ -351,7 +351,8 @@ impl<C: Provider> Net<C> {
         if self.worker == 0
             && let Some(counts) = self.mr.pd().provider().packet_counts()
         {
-            total.retransmitted = Some(counts.repeated);
+            // Sessions of datagrams repeat their own.
+            total.retransmitted = Some(total.retransmitted.unwrap_or(0) + counts.repeated);
             counts.dropped.into_iter().for_each(|(cause, n)| total.drop_for(cause, n));
             total.congestion.extend(counts.congestion.into_iter().filter(|(_, n)| *n > 0));
         }

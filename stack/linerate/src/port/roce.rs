@@ -123,6 +123,11 @@ impl Driver for PortDriver {
         self.worker.turn(now);
     }
 
+    fn drops(&mut self) -> Vec<(&'static str, u64)> {
+        let [worker, port] = [self.worker.summary(), self.port.summary()];
+        worker.drops.into_iter().chain(port.drops).collect()
+    }
+
     fn streams(&mut self) -> Option<&mut StreamTable> {
         self.worker.service_mut().streams.as_deref_mut()
     }

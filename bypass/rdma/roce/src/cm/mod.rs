@@ -33,7 +33,7 @@ const PORT: u8 = 1;
 
 /// Messages that had no effect, by cause.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counters {
+pub struct Counters {
     /// No message of the connection manager.
     pub malformed: u64,
     /// Message type that is not implemented: LAP, APR and SIDR.
@@ -123,7 +123,6 @@ impl Cm {
         }
     }
 
-    #[cfg(test)]
     pub fn counters(&self) -> Counters {
         self.counters
     }

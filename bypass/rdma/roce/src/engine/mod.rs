@@ -183,7 +183,7 @@ impl Engine {
 
     /// Returns the statistics.
     pub fn counters(&self) -> Counters {
-        self.objects.counters
+        Counters { cm: self.cm.counters(), ..self.objects.counters }
     }
 
     /// Replaces the local addresses, with their prefix lengths.
