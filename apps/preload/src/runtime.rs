@@ -430,13 +430,12 @@ pub fn forget(fd: c_int) {
         && !is_vfork_child()
         && let Some(file) = descriptors::remove(fd)
         && !IS_CHILD.load(Ordering::Relaxed)
+        && let Ok(Some(SocketFile { id, linger, .. })) = enter(|runtime| Ok(runtime.release(file)))
     {
-        if let Ok(Some(SocketFile { id, linger, .. })) = enter(|runtime| Ok(runtime.release(file))) {
-            let _ = waiting::until_ready(waiting::Deadline::after(linger), |runtime| {
-                let (sockets, net) = runtime.sockets()?;
-                if sockets.is_delivering(net, id) { Err(Errno::AGAIN) } else { Ok(()) }
-            });
-        }
+        let _ = waiting::until_ready(waiting::Deadline::after(linger), |runtime| {
+            let (sockets, net) = runtime.sockets()?;
+            if sockets.is_delivering(net, id) { Err(Errno::AGAIN) } else { Ok(()) }
+        });
     }
 }
 

@@ -60,7 +60,7 @@ fn keepalive(fd: c_int) -> Option<Keepalive> {
     (kernel_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE)? != 0).then_some(())?;
     let probes = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT)?.try_into().unwrap_or(u8::MAX);
     let (idle, interval) = (seconds(libc::TCP_KEEPIDLE)?, seconds(libc::TCP_KEEPINTVL)?);
-    Some(Keepalive { idle: idle.into(), interval: interval.into(), probes })
+    Some(Keepalive { idle, interval, probes })
 }
 
 /// Options that have effect on a stream socket of the stack.
@@ -115,7 +115,7 @@ fn apply(runtime: &mut Runtime, fd: c_int, file: FileId, option: (c_int, c_int))
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
             let millis = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).unwrap_or(0);
             let timeout = u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis);
-            runtime.bound()?.set_user_timeout(id, timeout.map(Into::into));
+            runtime.bound()?.set_user_timeout(id, timeout);
             runtime.apply_limits(id);
         }
         _ => {}
