@@ -410,7 +410,8 @@ fn keepalive_of_a_socket_ends_an_idle_connection_whose_peer_is_gone() {
     let other = hosts.connect(7);
     let times = Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), probes: 2 };
     let (sockets, net) = hosts.workers[CLIENT].parts();
-    sockets.set_keepalive(net, client, Some(times));
+    sockets.set_keepalive(client, Some(times));
+    sockets.apply_limits(net, client);
     without_server(&mut hosts, 3);
     assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(client)), None);
     without_server(&mut hosts, 2);
@@ -424,7 +425,8 @@ fn user_timeout_of_a_socket_ends_a_connection_that_is_not_acknowledged() {
     let (client, _) = hosts.pair();
     let other = hosts.connect(7);
     let (sockets, net) = hosts.workers[CLIENT].parts();
-    sockets.set_user_timeout(net, client, Some(Duration::from_secs(2)));
+    sockets.set_user_timeout(client, Some(Duration::from_secs(2)));
+    sockets.apply_limits(net, client);
     for id in [client, other] {
         assert_eq!(sockets.send(net, id, b"x"), Ok(1));
     }
