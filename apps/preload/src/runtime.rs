@@ -44,6 +44,8 @@ pub struct SocketFile {
     pub send_timeout: Option<Duration>,
     /// Time for which close waits for the delivery of sent bytes (SO_LINGER).
     pub linger: Option<Duration>,
+    /// True with SO_KEEPALIVE, which accepted connections inherit.
+    pub keeps_alive: bool,
     /// True if the kernel's socket receives, too: at an unspecified address, which includes the kernel's addresses.
     pub kernel_listens: bool,
     /// True for a datagram socket.
@@ -375,6 +377,8 @@ impl Runtime {
                             self.retired.push(address);
                         }
                         Endpoint::Udp(address) => {
+                            // A datagram to a host that is not resolved is queued until the next turn.
+                            network.turn();
                             let _ = redirected(address, network.unlisten_udp(address));
                         }
                     }

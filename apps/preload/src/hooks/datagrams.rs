@@ -193,6 +193,9 @@ unsafe fn packet_info(message: *const msghdr) -> Result<Option<IpAddr>, Errno> {
 /// # Safety
 /// `message` points to a message whose buffers are readable.
 pub unsafe fn send(fd: c_int, file: FileId, message: *const msghdr, flags: c_int) -> Result<usize, Errno> {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        return Err(io::refusal(flags));
+    }
     // SAFETY: the caller vouches for the message.
     let (parts, to, from) = unsafe {
         let to = match (*message).msg_name {
@@ -221,6 +224,11 @@ pub unsafe fn send(fd: c_int, file: FileId, message: *const msghdr, flags: c_int
         {
             return if kernel_listens { Ok(false) } else { Err(Errno::NETUNREACH) };
         }
+        if let Some(from) = from
+            && !runtime.network().is_some_and(|network| network.is_local(from))
+        {
+            return Err(Errno::INVAL);
+        }
         let (sockets, net) = runtime.sockets()?;
         sockets.send_datagram(net, id, (to, from), len, write)?;
         Ok(true)
@@ -243,7 +251,7 @@ fn is_for_stack(runtime: &mut Runtime, remote: SocketAddr) -> bool {
 /// # Safety
 /// `address` is null or points to `len` readable bytes.
 pub unsafe fn adopt_for(fd: c_int, address: *const c_void, len: socklen_t) -> Option<FileId> {
-    if address.is_null() || runtime::is_inside() {
+    if address.is_null() || runtime::is_inside() || runtime::is_child() {
         return None;
     }
     // SAFETY: the caller vouches for the address.

@@ -143,8 +143,7 @@ unsafe fn receive_into(file: FileId, base: *mut c_void, n: usize, flags: c_int) 
 /// As for [`bytes`], for each element.
 pub unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
-        // Programs then send a copy (MSG_ZEROCOPY in the documentation of the kernel).
-        return Err(if flags & libc::MSG_OOB != 0 { Errno::OPNOTSUPP } else { Errno::NOBUFS });
+        return Err(refusal(flags));
     }
     let mut progress = Progress::default();
     // SAFETY: the caller vouches for the elements.
@@ -159,6 +158,12 @@ pub unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<us
         }
         _ => Ok(progress.sent),
     }
+}
+
+/// Returns the error of MSG_OOB or MSG_ZEROCOPY. With that of the latter, programs send a copy.
+#[cold]
+pub fn refusal(flags: c_int) -> Errno {
+    if flags & libc::MSG_OOB != 0 { Errno::OPNOTSUPP } else { Errno::NOBUFS }
 }
 
 /// Sends all of `bytes`, even with O_NONBLOCK.

@@ -38,6 +38,7 @@ pub fn socket_file(fd: c_int, id: SocketId, is_v6: bool, has_datagrams: bool) ->
         receive_timeout: timeout(fd, libc::SO_RCVTIMEO),
         send_timeout: timeout(fd, libc::SO_SNDTIMEO),
         linger: None,
+        keeps_alive: false,
         kernel_listens: false,
         has_datagrams,
         has_packet_info: has_datagrams && packet_info == Some(1),
@@ -61,6 +62,16 @@ fn keepalive(fd: c_int) -> Option<Keepalive> {
     let probes = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT)?.try_into().unwrap_or(u8::MAX);
     let (idle, interval) = (seconds(libc::TCP_KEEPIDLE)?, seconds(libc::TCP_KEEPINTVL)?);
     Some(Keepalive { idle, interval, probes })
+}
+
+/// Gives the kernel's socket of an accepted connection the option that it inherits.
+pub fn inherit(fd: c_int, from: &SocketFile) {
+    if from.keeps_alive {
+        let one: c_int = 1;
+        let len = size_of_val(&one) as socklen_t;
+        // SAFETY: the option is an integer.
+        unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, (&raw const one).cast(), len) };
+    }
 }
 
 /// Options that have effect on a stream socket of the stack.
@@ -109,6 +120,7 @@ fn apply(runtime: &mut Runtime, fd: c_int, file: FileId, option: (c_int, c_int))
         }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE)
         | (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) => {
+            socket.keeps_alive = keepalive(fd).is_some();
             runtime.bound()?.set_keepalive(id, keepalive(fd));
             runtime.apply_limits(id);
         }

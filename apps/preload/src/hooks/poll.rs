@@ -42,11 +42,12 @@ thread_local! {
 
 /// Waits for events of `fds`, of which at least one belongs to the stack. Returns their number.
 pub fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> Result<c_int, Errno> {
-    let mut kernel = KERNEL.take();
+    // A thread that ends has no memory of its own any more.
+    let mut kernel = KERNEL.try_with(Cell::take).unwrap_or_default();
     kernel.clear();
     kernel.extend_from_slice(fds);
     let result = wait_with(fds, &mut kernel, timeout, mask);
-    KERNEL.set(kernel);
+    let _ = KERNEL.try_with(|kept| kept.set(kernel));
     result
 }
 

@@ -141,6 +141,7 @@ fn accept_connection(runtime: &mut Runtime, file: FileId, flags: c_int) -> Resul
         }
     };
     let listening = runtime.socket(file)?.clone();
+    options::inherit(fd, &listening);
     let is_blocking = flags & libc::SOCK_NONBLOCK == 0;
     let opened = SocketFile { id: accepted, is_blocking, kernel_listens: false, ..listening };
     runtime.open(fd, Kind::Socket(opened));

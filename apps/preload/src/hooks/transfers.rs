@@ -18,10 +18,11 @@ thread_local! {
 
 /// Calls `copy` with memory for [`COPIED`] bytes.
 fn with_memory<R>(copy: impl FnOnce(&mut [u8]) -> R) -> R {
-    let mut memory = MEMORY.take();
+    // A thread that ends has no memory of its own any more.
+    let mut memory = MEMORY.try_with(Cell::take).unwrap_or_default();
     memory.resize(COPIED, 0);
     let result = copy(&mut memory);
-    MEMORY.set(memory);
+    let _ = MEMORY.try_with(|kept| kept.set(memory));
     result
 }
 
