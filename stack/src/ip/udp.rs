@@ -287,8 +287,8 @@ impl UdpFastPath {
         Some(RawRoute { local, remote, epoch: egress.link_epoch(), until: now + HEADER_LIFETIME, headers, sum })
     }
 
-    /// Finds the route of a datagram of `len` bytes, and checks that there is room for it. Returns the reason if the fast
-    /// path cannot send it.
+    /// Finds the route of a datagram of `len` bytes, and checks that there is room for it. Returns the reason if the
+    /// fast path cannot send it.
     #[inline(always)]
     fn route<'a, N: Nic>(
         &self,

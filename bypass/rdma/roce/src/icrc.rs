@@ -12,15 +12,15 @@ pub(crate) const MAX_HEADERS: usize = 40 + 8;
 const LRH: usize = 4;
 /// Bytes that are summed in one step. Zeros before the packet make its length a multiple.
 const BLOCK: usize = 16;
-/// Packets up to this length, with all headers, are summed in one part. Of longer ones, the first part has `FIRST` bytes.
+/// Packets up to this length, with all headers, are summed in one part. The first part of longer ones has `FIRST` bytes.
 const WHOLE: usize = 256;
 const FIRST: usize = 128;
 
 /// Sum whose remainder is zero. A clone saves the detection of the processor's features.
 static ZERO: LazyLock<Hasher> = LazyLock::new(|| Hasher::new_with_initial(!0));
 
-/// Returns the ICRC of the packet with the IP and UDP header `headers`, and `body`, which begins with a BTH and excludes
-/// the ICRC.
+/// Returns the ICRC of the packet with the IP and UDP header `headers` and with `body`, which begins with a BTH and
+/// excludes the ICRC.
 pub(crate) fn icrc(headers: &[u8], body: &[u8]) -> u32 {
     let (start, whole) = layout(headers.len() + body.len());
     let mut buffer = [0; WHOLE];
@@ -31,7 +31,7 @@ pub(crate) fn icrc(headers: &[u8], body: &[u8]) -> u32 {
     sum(&mut buffer[..at + copied.len()], start, headers.len(), rest)
 }
 
-/// Returns the ICRC of the received packet `packet`, from the IP header on and without the ICRC, whose IP and UDP header
+/// Returns the ICRC of the received packet `packet`, from the IP header on and without the ICRC. Its IP and UDP header
 /// have `headers` bytes.
 pub(crate) fn icrc_of_received(packet: &[u8], headers: usize) -> u32 {
     let (start, whole) = layout(packet.len());
@@ -41,8 +41,8 @@ pub(crate) fn icrc_of_received(packet: &[u8], headers: usize) -> u32 {
     sum(&mut buffer[..start + copied.len()], start, headers, rest)
 }
 
-/// Returns the position of a packet of `len` bytes in the buffer, and whether the buffer holds all of it. The ones of the
-/// LRH and zeros precede it.
+/// Returns the position of a packet of `len` bytes in the buffer, and whether the buffer holds all of it. The ones of
+/// the LRH and zeros precede it.
 fn layout(len: usize) -> (usize, bool) {
     let start = LRH + (LRH + len).wrapping_neg() % BLOCK;
     (start, start + len <= WHOLE)

@@ -239,8 +239,8 @@ impl<T: Tracked> ConnTable<T> {
         self.slots.get_mut(id).map(T::life_mut)
     }
 
-    /// Calls `change` with a connection, and lists it as one with events if the result is true. Does nothing without the
-    /// connection.
+    /// Calls `change` with a connection, and lists it as one with events if the result is true. Does nothing if there
+    /// is no such connection.
     #[inline]
     pub fn update(&mut self, id: ConnId, change: impl FnOnce(&mut T) -> bool) {
         if let Some(conn) = self.slots.get_mut(id)

@@ -27,8 +27,8 @@ impl<C: Provider> Qp<C, Rts> {
         sends.send(mr, message, Operation::Send, signalled)
     }
 
-    /// Returns the maximum size in bytes of a message for [`post_inline`](Self::post_inline), or 0 if none can be posted
-    /// now: requests are pending.
+    /// Returns the maximum size in bytes of a message for [`post_inline`](Self::post_inline), or 0 while requests are
+    /// pending.
     #[inline]
     pub(crate) fn inline_room(&self) -> usize {
         if self.core.sends.has_pending() { 0 } else { self.core.sends.inline() }

@@ -220,7 +220,8 @@ fn is_verified(frame: &impl Packet) -> bool {
     (ipv4_checksum == RxChecksum::Good) & (l4_checksum == RxChecksum::Good)
 }
 
-/// Returns the end of the datagram in an IPv4 `frame` without options that begins with `start`, if its lengths are valid.
+/// Returns the end of the datagram in an IPv4 `frame` without options that begins with `start`, if its lengths are
+/// valid.
 #[inline(always)]
 fn udp_end(start: &[u8; UDP_START + UDP_HEADER], frame: &impl Packet) -> Option<usize> {
     let len = (field(start, UDP_START + 4) >> 16) as usize;
