@@ -65,6 +65,9 @@ miri() {
         cargo +nightly miri test -p linerate-service -p linerate-bypass --no-default-features --lib -- arena:: \
         buffer_pool:: bytes:: host:: memory_nic::nic memory_nic::packet memory_nic::ring \
         one_sided::published:: stop:: sync::
+    # Requests name memory by its address, so the provenance of its pointers is exposed.
+    CARGO_TARGET_DIR=$target/miri MIRIFLAGS='-Zmiri-permissive-provenance -Zmiri-isolation-error=hide' \
+        cargo +nightly miri test -p linerate-roce --lib -- tests::datagrams:: tests::rc::memory:: tests::rc::sharing::
 }
 
 # Tests over DPDK ports and over RDMA devices in software with AddressSanitizer, which reports accesses beyond objects
