@@ -32,19 +32,19 @@ pub struct Prepared {
 
 /// Prepares the network of the configuration, and opens it if its addresses are not known before.
 pub fn prepare() -> State {
-    let config = match config::read() {
-        Some(Ok(config)) => config,
+    let config = match config::get() {
+        Some(Ok(options)) => &options.network,
         Some(Err(error)) => {
-            report(&error);
+            report(error);
             return State::Absent;
         }
         None => return State::Absent,
     };
     log_to_stderr();
     let sleeps = config.idle == Some(Idle::Backoff);
-    match PreparedNetwork::new(&config) {
+    match PreparedNetwork::new(config) {
         Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
-        Ok(None) => opened(InlineNetwork::open(&config, |_| Sockets::default()), sleeps),
+        Ok(None) => opened(InlineNetwork::open(config, |_| Sockets::default()), sleeps),
         Err(error) => opened(Err(error), sleeps),
     }
 }

@@ -12,6 +12,7 @@
 mod datagram;
 mod epoll;
 mod options;
+mod selection;
 mod service;
 mod socket;
 #[cfg(test)]
@@ -19,4 +20,5 @@ mod tests;
 
 pub use datagram::Reuse;
 pub use epoll::{EpollId, Interest, Ready, Target};
+pub use selection::{InvalidPortList, PortList, SocketOptions};
 pub use service::{Endpoint, Shutdown, SocketId, Sockets};

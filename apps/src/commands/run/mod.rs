@@ -1,9 +1,11 @@
 //! `linerate run`: an unmodified program whose sockets are carried by the stack.
 
+mod filter;
 mod program;
 
 use crate::error::Error;
 use linerate::{Listen, NetConfig, Via};
+use linerate_sockets::SocketOptions;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -23,6 +25,8 @@ const LIBRARY: &str = "liblinerate_preload.so";
 pub struct RunArgs {
     #[command(flatten)]
     network: NetConfig,
+    #[command(flatten)]
+    sockets: SocketOptions,
 }
 
 /// Error of `linerate run`.
@@ -48,7 +52,8 @@ fn places(directories: &[PathBuf]) -> String {
 
 /// Replaces this process by the program. `options` are the arguments of the command up to the lone `--`.
 pub fn run(args: RunArgs, options: &[OsString], verbose: u8) -> Result<(), Error> {
-    let mut network = args.network;
+    // The library in the program reads the options of sockets.
+    let RunArgs { mut network, sockets: _ } = args;
     let command = std::mem::take(&mut network.eal);
     check(&network)?;
     let (name, arguments) = command.split_first().expect("clap requires the program");
@@ -66,6 +71,9 @@ pub fn run(args: RunArgs, options: &[OsString], verbose: u8) -> Result<(), Error
     started.arg0(name).args(arguments).env(VARIABLE, options).env("LD_PRELOAD", preloaded(&library));
     if verbose > 0 && std::env::var_os("RUST_LOG").is_none() {
         started.env("RUST_LOG", ["info", "debug", "trace"][usize::from(verbose - 1).min(2)]);
+    }
+    if let Err(error) = filter::deny_io_uring() {
+        tracing::warn!("the kernel carries sockets that the program uses by io_uring: {error}");
     }
     Err(RunError::Exec { program, source: started.exec() }.into())
 }
