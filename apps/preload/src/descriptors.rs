@@ -61,6 +61,19 @@ pub fn range(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     (first..end).map(|fd| fd as c_int).filter(|fd| file(*fd).is_some())
 }
 
+/// True if a descriptor of the kernel has been duplicated, which may be that of an epoll set.
+static HAS_KERNEL_DUPLICATES: AtomicBool = AtomicBool::new(false);
+
+/// Records that a descriptor of the kernel has been duplicated.
+pub fn kernel_duplicated() {
+    HAS_KERNEL_DUPLICATES.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether an epoll set of the kernel may have several descriptors.
+pub fn has_kernel_duplicates() -> bool {
+    HAS_KERNEL_DUPLICATES.load(Ordering::Relaxed)
+}
+
 /// Epoll sets whose items are counted. Higher ones count as sets with descriptors of the kernel.
 const MOST_SETS: usize = 1 << 16;
 

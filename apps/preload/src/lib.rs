@@ -11,6 +11,7 @@
 
 mod config;
 mod descriptors;
+mod explain;
 mod hooks;
 mod real;
 mod runtime;

@@ -1,8 +1,8 @@
 //! Functions of the next library, normally libc.
 
 use libc::{
-    c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
+    FILE, aiocb, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t,
+    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -60,7 +60,10 @@ macro_rules! functions {
 }
 
 functions! {
+    fn _exit(status: c_int) -> ();
     fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    fn aio_read(request: *mut aiocb) -> c_int;
+    fn aio_write(request: *mut aiocb) -> c_int;
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     fn close(fd: c_int) -> c_int;
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
@@ -75,6 +78,7 @@ functions! {
     fn epoll_pwait2(
         set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t
     ) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
@@ -86,6 +90,8 @@ functions! {
         n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
         mask: *const sigset_t
     ) -> c_int;
+    fn preadv2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, parts: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn read(fd: c_int, buffer: *mut c_void, n: size_t) -> ssize_t;
     fn readv(fd: c_int, parts: *const iovec, n: c_int) -> ssize_t;
     fn recvfrom(

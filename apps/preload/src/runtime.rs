@@ -70,6 +70,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// Ticks between two searches for addresses that can be released.
 const TICKS_PER_RELEASE: u32 = 1000;
 
+/// Most bytes of a write of usual size: half of the smallest send buffer.
+const USUAL_WRITE: usize = 8 << 10;
+
 static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime {
     network: State::Idle,
     files: Slab::new(),
@@ -306,6 +309,15 @@ impl Runtime {
         }
     }
 
+    /// Returns whether a write of usual size to a blocking socket would wait for space. poll(2) must not report the
+    /// socket as writable then: a program that waits in write(2) does not read, and the peer may wait for that.
+    pub fn writes_wait(&mut self, file: FileId) -> bool {
+        let Ok(SocketFile { id, is_blocking: true, .. }) = self.socket(file) else { return false };
+        let id = *id;
+        let Ok((sockets, net)) = self.sockets() else { return false };
+        sockets.writable_space(net, id).is_some_and(|space| space < USUAL_WRITE)
+    }
+
     /// Returns the epoll set of `file`.
     ///
     /// # Errors
@@ -363,6 +375,13 @@ impl Runtime {
             }
         }
         let State::Running(network) = &mut self.network else { return None };
+        if let Kind::Socket(SocketFile { id, has_datagrams: false, .. }) = closed {
+            let (sockets, net) = network.parts();
+            if sockets.readable(net, id) > 0 {
+                // Unread bytes reset the connection. Bytes that the program has written before reach the peer first.
+                network.turn();
+            }
+        }
         let (sockets, net) = network.parts();
         match closed {
             Kind::Epoll(set) => {
@@ -507,9 +526,13 @@ extern "C" fn in_child() {
     IS_INSIDE.set(false);
 }
 
-/// Ends the connections of a process that exits.
 extern "C" fn at_exit() {
-    if IS_CHILD.load(Ordering::Relaxed) || IS_INSIDE.replace(true) {
+    end();
+}
+
+/// Ends the connections of a process that exits.
+pub fn end() {
+    if IS_CHILD.load(Ordering::Relaxed) || is_vfork_child() || IS_INSIDE.replace(true) {
         return;
     }
     // SAFETY: the set is initialized by sigemptyset. DPDK may write to a link whose other end is gone, which must not

@@ -1,5 +1,6 @@
 //! Signal handlers of the program. A handler that has run ends a wait with `EINTR`, as it ends a system call.
 
+use crate::explain;
 use crate::real;
 use libc::{c_int, c_void, siginfo_t};
 use std::cell::Cell;
@@ -79,6 +80,7 @@ pub unsafe fn set_action(signal: c_int, new: *const libc::sigaction, old: *mut l
             HANDLERS[at].store(action.sa_sigaction, Ordering::Release);
             action.sa_sigaction = counted as *const () as usize;
         }
+        action.sa_sigaction = explain::at_default(signal, action.sa_sigaction);
         changed = Some(action);
     }
     let passed = changed.as_ref().map_or(new, std::ptr::from_ref);
@@ -88,6 +90,9 @@ pub unsafe fn set_action(signal: c_int, new: *const libc::sigaction, old: *mut l
     if result == 0 && !old.is_null() && unsafe { (*old).sa_sigaction } == counted as *const () as usize {
         // SAFETY: as above.
         unsafe { (*old).sa_sigaction = before };
+    } else if result == 0 && !old.is_null() {
+        // SAFETY: as above.
+        unsafe { (*old).sa_sigaction = explain::given((*old).sa_sigaction) };
     }
     result
 }

@@ -327,6 +327,14 @@ impl Sockets {
         Some(net.send_space(conn)).filter(|space| *space > 0).ok_or(Errno::AGAIN)
     }
 
+    /// Returns the space of a connection that may be written to.
+    pub fn writable_space(&self, net: &mut impl Transport, id: SocketId) -> Option<usize> {
+        match self.sockets.get(id.0 as usize)? {
+            Socket { state: State::Connected(conn), write_shut: false, .. } => Some(net.send_space(*conn)),
+            _ => None,
+        }
+    }
+
     /// Shuts a connection down (shutdown(2)).
     ///
     /// # Errors

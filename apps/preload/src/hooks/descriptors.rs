@@ -9,6 +9,9 @@ use rustix::io::Errno;
 
 /// Gives the new descriptor `fd` the file of `from`.
 fn duplicated(from: c_int, fd: c_int) -> c_int {
+    if descriptors::file(from).is_none() {
+        descriptors::kernel_duplicated();
+    }
     if fd >= 0
         && fd != from
         && let Some(file) = descriptors::file(from)
@@ -16,6 +19,10 @@ fn duplicated(from: c_int, fd: c_int) -> c_int {
     {
         let _ = runtime::enter(|runtime| {
             runtime.duplicate(file, fd);
+            if runtime.epoll(file).is_ok() {
+                // Items are counted by descriptor: the kernel is asked for events of both.
+                [from, fd].into_iter().for_each(descriptors::kernel_item_added);
+            }
             Ok(())
         });
     }

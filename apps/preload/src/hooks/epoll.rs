@@ -9,7 +9,10 @@ use crate::turns::Waiter;
 use crate::waiting::{Deadline, KernelQueries, Pauses};
 use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
 use linerate_sockets::{EpollId, Interest, Ready, Target};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Most events of one call: more wait for the next one.
@@ -21,7 +24,16 @@ fn set_of(runtime: &mut Runtime, fd: c_int) -> Result<EpollId, Errno> {
         return runtime.epoll(file);
     }
     let id = runtime.sockets()?.0.epoll_create();
-    runtime.open(fd, Kind::Epoll(id));
+    let file = runtime.open(fd, Kind::Epoll(id));
+    // A library may wait with one descriptor and register sockets with another one.
+    if descriptors::has_kernel_duplicates() {
+        for other in duplicates(fd) {
+            runtime.duplicate(file, other);
+            // Items are counted by descriptor: the kernel is asked for events of both.
+            [fd, other].into_iter().for_each(descriptors::kernel_item_added);
+        }
+    }
+    wake_waiters(fd);
     Ok(id)
 }
 
@@ -66,6 +78,77 @@ fn registrations(set: c_int, fd: c_int) -> Vec<Interest> {
     };
     let known = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}"));
     known.map_or_else(|_| Vec::new(), |known| known.lines().filter_map(parse).collect())
+}
+
+/// Returns the other descriptors of the set, which was duplicated while it belonged to the kernel.
+fn duplicates(set: c_int) -> Vec<c_int> {
+    const KCMP_FILE: c_int = 0;
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let others = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // SAFETY: kcmp(2) has no pointers, and getpid(2) no arguments.
+    let is_same = |other: &c_int| unsafe {
+        let process = libc::getpid();
+        libc::syscall(libc::SYS_kcmp, process, process, KCMP_FILE, set, *other) == 0
+    };
+    others.filter(|other| *other != set).filter(is_same).collect()
+}
+
+/// Value of the event that ends waits in the kernel for a set that had no socket of the stack.
+const ENDS_WAIT: u64 = u64::from_be_bytes(*b"linerate");
+
+/// Ends the wait of a thread that waits for the set in the kernel, and would not see events of the stack.
+fn wake_waiters(set: c_int) {
+    static READABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let readable = READABLE.get_or_init(|| eventfd(1, EventfdFlags::CLOEXEC).ok());
+    if let Some(readable) = readable {
+        let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLONESHOT) as u32, u64: ENDS_WAIT };
+        // SAFETY: the event is of this function. The kernel reports it once, to one thread.
+        unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, readable.as_raw_fd(), &mut event) };
+    }
+}
+
+/// Removes the event of [`wake_waiters`] from `n` events of the kernel. Returns the number of the others.
+///
+/// # Safety
+/// `events` points to `n` elements.
+unsafe fn of_program(events: *mut epoll_event, n: c_int) -> c_int {
+    let mut kept = 0;
+    for at in 0..usize::try_from(n).unwrap_or(0) {
+        // SAFETY: both positions are less than `n`.
+        unsafe {
+            let event = events.add(at).read_unaligned();
+            if { event.u64 } != ENDS_WAIT {
+                events.add(kept).write_unaligned(event);
+                kept += 1;
+            }
+        }
+    }
+    if n < 0 { n } else { kept as c_int }
+}
+
+/// Waits by `kernel` for events of a set without sockets of the stack, and as [`wait`] once it has one.
+///
+/// # Safety
+/// Those of `wait`.
+unsafe fn wait_in_kernel(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let deadline = Deadline::after(timeout);
+    let n = kernel();
+    match descriptors::file(set).filter(|_| n > 0 && !runtime::is_inside()) {
+        None => n,
+        // SAFETY: the caller vouches for the elements, of which the kernel has written `n`.
+        Some(file) => match unsafe { of_program(events, n) } {
+            // SAFETY: as above.
+            0 => unsafe { wait(set, file, events, most, deadline.left(), mask) }.unwrap_or_else(fail),
+            n => n,
+        },
+    }
 }
 
 /// Adds, changes or removes the socket or set `file` of `fd` in the set.
@@ -133,7 +216,8 @@ unsafe fn wait(
                 if !mask.is_null() && real::ppoll(std::ptr::null_mut(), 0, &super::poll::NOW, mask) < 0 {
                     -1
                 } else {
-                    real::epoll_pwait2(set, events.add(n), (most - n) as c_int, &pause, mask)
+                    let n_kernel = real::epoll_pwait2(set, events.add(n), (most - n) as c_int, &pause, mask);
+                    of_program(events.add(n), n_kernel)
                 }
             };
             if kernel < 0 && n == 0 {
@@ -200,7 +284,11 @@ export! {
     ) -> c_int {
         match descriptors::file(set).filter(|_| !runtime::is_inside()) {
             // SAFETY: the arguments of the program.
-            None => unsafe { real::epoll_pwait(set, events, most, timeout, mask) },
+            None => unsafe {
+                wait_in_kernel(set, events, most, milliseconds(timeout), mask, || {
+                    real::epoll_pwait(set, events, most, timeout, mask)
+                })
+            },
             // SAFETY: the arguments of the program.
             Some(file) => unsafe { wait(set, file, events, most, milliseconds(timeout), mask) }.unwrap_or_else(fail),
         }
@@ -211,7 +299,11 @@ export! {
     ) -> c_int {
         match descriptors::file(set).filter(|_| !runtime::is_inside()) {
             // SAFETY: the arguments of the program.
-            None => unsafe { real::epoll_pwait2(set, events, most, timeout, mask) },
+            None => unsafe {
+                wait_in_kernel(set, events, most, super::poll::duration(timeout), mask, || {
+                    real::epoll_pwait2(set, events, most, timeout, mask)
+                })
+            },
             // SAFETY: the arguments of the program.
             Some(file) => unsafe {
                 wait(set, file, events, most, super::poll::duration(timeout), mask)

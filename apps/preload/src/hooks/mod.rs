@@ -8,8 +8,10 @@ mod options;
 mod poll;
 mod signal;
 mod socket;
+mod stream;
 mod tcp_info;
 mod transfers;
+mod uncovered;
 mod user;
 
 use libc::{c_int, ssize_t, timespec};
@@ -55,7 +57,17 @@ macro_rules! export {
         $(
             $(#[$meta])*
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result $body
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+                #[inline(always)]
+                unsafe fn function($($arg: $type),*) -> $result $body
+                if $crate::explain::is_on() {
+                    let arguments = [$($crate::explain::Argument::word($arg)),*];
+                    // SAFETY: the arguments of the program.
+                    return $crate::explain::call(stringify!($name), &arguments, || unsafe { function($($arg),*) });
+                }
+                // SAFETY: as above.
+                unsafe { function($($arg),*) }
+            }
         )*
     };
 }

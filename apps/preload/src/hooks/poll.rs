@@ -14,6 +14,8 @@ use std::time::Duration;
 
 pub const NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
 /// Returns a timeout; null is none.
 ///
 /// # Safety
@@ -90,6 +92,9 @@ fn wait_with(
                 };
                 let always = libc::POLLERR | libc::POLLHUP;
                 asked.revents = conditions as c_short & (asked.events | always);
+                if asked.revents & WRITE != 0 && runtime.writes_wait(file) {
+                    asked.revents &= !WRITE;
+                }
                 ready += c_int::from(asked.revents != 0);
             }
             if ready == 0 {
@@ -165,7 +170,6 @@ impl Set {
 /// Waits as pselect(2). Returns `None` if no descriptor belongs to the stack.
 fn select_all(n: c_int, sets: [Set; 3], timeout: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
     const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
-    const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
     let n = n.clamp(0, libc::FD_SETSIZE as c_int);
     let events = |fd| {
         let [read, write, except] = sets.map(|set| set.has(fd));

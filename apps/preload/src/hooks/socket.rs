@@ -3,11 +3,13 @@
 use super::options::{self, kernel_option, socket_file};
 use super::{datagrams, epoll};
 use super::{export, fail, last_error, status};
+use crate::config;
 use crate::descriptors::{self, FileId};
 use crate::runtime::{self, Kind, Runtime, SocketFile};
+use crate::signals::Interruptions;
 use crate::waiting::{self, Deadline};
 use crate::{real, sockaddr as address_of_c};
-use libc::{c_int, sockaddr, socklen_t};
+use libc::{c_int, pollfd, sockaddr, socklen_t};
 use linerate_sockets::{Reuse, Shutdown};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -158,7 +160,7 @@ export! {
             // A socket is bound once.
             return fail(Errno::INVAL);
         }
-        if runtime::is_inside() || wanted.ip().is_loopback() {
+        if runtime::is_inside() || wanted.ip().is_loopback() || !config::listens_on(wanted.port()) {
             return kernel();
         }
         let any = wanted.ip().is_unspecified();
@@ -200,6 +202,7 @@ export! {
             let is_dual = is_v6 && includes_v4(fd);
             for address in runtime.bound()?.listen(id, backlog, is_dual)? {
                 runtime.listen(address)?;
+                tracing::info!("listens on {address}");
             }
             Ok(kernel_listens)
         });
@@ -223,7 +226,7 @@ export! {
             Ok(socket) => socket,
             Err(error) => return fail(error),
         };
-        let deadline = Deadline::after(socket.receive_timeout);
+        let (deadline, interruptions) = (Deadline::after(socket.receive_timeout), Interruptions::so_far());
         loop {
             match waiting::once(|runtime| accept_connection(runtime, file, flags)) {
                 Ok((accepted, peer)) => {
@@ -239,6 +242,12 @@ export! {
             }
             if !socket.is_blocking || deadline.has_passed() || runtime::is_inside() {
                 return fail(Errno::AGAIN);
+            }
+            let mut asked = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
+            match super::poll::wait(&mut asked, deadline.left(), std::ptr::null()) {
+                Err(Errno::INTR) if interruptions.ends_calls() => return fail(Errno::INTR),
+                Err(error) if error != Errno::INTR => return fail(error),
+                _ => {}
             }
         }
     }
@@ -256,7 +265,7 @@ export! {
             return status(unsafe { datagrams::connect(fd, file, remote, (address, len)) });
         }
         let Some(remote) = remote else { return kernel() };
-        if runtime::is_inside() || remote.ip().is_loopback() {
+        if runtime::is_inside() || remote.ip().is_loopback() || !config::connects_to(remote.port()) {
             return kernel();
         }
         // A datagram, such as a query of the resolver, does not make the parent of serving processes open the network.
