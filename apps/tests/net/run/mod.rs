@@ -1,6 +1,9 @@
 //! Unmodified programs under `linerate run`.
 
 mod forks;
+mod options;
+mod programs;
+mod robustness;
 
 use crate::common::wire::linerate_in;
 use crate::common::{assert_refused, linerate};
@@ -21,12 +24,13 @@ fn started(via: &str, ip: &str, program: &str) -> Command {
     linerate(&format!("run --via {via} --ip {ip}/24 --idle backoff -- {program}"))
 }
 
-/// Compiles the program `cases.c` in `directory`.
-fn cases(directory: &Path) -> PathBuf {
-    let program = directory.join("cases");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/net/run/cases.c");
+/// Compiles a program of this directory in `directory`, with the flags in `LINERATE_CASES_CFLAGS`.
+fn compile(source: &str, directory: &Path) -> PathBuf {
+    let program = directory.join(source.trim_end_matches(".c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/net/run").join(source);
+    let flags = std::env::var("LINERATE_CASES_CFLAGS").unwrap_or_default();
     let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source);
+    compiler.args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(flags.split_whitespace());
     assert!(compiler.status().unwrap().success());
     program
 }
@@ -45,7 +49,7 @@ fn outputs(mut command: impl FnMut(&str) -> Command) -> [String; 2] {
 /// role and the words of a command.
 fn assert_as_kernel(address: &str, mut stack: impl FnMut(&str, &str) -> Command) {
     let directory = tempfile::tempdir().unwrap();
-    let program = cases(directory.path()).display().to_string();
+    let program = compile("cases.c", directory.path()).display().to_string();
     let words = |role: &str, address: &str, control: &str| {
         format!("{program} {role} {address} {}", directory.path().join(control).display())
     };
