@@ -14,7 +14,8 @@ has() { [[ " ${LINERATE_MISSING_PACKAGES-} " != *" $1 "* ]]; }
 
 scripts_parse() {
     local script
-    for script in run .ci/run apps/packaging/deb apps/packaging/checks/* benches/*.sh benches/tasks/*.sh; do
+    for script in run .ci/run apps/packaging/deb apps/packaging/checks/* apps/tests/net/run/*.sh benches/*.sh \
+        benches/tasks/*.sh; do
         bash -n "$script"
     done
 }
@@ -81,6 +82,36 @@ address_sanitizer() {
     CARGO_TARGET_DIR=$target/asan RUSTC_BOOTSTRAP=1 ASAN_OPTIONS=detect_leaks=0 \
         RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" cargo test --target "$host" -p linerate-service -p linerate-bypass \
         -p linerate-rdma -p linerate-roce "$@" --no-fail-fast --lib --test dpdk
+}
+
+# The library of `linerate run` with AddressSanitizer, in the C program of its tests, which brings the runtime. Both
+# roles run on the stack, and print what they print on the kernel.
+asan_of_programs() {
+    local host library sockets role address
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    CARGO_TARGET_DIR=$target/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address ${RUSTFLAGS-}" \
+        cargo build --target "$host" -p linerate-preload
+    library=$(realpath "$target/asan/$host/debug/liblinerate_preload.so")
+    scratch=$(mktemp -d /tmp/linerate-asan.XXXXXX)
+    trap 'rm -rf "$scratch"' EXIT
+    cc -O1 -g -fsanitize=address -o "$scratch/cases" apps/tests/net/run/cases.c || skip "cc has no AddressSanitizer"
+    # The library precedes the runtime.
+    export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0
+    # Starts a role with the variables that follow.
+    start() {
+        timeout 120 env "${@:2}" "$scratch/cases" "$1" "$address" "$scratch/$sockets.sock" >"$scratch/$sockets.$1" \
+            2>"$scratch/$sockets.$1.log"
+    }
+    sockets=kernel address=127.0.0.1
+    start server & start client && wait $! || fail "$(cat "$scratch"/*.log)"
+    sockets=stack address=10.9.0.2
+    start server LD_PRELOAD="$library" \
+        LINERATE_RUN="[\"--via\",\"vhost:$scratch/link\",\"--ip\",\"10.9.0.2/24\",\"--idle\",\"backoff\"]" &
+    start client LD_PRELOAD="$library" \
+        LINERATE_RUN="[\"--via\",\"virtio-user:$scratch/link\",\"--ip\",\"10.9.0.1/24\",\"--idle\",\"backoff\"]" &&
+        wait $! || fail "$(cat "$scratch"/stack.*)"
+    for role in server client; do diff "$scratch/kernel.$role" "$scratch/stack.$role"; done
+    note "$(cat "$scratch"/stack.{server,client} | wc -l) results are those of the kernel"
 }
 
 # Runs each fuzz target for ten minutes, or $FUZZ_SECONDS, as many at a time as there are processors, beginning with the

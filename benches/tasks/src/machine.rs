@@ -13,6 +13,9 @@ const LAB: &str = "qemu-system-x86 busybox-static kmod make xz-utils rdma-core i
 /// Packages of the suites that the quick one leaves out: a program for guests, and checks of captures.
 const WHOLE_LAB: &str = "gcc libibverbs-dev librdmacm-dev tshark";
 
+/// Feature without which the library of `linerate run` passes all calls to the kernel.
+const PRELOAD: &str = " --features linerate-preload/dpdk";
+
 /// Capabilities that decide which steps can run.
 #[derive(Debug)]
 pub struct Machine {
@@ -70,8 +73,13 @@ impl Machine {
     /// Returns the selection of all packages and features that the machine can build.
     pub fn everything(&self) -> String {
         let excluded = if self.dpdk() { "" } else { " --exclude linerate-dpdk-sys" };
-        let preload = if self.dpdk() { " --features linerate-preload/dpdk" } else { "" };
+        let preload = if self.dpdk() { PRELOAD } else { "" };
         format!("--workspace{excluded} {}{preload}{}", self.apps(), self.devices())
+    }
+
+    /// Returns the selection of the library of `linerate run`, if the machine can build it.
+    pub fn preload(&self) -> String {
+        if self.dpdk() { format!(" -p linerate-preload{PRELOAD}") } else { String::new() }
     }
 
     /// Returns the features of libraries with devices that the machine can build.

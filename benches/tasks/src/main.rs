@@ -102,7 +102,7 @@ fn execute(args: &[&str]) -> Result<(), Error> {
 /// Measures the published figures: `figures` has the parts.
 fn bench(machine: &Machine, arguments: &[&str]) -> Result<(), Error> {
     say("building in release mode");
-    process::run(machine.build("-p linerate-benches"))?;
+    process::run(machine.build(&format!("-p linerate-benches{}", machine.preload())))?;
     let _hugepages = reserve_hugepages(1200);
     process::run(command(&format!("{} {}", built("release", "figures"), arguments.join(" "))))
 }

@@ -76,6 +76,14 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         (All, "lock-free protocols (loom)", Ok(script("loom"))),
         (All, "Miri", Ok(script("miri"))),
         (All, "AddressSanitizer", Ok(script(&format!("address_sanitizer{}", machine.devices())))),
+        (All, "AddressSanitizer of unmodified programs", needs(
+            &[(machine.dpdk(), "the library of linerate run needs DPDK")], script("asan_of_programs"))),
+        (All, "suites of redis and memcached", needs(&[
+            (machine.dpdk(), "the library of linerate run needs DPDK"),
+            (machine.has_namespaces, "they need root, for network namespaces"),
+            (machine.has("redis-server redis-tools memcached tcl dpkg-dev ethtool"),
+                "they need redis-server, redis-tools, memcached, tcl, dpkg-dev and ethtool")],
+            command(&format!("apps/tests/net/run/suites.sh {}", built("debug", "linerate"))))),
         (All, "package", needs(&[
             (machine.dpdk(), "a package needs DPDK"),
             (machine.rdma(), "a package needs cmake, make and libclang"),
@@ -228,7 +236,7 @@ total   failed   1 min 47 s
     #[test]
     fn required_steps_precede_the_others() {
         let [short, all] = [false, true].map(|all| plan(&Machine::with_missing(&[]), all));
-        assert_eq!((short.len(), all.len()), (8, 28));
+        assert_eq!((short.len(), all.len()), (8, 30));
         assert!(short.is_sorted_by_key(|step| !step.is_required) && all.is_sorted_by_key(|step| !step.is_required));
         assert!(all.iter().all(|step| step.action.is_ok()));
     }
@@ -237,7 +245,9 @@ total   failed   1 min 47 s
     fn steps_depend_on_installed_packages() {
         let all = plan(&Machine::with_missing(&["libdpdk-dev", "valgrind", "mmdebstrap"]), true);
         let skipped: Vec<_> = all.iter().filter(|step| step.action.is_err()).map(|step| step.name).collect();
-        assert_eq!(skipped, ["package", "ports on Debian 13", "published crates", "instruction counts", "lab"]);
+        let programs = ["AddressSanitizer of unmodified programs", "suites of redis and memcached"];
+        let others = ["package", "ports on Debian 13", "published crates", "instruction counts", "lab"];
+        assert_eq!(skipped, [&programs[..], &others].concat());
     }
 
     #[test]
