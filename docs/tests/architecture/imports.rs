@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Directories of the crates, each after those on which it depends. Tests and examples may depend on later ones.
-const CRATES: [&str; 26] = [
+const CRATES: [&str; 27] = [
     "hugepages",
     "stack/service",
     "bypass/dpdk-sys",
@@ -18,6 +18,7 @@ const CRATES: [&str; 26] = [
     "stack",
     "stack/kernel",
     "stack/split",
+    "stack/tls",
     "stack/sockets",
     "stack/async",
     "stack/linerate",

@@ -35,6 +35,9 @@ pub enum ConnectError {
     /// The worker has reached its connection limit.
     #[error("too many connections")]
     TooMany,
+    /// The connection was established, and its TLS handshake failed.
+    #[error("the TLS handshake failed")]
+    Handshake,
 }
 
 /// Reason why an operation sent nothing.

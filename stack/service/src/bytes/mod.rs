@@ -208,7 +208,14 @@ impl Default for Bytes {
 impl From<Vec<u8>> for Bytes {
     fn from(bytes: Vec<u8>) -> Self {
         // Two allocations: vectors become shared bytes outside the data path only.
-        let owner = Arc::new(bytes);
+        Bytes::from(Arc::new(bytes))
+    }
+}
+
+impl From<Arc<Vec<u8>>> for Bytes {
+    /// Shares the vector. Its other owners can modify it once these bytes and all slices of them have been dropped
+    /// ([`Arc::get_mut`]).
+    fn from(owner: Arc<Vec<u8>>) -> Self {
         let start = NonNull::from(owner.as_slice()).cast();
         let len = owner.len();
         // SAFETY: the vector lives and is not written while a reference to the `Arc` exists.
@@ -257,6 +264,18 @@ mod tests {
         assert_eq!((&front[..], &rest[..]), (&whole[10..14], &whole[14..20]));
         rest.truncate(1);
         assert_eq!(&rest[..], [14]);
+    }
+
+    #[test]
+    fn shared_vector_is_reusable_once_its_slices_are_dropped() {
+        let mut vector = Arc::new(vec![1, 2, 3]);
+        let mut bytes = Bytes::from(vector.clone());
+        let front = bytes.split_to(1);
+        assert_eq!((front.as_ptr(), &bytes[..]), (vector.as_ptr(), &[2, 3][..]));
+        drop(bytes);
+        assert!(Arc::get_mut(&mut vector).is_none());
+        drop(front);
+        Arc::get_mut(&mut vector).unwrap().push(4);
     }
 
     #[test]

@@ -1,0 +1,148 @@
+//! TLS states of a worker's connections.
+
+use crate::handshake::Handshake;
+use crate::open_conn::{Failure, OpenConn, Shared, Unsent};
+use crate::record::Alert;
+use crate::table::Table;
+use linerate_service::{CloseReason, ConnId, LINGER_LIMIT, Origin, Transport};
+
+/// Handshake of one connection.
+pub struct Handshaking {
+    pub handshake: Handshake,
+    pub origin: Origin,
+    /// Records that are not processed yet, without the incomplete one at the end.
+    pub input: Vec<u8>,
+    /// Incomplete record at the end of the input.
+    pub partial: Vec<u8>,
+    pub unsent: Unsent,
+}
+
+/// State of one connection.
+pub enum Session {
+    /// Connection without TLS.
+    Plain,
+    Handshaking(Box<Handshaking>),
+    Open(Box<OpenConn>),
+    /// Connection whose service receives only `closed`.
+    Dead(Dead),
+}
+
+/// State of a connection whose service receives only `closed`.
+#[derive(Default)]
+pub struct Dead {
+    /// Reason to report in place of that of the transport.
+    pub reason: Option<CloseReason>,
+    /// Records to send before the transport is closed.
+    pub unsent: Unsent,
+}
+
+/// States of all connections of one worker.
+#[derive(Default)]
+pub struct Sessions {
+    pub table: Table<Session>,
+    pub shared: Shared,
+}
+
+impl Sessions {
+    /// Returns the state of an open connection, and what all connections share.
+    #[inline]
+    pub fn open_mut(&mut self, conn: ConnId) -> Option<(&mut OpenConn, &mut Shared)> {
+        match self.table.get_mut(conn) {
+            Some(Session::Open(open)) => Some((open, &mut self.shared)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether events of a connection may be delivered to the service.
+    #[inline]
+    pub fn is_live(&self, conn: ConnId) -> bool {
+        matches!(self.table.get(conn), Some(Session::Open(_) | Session::Plain))
+    }
+
+    /// Ends an open connection after an error.
+    pub fn fail(&mut self, net: &mut impl Transport, conn: ConnId, failure: Failure) {
+        let Some((open, shared)) = self.open_mut(conn) else { return };
+        match failure {
+            Failure::Local(alert) => {
+                open.send_alert(net, conn, alert, shared);
+                *shared.counters.alerts_sent.entry(alert as u8).or_default() += 1;
+                self.end(net, conn, Some(CloseReason::Aborted));
+            }
+            Failure::Peer(alert) => {
+                *shared.counters.alerts_received.entry(alert).or_default() += 1;
+                self.abort(net, conn, Some(CloseReason::Reset));
+            }
+        }
+    }
+
+    /// Ends a connection after its unsent records, and discards its input. `reason` replaces that of the transport.
+    pub fn end(&mut self, net: &mut impl Transport, conn: ConnId, reason: Option<CloseReason>) {
+        let unsent = match self.table.remove(conn) {
+            Some(Session::Open(open)) => open.release(&mut self.shared),
+            Some(Session::Handshaking(handshaking)) => handshaking.unsent,
+            _ => return,
+        };
+        if unsent.is_empty() {
+            net.lingering_close(conn);
+        } else {
+            net.set_timer(conn, Some(LINGER_LIMIT));
+        }
+        self.table.insert(conn, Session::Dead(Dead { reason, unsent }));
+    }
+
+    /// Closes a connection with close_notify, and discards its input.
+    pub fn linger(&mut self, net: &mut impl Transport, conn: ConnId) {
+        let Some((open, shared)) = self.open_mut(conn) else { return };
+        if !open.is_closed {
+            open.flush(net, conn, shared);
+            open.send_alert(net, conn, Alert::CloseNotify, shared);
+        }
+        self.end(net, conn, None);
+    }
+
+    /// Resets a connection. `reason` replaces that of the transport.
+    pub fn abort(&mut self, net: &mut impl Transport, conn: ConnId, reason: Option<CloseReason>) {
+        match self.table.remove(conn) {
+            Some(Session::Open(open)) => drop(open.release(&mut self.shared)),
+            Some(Session::Dead(dead)) if dead.reason.is_some() => {
+                self.table.insert(conn, Session::Dead(Dead { reason: dead.reason, ..Dead::default() }));
+                return net.abort(conn);
+            }
+            None => return net.abort(conn),
+            Some(_) => {}
+        }
+        self.table.insert(conn, Session::Dead(Dead { reason, ..Dead::default() }));
+        net.abort(conn);
+    }
+
+    /// Sends more of the unsent records of a connection, which has space again.
+    pub fn flush_unsent(&mut self, net: &mut impl Transport, conn: ConnId) {
+        let buffers = &mut self.shared.buffers;
+        match self.table.get_mut(conn) {
+            Some(Session::Handshaking(handshaking)) => {
+                handshaking.unsent.flush(net, conn, buffers);
+            }
+            Some(Session::Open(open)) => {
+                if !open.unsent.is_empty() && open.unsent.flush(net, conn, buffers) && open.is_closed {
+                    net.close(conn);
+                }
+            }
+            Some(Session::Dead(dead)) => {
+                if !dead.unsent.is_empty() && dead.unsent.flush(net, conn, buffers) {
+                    net.lingering_close(conn);
+                }
+            }
+            Some(Session::Plain) | None => {}
+        }
+    }
+
+    /// Sends the data that services have written.
+    #[inline]
+    pub fn flush_staged(&mut self, net: &mut impl Transport) {
+        while let Some(conn) = self.shared.staged.pop() {
+            if let Some((open, shared)) = self.open_mut(conn) {
+                open.flush(net, conn, shared);
+            }
+        }
+    }
+}

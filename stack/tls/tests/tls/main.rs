@@ -1,0 +1,9 @@
+//! TLS between services and transports: order of events, hostile peers, and allocations.
+
+#[path = "../../../kernel/tests/services/lingering.rs"]
+mod lingering;
+#[path = "../../../kernel/tests/services/contract.rs"]
+mod order;
+
+mod common;
+mod contract;
