@@ -5,6 +5,7 @@ use crate::commands::doctor::DoctorError;
 use crate::commands::hugepages::HugepagesError;
 use crate::{inspect, local_client};
 use linerate as net;
+use linerate::tls::TlsError;
 use linerate_bypass::Via;
 use linerate_bypass::arena::ArenaError;
 use linerate_http::SiteError;
@@ -46,6 +47,9 @@ pub enum Error {
         loopback = if .0.is_ipv4() { "127.0.0.1" } else { "[::1]" }, port = .0.port()
     )]
     LocalServer(SocketAddr),
+    /// The server does not use TLS, or one end refuses the certificate of the other.
+    #[error("{0}: the TLS handshake failed: check --tls-ca and --tls-name, and that the server uses TLS 1.3")]
+    Handshake(SocketAddr),
     /// A program could not be started by `linerate run`.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
@@ -111,6 +115,12 @@ pub enum Error {
     /// The password file could not be read.
     #[error("--password-file {}: {error}: {}", path.display(), password_remedy(error))]
     PasswordFile { path: PathBuf, error: io::Error },
+    /// The certificates or keys of a server cannot be used.
+    #[error("--tls-cert: {0}: name PEM files that belong together")]
+    TlsServer(TlsError),
+    /// The certificates or keys of a client cannot be used.
+    #[error("--tls: {0}: name PEM files that belong together, and a host by --tls-name")]
+    TlsClient(TlsError),
     /// `linerate compare` failed.
     #[error(transparent)]
     Compare(#[from] CompareError),
@@ -137,6 +147,7 @@ impl Error {
     pub fn no_connection(remote: SocketAddr, reason: Option<ConnectError>) -> Error {
         match reason {
             Some(ConnectError::Refused) if local_client::is_reserved(remote) => Error::LocalServer(remote),
+            Some(ConnectError::Handshake) => Error::Handshake(remote),
             reason => Error::NoConnection { remote, reason },
         }
     }

@@ -7,3 +7,4 @@ mod common;
 mod http;
 mod kv;
 mod soak;
+mod tls;

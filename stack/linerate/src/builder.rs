@@ -20,6 +20,8 @@ pub struct NetworkBuilder {
     listen: Listen,
     placement: CorePlacement,
     stop: Stop,
+    #[cfg(feature = "tls")]
+    tls: Option<linerate_tls::TlsConfig>,
 }
 
 impl NetworkBuilder {
@@ -108,6 +110,13 @@ impl NetworkBuilder {
         self
     }
 
+    /// Sets TLS of accepted connections, of outgoing ones, or of both. Services see the plaintext.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: linerate_tls::TlsConfig) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
     /// Sets the request that ends [`Network::run`], and the wait of [`build`](Self::build) for another process, such as
     /// the other end of a link.
     pub fn stop(mut self, stop: Stop) -> Self {
@@ -120,9 +129,17 @@ impl NetworkBuilder {
     /// # Errors
     /// If options exclude each other, a core cannot be used, or the network cannot be opened.
     pub fn build(self) -> Result<Network, Error> {
-        let NetworkBuilder { config, listen, placement, stop } = self;
-        config.check(&listen)?;
+        self.config.check(&self.listen)?;
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && self.config.via.is_rdma() {
+            return Err(Error::NoTls(self.config.via));
+        }
+        let NetworkBuilder { config, listen, placement, stop, .. } = self;
         let cores = cores::choose(&config.via, config.workers, config.cores.as_ref(), placement)?;
-        Network::open(&config, &listen, cores, placement, stop)
+        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "TLS is added afterwards"))]
+        let mut network = Network::open(&config, &listen, cores, placement, stop)?;
+        #[cfg(feature = "tls")]
+        network.tls.clone_from(&self.tls);
+        Ok(network)
     }
 }

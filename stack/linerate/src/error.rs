@@ -43,6 +43,9 @@ pub enum Error {
          give `workers` and an interface with as many queues"
     )]
     NoQueueLeft(u16),
+    #[cfg(feature = "tls")]
+    #[error("`via` {0}: TLS needs TCP: leave out its options, or choose another `via`")]
+    NoTls(Via),
     #[error("no address after {0} s: check the DHCP server or the router")]
     NoAddressInTime(u64),
     #[error("`connect` {0}: no local address of that family: give `ip` ADDRESS/PREFIX")]
@@ -194,6 +197,10 @@ impl Error {
         #[cfg(feature = "dpdk")]
         if let Capture(error) = self {
             return matches!(error, crate::capture::Error::Filter { .. });
+        }
+        #[cfg(feature = "tls")]
+        if let NoTls(_) = self {
+            return true;
         }
         matches!(
             self,

@@ -43,6 +43,7 @@
 //! | `smoltcp-engine` | smoltcp's TCP as an alternative to the native engine of the stack |
 //! | `async` | `tasks`, services written with async/await |
 //! | `tokio`, `futures`, `hyper` | traits of these libraries for the streams of `tasks` |
+//! | `tls` | `tls`, TLS 1.3 on the connections of every service |
 //! | `bytes` | conversions between [`Bytes`] and `bytes::Bytes` |
 //! | `clap` | `clap::Args` for [`NetConfig`]: a program has the network options of the command `linerate` |
 //! | `serde` | `Deserialize` for [`NetConfig`] and its parts, `Serialize` for [`RunContext`] |
@@ -74,6 +75,12 @@ pub mod units;
 #[cfg(feature = "async")]
 pub mod tasks {
     pub use linerate_async::*;
+}
+
+/// TLS of connections: the crate `linerate-tls`.
+#[cfg(feature = "tls")]
+pub mod tls {
+    pub use linerate_tls::*;
 }
 
 pub use builder::NetworkBuilder;

@@ -57,7 +57,12 @@ pub struct Network {
     services: Option<Services>,
     stats: StatsClient,
     stop: Stop,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<linerate_tls::TlsConfig>,
 }
+
+/// As [`Port::jobs`].
+type MakeJobs<S, M> = fn(Port, Arc<M>, &Stop, &Arc<AtomicUsize>, &StatsClient) -> Result<(Vec<Job<S>>, Close), Error>;
 
 impl Network {
     /// Returns a builder.
@@ -80,7 +85,15 @@ impl Network {
         };
         let port = Port::open(config, listen, &cores, &stop)?;
         let services = services.map(|services| Services::new(config, &cores, services, &port)).transpose()?;
-        Ok(Network { cores, port, services, stats: StatsClient::default(), stop })
+        Ok(Network {
+            cores,
+            port,
+            services,
+            stats: StatsClient::default(),
+            stop,
+            #[cfg(feature = "tls")]
+            tls: None,
+        })
     }
 
     /// Returns the TCP listening addresses, with the ports that were chosen for port 0.
@@ -149,12 +162,32 @@ impl Network {
         finish: impl Fn(S) -> R + Send + Sync + 'static,
         stop: Stop,
     ) -> Result<Running<R>, Error> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = self.tls.clone() {
+            use linerate_tls::Tls;
+            let make = move |ctx: WorkerCtx<S::Message>| Tls::new(tls.clone(), make(ctx));
+            let finish = move |service: Tls<S>| finish(service.into_service());
+            return self.start_jobs(Port::tcp_jobs, make, finish, stop);
+        }
+        self.start_jobs(Port::jobs, make, finish, stop)
+    }
+
+    fn start_jobs<S: Service + 'static, R: Send + 'static, M>(
+        self,
+        make_jobs: MakeJobs<S, M>,
+        make: M,
+        finish: impl Fn(S) -> R + Send + Sync + 'static,
+        stop: Stop,
+    ) -> Result<Running<R>, Error>
+    where
+        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
+    {
         let (make, finish) = (Arc::new(make), Arc::new(finish));
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.services {
             None => {
-                let (jobs, close) = self.port.jobs(make, &stop, &ready, &self.stats)?;
+                let (jobs, close) = make_jobs(self.port, make, &stop, &ready, &self.stats)?;
                 let finished = |job: Job<S>| -> Job<R> {
                     let finish = finish.clone();
                     Box::new(move || job().map(|(service, summary)| (finish(service), summary)))

@@ -9,6 +9,7 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiC
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -102,7 +103,7 @@ pub struct ClientOptions {
 }
 
 /// TLS of accepted and of outgoing connections. Connections of a kind without TLS are plain.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TlsConfig {
     /// TLS of accepted connections.
     pub server: Option<TlsServer>,
@@ -193,6 +194,18 @@ impl TlsClient {
     /// Returns the name that the certificate of a server must be valid for, if it is not the server's address.
     pub(crate) fn name(&self) -> Option<ServerName<'static>> {
         self.name.clone()
+    }
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TlsServer").field(&self.0.options).finish()
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

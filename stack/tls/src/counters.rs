@@ -37,17 +37,17 @@ impl Counters {
     pub fn metrics(&self) -> impl Iterator<Item = ServiceMetric> {
         let alerts = |alerts: &BTreeMap<u8, u64>| alerts.values().sum();
         [
-            ("tls_handshakes", "full", self.handshakes - self.resumed),
-            ("tls_handshakes", "resumed", self.resumed),
-            ("tls_handshakes", "failed", self.failed),
-            ("tls_handshakes", "timed_out", self.timed_out),
-            ("tls_handshakes", "displaced", self.displaced),
-            ("tls_truncated", "", self.truncated),
-            ("tls_records_sent", "", self.records_sent),
-            ("tls_key_updates", "sent", self.key_updates_sent),
-            ("tls_key_updates", "received", self.key_updates_received),
-            ("tls_alerts", "sent", alerts(&self.alerts_sent)),
-            ("tls_alerts", "received", alerts(&self.alerts_received)),
+            ("tls handshakes", "full", self.handshakes - self.resumed),
+            ("tls handshakes", "resumed", self.resumed),
+            ("tls handshakes", "failed", self.failed),
+            ("tls handshakes", "timed_out", self.timed_out),
+            ("tls handshakes", "displaced", self.displaced),
+            ("tls truncated", "", self.truncated),
+            ("tls records", "", self.records_sent),
+            ("tls key updates", "sent", self.key_updates_sent),
+            ("tls key updates", "received", self.key_updates_received),
+            ("tls alerts", "sent", alerts(&self.alerts_sent)),
+            ("tls alerts", "received", alerts(&self.alerts_received)),
         ]
         .into_iter()
         .map(|(name, part, value)| ServiceMetric { name, part, value })

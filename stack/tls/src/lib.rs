@@ -25,6 +25,8 @@ mod record;
 mod service;
 mod sessions;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::{ClientAuth, ClientOptions, Identity, ServerOptions, TlsClient, TlsConfig, TlsError, TlsServer};
 pub use counters::Counters;

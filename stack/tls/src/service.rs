@@ -67,6 +67,20 @@ impl<S: Service> Tls<S> {
         &self.service
     }
 
+    #[cfg(test)]
+    pub(crate) fn service_mut(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// Delivers `readable`, for a service that has not read everything before.
+    #[cfg(test)]
+    pub(crate) fn read_all(&mut self, net: &mut impl Transport, conn: ConnId) {
+        if let Some(state) = self.states.get_mut(conn) {
+            self.service.readable(&mut TlsNet::new(net, &mut self.sessions), conn, state);
+        }
+        self.settle(net);
+    }
+
     /// Returns the service without TLS.
     pub fn into_service(self) -> S {
         self.service

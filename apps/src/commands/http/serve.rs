@@ -1,7 +1,7 @@
 //! `linerate http serve`.
 
 use crate::commands::shared::HTTP_ADDRESS;
-use crate::commands::shared::serve::{ServeArgs, serve_local};
+use crate::commands::shared::serve::{ServeArgs, Server as ServerArgs, serve_local};
 use crate::error::Error;
 use linerate::Listen;
 use linerate::units::{format_duration, format_size, parse_bytes, parse_duration, parse_size};
@@ -89,15 +89,11 @@ pub fn run(args: &HttpServeArgs, other_networks: Option<&str>) -> Result<(), Err
         header_bytes: args.header_size,
     };
     let server = Server::new(site, limits);
-    let ServeArgs { listen, inspect, end, net } = &args.serve;
+    let ServeArgs { listen, tls, inspect, end, net } = &args.serve;
     let listen = Listen { tcp: listen.clone(), ..Listen::default() };
+    let alpn: &[&[u8]] = &[b"h2", b"http/1.1"];
     serve_local(
-        "http",
-        net,
-        &listen,
-        inspect,
-        end,
-        other_networks,
+        &ServerArgs { name: "http", net, listen: &listen, tls, alpn, inspect, end, other_networks },
         |network, stop| {
             let (listening, stop) = (network.listening(), stop.clone());
             Ok(move |ctx| server.service(ctx, listening.clone(), stop.clone()))

@@ -6,7 +6,7 @@ use crate::commands::shared::{self, LoadArgs, MEMCACHED_ADDRESS, OpenArgs, REDIS
 use crate::error::Error;
 use linerate::ThreadingMode;
 use linerate::units::{format_size, parse_size};
-use linerate::{CorePlacement, KeptDevices, Network};
+use linerate::{CorePlacement, KeptDevices, Network, NetworkBuilder};
 use linerate_load::report::{CountReport, KvReport, OneSidedReport, OpReport, OpenReport, Report};
 use linerate_load::{
     CountLoad, CountPlan, CountStats, CounterLookup, CounterLookupError, Errors, Exported, Keyspace, KvLoad, KvPlan,
@@ -291,6 +291,7 @@ fn query<S: Service<Message = Infallible> + Send + 'static>(
     let (interrupted, done) = (signals::interrupted().map_err(Error::Signals)?, Arc::new(AtomicBool::new(false)));
     args.load.net.check_remote(args.load.connect)?;
     let builder = Network::builder().config(args.load.net.for_client(1)).core_placement(CorePlacement::Last);
+    let builder = args.load.tls.config()?.into_iter().fold(builder, NetworkBuilder::tls);
     let network = builder.stop(interrupted.clone()).build()?;
     let seen = done.clone();
     let running = network.start(move |_| make(seen.clone()), Stop::default())?;

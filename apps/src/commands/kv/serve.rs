@@ -1,7 +1,8 @@
 //! `linerate kv serve`.
 
 use crate::commands::kv::cluster::ClusterArgs;
-use crate::commands::shared::serve::{EndArgs, serve_on};
+use crate::commands::shared::serve::{EndArgs, Server, serve_on};
+use crate::commands::shared::tls::TlsServeArgs;
 use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
@@ -147,6 +148,9 @@ pub struct KvServeArgs {
     work: WorkArgs,
 
     #[command(flatten)]
+    tls: TlsServeArgs,
+
+    #[command(flatten)]
     inspect: InspectArgs,
 
     #[command(flatten)]
@@ -205,9 +209,11 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         }
         Ok(hub)
     };
+    let KvServeArgs { tls, inspect, end, .. } = args;
+    let server = Server { name: "kv", net: &net, listen: &listen, tls, alpn: &[], inspect, end, other_networks };
     let Some(time) = args.work.time() else {
         let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
-        return serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Kv>| ());
+        return serve_on(&server, make).map(|_: Vec<Kv>| ());
     };
     let make = |network: &_| {
         open(network).map(|hub| {
@@ -217,7 +223,7 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
             }
         })
     };
-    serve_on("kv", &net, &listen, &args.inspect, &args.end, other_networks, make).map(|_: Vec<Busy<Kv>>| ())
+    serve_on(&server, make).map(|_: Vec<Busy<Kv>>| ())
 }
 
 /// Allocates and publishes memory in which `workers` workers export values.

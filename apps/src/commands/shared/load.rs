@@ -1,13 +1,14 @@
 //! Shared part of all load commands: runs a load, watches its progress, and prints the report.
 
 use super::partial::{Interruption, print_report};
+use super::tls::TlsLoadArgs;
 use super::{SummaryReport, signals};
 use crate::error::Error;
 use crate::inspect::IntrospectionArgs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use linerate::RunContext;
 use linerate::units::{format_duration, parse_address, parse_duration, parse_duration_or_none};
-use linerate::{CorePlacement, NetConfig, Network};
+use linerate::{CorePlacement, NetConfig, Network, NetworkBuilder};
 use linerate_bypass::Via;
 use linerate_load::report::{BulkReport, Report};
 use linerate_load::{
@@ -81,6 +82,10 @@ pub struct LoadArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// TLS options.
+    #[command(flatten)]
+    pub tls: TlsLoadArgs,
 
     /// Introspection options.
     #[command(flatten)]
@@ -242,6 +247,7 @@ pub fn run_parts<P: WorkerLoad>(
     plan.check()?;
     args.check_local_ports()?;
     let builder = Network::builder().config(args.net.for_client(opening)).core_placement(CorePlacement::Last);
+    let builder = args.tls.config()?.into_iter().fold(builder, NetworkBuilder::tls);
     let network = builder.stop(interrupted.clone()).build()?;
     allocate_payload(&network, &args.net.via);
     let context = network.run_context();

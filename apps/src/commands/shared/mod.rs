@@ -6,6 +6,7 @@ pub mod partial;
 pub mod serve;
 pub mod signals;
 mod summary;
+pub mod tls;
 pub mod udp_ports;
 mod with_context;
 

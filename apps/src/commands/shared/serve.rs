@@ -1,10 +1,11 @@
 //! Shared part of all serve commands: runs a service until a signal arrives and prints its summary.
 
+use super::tls::TlsServeArgs;
 use super::{SummaryReport, WithContext, notify, signals};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use linerate::units::{parse_address, parse_duration_or_none};
-use linerate::{Listen, NetConfig, Network};
+use linerate::{Listen, NetConfig, Network, NetworkBuilder};
 use linerate_load::allocate_payload;
 use linerate_load::services::ServiceTime;
 use linerate_process::output::{eprint_line, print_line};
@@ -19,6 +20,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address, display_order = 1)]
     pub listen: Vec<SocketAddr>,
 
+    /// TLS options.
+    #[command(flatten)]
+    pub tls: TlsServeArgs,
+
     /// Introspection options.
     #[command(flatten)]
     pub inspect: InspectArgs,
@@ -30,6 +35,21 @@ pub struct ServeArgs {
     /// Network options.
     #[command(flatten)]
     pub net: NetConfig,
+}
+
+/// Server of any protocol, before its service exists.
+pub struct Server<'a> {
+    /// Name in the ready line.
+    pub name: &'a str,
+    pub net: &'a NetConfig,
+    pub listen: &'a Listen,
+    pub tls: &'a TlsServeArgs,
+    /// Protocols over TLS in order of preference (ALPN), or empty for any.
+    pub alpn: &'a [&'a [u8]],
+    pub inspect: &'a InspectArgs,
+    pub end: &'a EndArgs,
+    /// Line printed after the ready line.
+    pub other_networks: Option<&'a str>,
 }
 
 /// Shutdown arguments of every serve command.
@@ -72,46 +92,40 @@ pub fn serve<S: Service + Send + 'static>(
 ) -> Result<Vec<S>, Error> {
     let udp = if udp { args.listen.clone() } else { Vec::new() };
     let listen = Listen { tcp: args.listen.clone(), udp, ..Listen::default() };
-    serve_on(name, &args.net, &listen, &args.inspect, &args.end, other_networks, |_| Ok(make))
+    let ServeArgs { tls, inspect, end, net, .. } = args;
+    let server = Server { name, net, listen: &listen, tls, alpn: &[], inspect, end, other_networks };
+    serve_on(&server, |_| Ok(make))
 }
 
-/// Serves `name` on `listen` until a signal arrives, and prints the summary. `make` receives the opened network.
-/// Returns the service of each worker. `other_networks` is a line printed after the ready line.
+/// Runs `server` until a signal arrives, and prints the summary. `make` receives the opened network. Returns the
+/// service of each worker.
 pub fn serve_on<S: Service + Send + 'static, M>(
-    name: &str,
-    net: &NetConfig,
-    listen: &Listen,
-    inspect: &InspectArgs,
-    end: &EndArgs,
-    other_networks: Option<&str>,
+    server: &Server<'_>,
     make: impl FnOnce(&Network) -> Result<M, Error>,
 ) -> Result<Vec<S>, Error>
 where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
-    serve_local(name, net, listen, inspect, end, other_networks, |network, _| make(network), |service| service)
+    serve_local(server, |network, _| make(network), |service| service)
 }
 
 /// Serves as [`serve_on`] does, for services that are not `Send`: `finish` converts each service into its result, on
 /// the thread of the service. `make` also receives the stop request that the workers follow.
-#[expect(clippy::too_many_arguments, reason = "the arguments of `serve_on` and `finish`")]
 pub fn serve_local<S: Service + 'static, M, R: Send + 'static>(
-    name: &str,
-    net: &NetConfig,
-    listen: &Listen,
-    inspect: &InspectArgs,
-    end: &EndArgs,
-    other_networks: Option<&str>,
+    server: &Server<'_>,
     make: impl FnOnce(&Network, &Stop) -> Result<M, Error>,
     finish: impl Fn(S) -> R + Send + Sync + 'static,
 ) -> Result<Vec<R>, Error>
 where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
+    let Server { name, net, inspect, end, .. } = *server;
+    let tls = server.tls.config(server.alpn)?;
     let stop = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
-    let builder = Network::builder().config(net.clone()).listen_on(listen.clone()).stop(stop.clone());
-    let network = builder.build()?;
+    let builder = Network::builder().config(net.clone()).listen_on(server.listen.clone()).stop(stop.clone());
+    let is_encrypted = tls.is_some();
+    let network = tls.into_iter().fold(builder, NetworkBuilder::tls).build()?;
     allocate_payload(&network, &net.via);
     let (workers, context) = (network.workers(), network.run_context());
     let addresses: Vec<String> = network.listening().iter().map(ToString::to_string).collect();
@@ -123,13 +137,14 @@ where
     let plural = if workers == 1 { "" } else { "s" };
     let threading = context.threading.map(|threading| format!(", {threading}")).unwrap_or_default();
     let ready = format!(
-        "ready {name} on {} via {}, {workers} worker{plural}{threading}{metrics}",
+        "ready {name} on {} via {}, {workers} worker{plural}{threading}{}{metrics}",
         addresses.join(", "),
-        net.via
+        net.via,
+        if is_encrypted { ", TLS" } else { "" },
     );
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;
-        other_networks.into_iter().for_each(eprint_line);
+        server.other_networks.into_iter().for_each(eprint_line);
         notify::ready();
     }
 

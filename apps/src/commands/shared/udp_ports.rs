@@ -41,6 +41,9 @@ pub fn check(args: &LoadArgs) -> Result<(), Error> {
     if args.net.via.is_rdma() {
         return Err(net::Error::NotWith { setting: "udp", via: "rdma" }.into());
     }
+    if args.tls.is_used() {
+        return Err(Error::Usage("--tls: UDP is not encrypted: leave it out".to_owned()));
+    }
     let connections = args.connections;
     if connections > MAX_PORTS {
         let message = format!("--udp --connections {connections}: each uses a local port: give at most {MAX_PORTS}");

@@ -120,6 +120,32 @@ const METRICS: &[Metric] = &[
         |snapshot| snapshot.service.slow_requests,
     ),
     Metric {
+        name: "linerate_tls_handshakes_total",
+        kind: MetricType::Counter,
+        help: "TLS handshakes by result: full, resumed (with a ticket), failed, timed_out, or displaced by newer ones.",
+        values: Values::By("result", |snapshot| service_values(snapshot, "tls handshakes")),
+    },
+    Metric {
+        name: "linerate_tls_alerts_total",
+        kind: MetricType::Counter,
+        help: "Fatal TLS alerts after the handshake, by direction: sent or received.",
+        values: Values::By("direction", |snapshot| service_values(snapshot, "tls alerts")),
+    },
+    Metric {
+        name: "linerate_tls_key_updates_total",
+        kind: MetricType::Counter,
+        help: "KeyUpdate messages of TLS, by direction: sent or received.",
+        values: Values::By("direction", |snapshot| service_values(snapshot, "tls key updates")),
+    },
+    counter("linerate_tls_records_sent_total", "TLS records of application data sent.", |snapshot| {
+        service_value(snapshot, "tls records")
+    }),
+    counter(
+        "linerate_tls_truncated_total",
+        "TLS connections whose peer finished without close_notify.",
+        |snapshot| service_value(snapshot, "tls truncated"),
+    ),
+    Metric {
         name: "linerate_kv_commands_total",
         kind: MetricType::Counter,
         help: "Commands of Redis clients by type, on the worker that executed them (key-value only).",

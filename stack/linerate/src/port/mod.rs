@@ -135,13 +135,40 @@ impl Port {
 
     /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
     /// it serves; and a function that closes the port after all workers have ended. The first worker connects `stats`.
-    pub fn jobs<S: Service + 'static>(
+    pub fn jobs<S: Service + 'static, M>(
         self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        make: Arc<M>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
-    ) -> Result<(Vec<Job<S>>, Close), Error> {
+    ) -> Result<(Vec<Job<S>>, Close), Error>
+    where
+        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
+    {
+        match self {
+            #[cfg(feature = "rdma")]
+            Port::Rdma(port) => {
+                Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default)))
+            }
+            #[cfg(all(feature = "rdma", feature = "dpdk"))]
+            Port::Roce(port) => {
+                Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default)))
+            }
+            port => port.tcp_jobs(make, stop, ready, stats),
+        }
+    }
+
+    /// As [`jobs`](Self::jobs), for networks with TCP.
+    pub fn tcp_jobs<S: Service + 'static, M>(
+        self,
+        make: Arc<M>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+        stats: &StatsClient,
+    ) -> Result<(Vec<Job<S>>, Close), Error>
+    where
+        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
+    {
         let make = stats.connect_with(make);
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
@@ -152,9 +179,7 @@ impl Port {
                 Ok((jobs, Box::new(move || port.summary())))
             }
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
-            #[cfg(all(feature = "rdma", feature = "dpdk"))]
-            Port::Roce(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
+            _ => unreachable!("networks without TCP are refused before they are opened"),
         }
     }
 }

@@ -1,0 +1,302 @@
+//! Records, alerts and ends of connections, over a transport in memory.
+
+mod wire;
+
+use crate::record::OVERHEAD;
+use crate::service::HANDSHAKE_TIME;
+use linerate_service::{CloseReason, Service};
+use wire::{Pair, Recorder, Seen, accepted, configs, conn, deliver};
+
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const DATA: u8 = 23;
+
+#[test]
+fn streams_cut_at_every_byte_are_equal() {
+    let text: Vec<u8> = (0..100).collect();
+    for cut in (1..=text.len() + OVERHEAD + 1).step_by(3) {
+        let mut pair = Pair::new(cut);
+        let mut records = pair.record(DATA, &text);
+        records.extend(pair.record(DATA, b""));
+        records.extend(pair.record(DATA, &text[..1]));
+        records.extend(pair.record(DATA, &text));
+        deliver(&mut pair.tls, &mut pair.wire, &records, cut);
+        let expected = [&text[..], &text[..1], &text[..]].concat();
+        assert_eq!(pair.tls.service().received, expected, "cut {cut}");
+        assert_eq!(pair.data(), expected, "cut {cut}");
+    }
+}
+
+#[test]
+fn long_records_are_gathered_and_short_ones_are_read_together() {
+    let mut pair = Pair::new(usize::MAX);
+    let long = vec![0x5a; 1 << 14];
+    let record = pair.record(DATA, &long);
+    deliver(&mut pair.tls, &mut pair.wire, &record, 1400);
+    assert_eq!(pair.tls.service().seen, [Seen::Opened, Seen::Readable(1 << 14)]);
+    assert_eq!(pair.data(), long);
+    let records = [pair.record(DATA, b"ab"), pair.record(DATA, b"cd"), pair.record(DATA, b"ef")].concat();
+    pair.deliver(&records);
+    assert_eq!(pair.tls.service().seen.last(), Some(&Seen::Readable(6)));
+    // One record for the three responses.
+    assert_eq!(pair.read(), [(DATA, b"abcdef".to_vec())]);
+}
+
+#[test]
+fn unread_plaintext_is_bounded() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.tls.service_mut().is_lazy = true;
+    for _ in 0..40 {
+        let record = pair.record(DATA, &[7; 1 << 14]);
+        pair.deliver(&record);
+    }
+    let left: usize = pair.wire.received.iter().map(|slice| slice.len()).sum();
+    assert_eq!(left, 24 * ((1 << 14) + OVERHEAD));
+    pair.tls.service_mut().is_lazy = false;
+    pair.wire.space = usize::MAX / 2;
+    let more = pair.record(DATA, b"x");
+    pair.tls.message(&mut pair.wire, ());
+    pair.tls.read_all(&mut pair.wire, conn());
+    pair.deliver(&more);
+    assert_eq!(pair.tls.service().received.len(), 40 * (1 << 14) + 1);
+}
+
+#[test]
+fn changed_replayed_and_reordered_records_end_the_connection() {
+    let mut pair = Pair::new(usize::MAX);
+    let mut record = pair.record(DATA, b"abc");
+    *record.last_mut().unwrap() ^= 1;
+    pair.deliver(&record);
+    pair.assert_alert(20);
+
+    let mut pair = Pair::new(usize::MAX);
+    let record = pair.record(DATA, b"abc");
+    pair.deliver(&record);
+    assert_eq!(pair.data(), b"abc");
+    pair.deliver(&record);
+    pair.assert_alert(20);
+
+    let mut pair = Pair::new(usize::MAX);
+    let (first, second) = (pair.record(DATA, b"abc"), pair.record(DATA, b"def"));
+    pair.deliver(&[second, first].concat());
+    pair.assert_alert(20);
+    assert_eq!(pair.tls.service().received, b"");
+}
+
+#[test]
+fn plain_and_long_records_after_the_handshake_end_the_connection() {
+    for (record, alert) in [
+        (&[23, 3, 3, 0x41, 1][..], 22),
+        (&[20, 3, 3, 0, 1, 1], 10),
+        (&[21, 3, 3, 0, 2, 2, 0], 10),
+        (&[22, 3, 3, 0, 5, 24, 0, 0, 1, 0], 10),
+        (b"GET / HTTP/1.1\r\n", 10),
+    ] {
+        for cut in [1, usize::MAX] {
+            let mut pair = Pair::new(usize::MAX);
+            deliver(&mut pair.tls, &mut pair.wire, record, cut);
+            pair.assert_alert(alert);
+        }
+    }
+}
+
+#[test]
+fn records_of_wrong_content_end_the_connection() {
+    for (content, data, alert) in [
+        (ALERT, &b""[..], 10),
+        (HANDSHAKE, b"", 10),
+        (20, b"\x01", 10),
+        (24, b"\x01", 10),
+        (ALERT, b"\x01", 50),
+        (ALERT, b"\x01\x00\x00", 50),
+        // KeyUpdate: another length, another value, and not alone.
+        (HANDSHAKE, b"\x18\0\0\x02\0\0", 50),
+        (HANDSHAKE, b"\x18\0\0\x01\x02", 47),
+        (HANDSHAKE, b"\x18\0\0\x01\0\x18\0\0\x01\0", 10),
+        // NewSessionTicket, Finished and ClientHello.
+        (HANDSHAKE, b"\x04\0\0\0", 10),
+        (HANDSHAKE, b"\x14\0\0\0", 10),
+        (HANDSHAKE, b"\x01\0\0\0", 10),
+    ] {
+        let mut pair = Pair::new(usize::MAX);
+        pair.send(content, data);
+        pair.assert_alert(alert);
+    }
+}
+
+#[test]
+fn empty_records_without_end_are_refused() {
+    for (content, data) in [(DATA, &b""[..]), (ALERT, b"\x01\x5a")] {
+        let mut pair = Pair::new(usize::MAX);
+        for _ in 0..3 {
+            (0..32).for_each(|_| pair.send(content, data));
+            pair.send(DATA, b"a");
+        }
+        assert_eq!(pair.data(), b"aaa");
+        (0..33).for_each(|_| pair.send(content, data));
+        pair.assert_alert(10);
+    }
+}
+
+#[test]
+fn key_updates_are_answered_once_and_bounded() {
+    let mut pair = Pair::new(usize::MAX);
+    for requested in [1, 0, 1] {
+        pair.send(HANDSHAKE, &[24, 0, 0, 1, requested]);
+        pair.tx = pair.updates.update_tx().unwrap();
+        let answer = pair.read();
+        assert_eq!(answer.len(), usize::from(requested));
+        assert!(answer.iter().all(|answer| *answer == (HANDSHAKE, vec![24, 0, 0, 1, 0])));
+        pair.send(DATA, b"after");
+        assert_eq!(pair.data(), b"after");
+    }
+    for _ in 0..33 {
+        pair.send(HANDSHAKE, b"\x18\0\0\x01\0");
+        pair.tx = pair.updates.update_tx().unwrap();
+    }
+    pair.assert_alert(10);
+}
+
+#[test]
+fn messages_in_fragments_are_joined_and_not_interleaved() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.send(HANDSHAKE, b"\x18\0");
+    pair.send(HANDSHAKE, b"\0\x01\0");
+    pair.tx = pair.updates.update_tx().unwrap();
+    pair.send(DATA, b"after");
+    assert_eq!(pair.data(), b"after");
+    pair.send(HANDSHAKE, b"\x18\0");
+    pair.send(DATA, b"between");
+    pair.assert_alert(10);
+}
+
+#[test]
+fn close_notify_follows_the_data_and_is_answered() {
+    for cut in [1, 7, usize::MAX] {
+        let mut pair = Pair::new(usize::MAX);
+        let mut records = pair.record(DATA, b"last");
+        records.extend(pair.record(ALERT, &[1, 0]));
+        records.extend(b"ignored");
+        deliver(&mut pair.tls, &mut pair.wire, &records, cut);
+        assert_eq!(pair.read().last(), Some(&(ALERT, vec![1, 0])));
+        assert!(pair.wire.is_closed && pair.wire.received.is_empty());
+        pair.tls.peer_closed(&mut pair.wire, conn(), &mut ());
+        pair.tls.closed(&mut pair.wire, conn(), (), CloseReason::Finished);
+        let seen = &pair.tls.service().seen;
+        assert_eq!(seen[seen.len() - 2..], [Seen::PeerClosed, Seen::Closed(CloseReason::Finished)]);
+        assert_eq!((pair.tls.service().received.as_slice(), pair.tls.counters().truncated), (&b"last"[..], 0));
+    }
+}
+
+#[test]
+fn close_notify_is_reported_after_the_service_has_read() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.tls.service_mut().is_lazy = true;
+    let records = [pair.record(DATA, b"unread"), pair.record(ALERT, &[1, 0])].concat();
+    pair.deliver(&records);
+    assert_eq!(pair.tls.service().seen, [Seen::Opened, Seen::Readable(6)]);
+    // The transport does not finish before.
+    assert!(!pair.wire.received.is_empty());
+    pair.tls.service_mut().is_lazy = false;
+    pair.tls.read_all(&mut pair.wire, conn());
+    assert_eq!(pair.tls.service().seen.last(), Some(&Seen::PeerClosed));
+    assert!(pair.wire.received.is_empty());
+}
+
+#[test]
+fn end_without_close_notify_is_a_truncation() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.send(DATA, b"some");
+    pair.tls.peer_closed(&mut pair.wire, conn(), &mut ());
+    assert!(pair.wire.is_aborted);
+    pair.tls.closed(&mut pair.wire, conn(), (), CloseReason::Aborted);
+    assert_eq!(pair.tls.service().seen.last(), Some(&Seen::Closed(CloseReason::Reset)));
+    assert_eq!(pair.tls.counters().truncated, 1);
+}
+
+#[test]
+fn fatal_alert_of_the_peer_is_a_reset() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.send(ALERT, &[2, 80]);
+    assert!(pair.wire.is_aborted && pair.read().is_empty());
+    pair.tls.closed(&mut pair.wire, conn(), (), CloseReason::Aborted);
+    assert_eq!(pair.tls.service().seen.last(), Some(&Seen::Closed(CloseReason::Reset)));
+    assert_eq!(pair.tls.counters().alerts_received.get(&80), Some(&1));
+}
+
+#[test]
+fn records_without_space_are_kept_and_writable_follows() {
+    let mut pair = Pair::new(usize::MAX);
+    let text: Vec<u8> = (0..5000_u32).map(|n| n as u8).collect();
+    // The data fits, and its records do not.
+    pair.wire.space = 5000;
+    pair.send(DATA, &text);
+    assert_eq!(pair.wire.space, 0);
+    assert!(!pair.tls.service().seen.contains(&Seen::Writable));
+    while pair.tls.service().seen.last() != Some(&Seen::Writable) {
+        pair.wire.space += 10;
+        pair.tls.writable(&mut pair.wire, conn(), &mut ());
+        assert!(pair.wire.sent.len() < 6000, "{:?}", pair.tls.service().seen);
+    }
+    assert_eq!(pair.data(), text);
+}
+
+#[test]
+fn close_waits_for_records_without_space() {
+    let mut pair = Pair::new(usize::MAX);
+    pair.wire.space = 10;
+    pair.send(ALERT, &[1, 0]);
+    assert!(!pair.wire.is_closed);
+    pair.wire.space = 100;
+    pair.tls.writable(&mut pair.wire, conn(), &mut ());
+    assert!(pair.wire.is_closed);
+    assert_eq!(pair.read(), [(ALERT, vec![1, 0])]);
+}
+
+#[test]
+fn unfinished_handshake_ends_after_its_time() {
+    let (server, _) = configs();
+    let (mut tls, mut wire) = accepted(server);
+    assert_eq!(wire.timer, Some(HANDSHAKE_TIME));
+    deliver(&mut tls, &mut wire, &[22, 3, 1], 1);
+    tls.timer(&mut wire, conn(), &mut ());
+    assert!(wire.is_aborted);
+    tls.closed(&mut wire, conn(), (), CloseReason::Aborted);
+    assert_eq!((tls.counters().timed_out, tls.counters().failed), (1, 0));
+    assert_eq!(tls.service().seen, []);
+    assert_eq!(Pair::new(100).wire.timer, None);
+}
+
+#[test]
+fn bytes_that_are_not_tls_fail_with_an_alert() {
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[22, 3, 1, 0xff, 0xff], &[23, 3, 3, 0, 1, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]] {
+        let (server, _) = configs();
+        let (mut tls, mut wire) = accepted(server);
+        let mut bytes = bytes.to_vec();
+        bytes.resize(70_000, 0);
+        deliver(&mut tls, &mut wire, &bytes, 1400);
+        assert_eq!((wire.sent[0], wire.sent[5]), (ALERT, 2), "{:?}", wire.sent);
+        assert!(wire.is_lingering);
+        assert_eq!(tls.counters().failed, 1);
+        assert_eq!(tls.service().seen, []);
+    }
+}
+
+#[test]
+fn records_in_steady_state_allocate_nothing() {
+    let mut pair = Pair::new(usize::MAX);
+    *pair.tls.service_mut() = Recorder { is_silent: true, ..Recorder::default() };
+    pair.wire.sent.reserve(1 << 20);
+    let mut allocated = 0;
+    for n in 0..100 {
+        let record = pair.record(DATA, &[7; 64]);
+        pair.wire.received.push_back(record.into());
+        let info = allocation_counter::measure(|| {
+            pair.tls.burst(&mut pair.wire, &[conn()]);
+        });
+        // The wire drops the received slice.
+        allocated += if n < 10 { 0 } else { info.count_total };
+    }
+    assert_eq!(allocated, 0);
+    assert_eq!(pair.data().len(), 6400);
+}
