@@ -157,12 +157,8 @@ fn advance<D>(
             }
             Err(_) => Some(Progress::NeedsInput),
         };
-        if failure.is_some() {
-            // Nothing more is processed.
-            input.clear();
-        } else {
-            input.drain(..discard.min(input.len()));
-        }
+        // After an error, too, rustls refers to messages in the rest.
+        input.drain(..discard);
         match (result, failure.take()) {
             (Some(_), Some(error)) => return Progress::Failed(error),
             (Some(progress), None) => return progress,

@@ -140,11 +140,9 @@ const METRICS: &[Metric] = &[
     counter("linerate_tls_records_sent_total", "TLS records of application data sent.", |snapshot| {
         service_value(snapshot, "tls records")
     }),
-    counter(
-        "linerate_tls_truncated_total",
-        "TLS connections whose peer finished without close_notify.",
-        |snapshot| service_value(snapshot, "tls truncated"),
-    ),
+    counter("linerate_tls_truncated_total", "TLS connections whose peer finished without close_notify.", |snapshot| {
+        service_value(snapshot, "tls truncated")
+    }),
     Metric {
         name: "linerate_kv_commands_total",
         kind: MetricType::Counter,

@@ -147,13 +147,9 @@ impl Port {
     {
         match self {
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => {
-                Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default)))
-            }
+            Port::Rdma(port) => Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default))),
             #[cfg(all(feature = "rdma", feature = "dpdk"))]
-            Port::Roce(port) => {
-                Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default)))
-            }
+            Port::Roce(port) => Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default))),
             port => port.tcp_jobs(make, stop, ready, stats),
         }
     }

@@ -269,7 +269,9 @@ fn unfinished_handshake_ends_after_its_time() {
 
 #[test]
 fn bytes_that_are_not_tls_fail_with_an_alert() {
-    for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[22, 3, 1, 0xff, 0xff], &[23, 3, 3, 0, 1, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]] {
+    for bytes in
+        [&b"GET / HTTP/1.1\r\n"[..], &[22, 3, 1, 0xff, 0xff], &[23, 3, 3, 0, 1, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]]
+    {
         let (server, _) = configs();
         let (mut tls, mut wire) = accepted(server);
         let mut bytes = bytes.to_vec();

@@ -68,8 +68,8 @@ impl Authority {
 
 /// Two hosts on a memory link.
 pub struct Ends<C: Service, S: Service> {
-    pub client: Worker<MemoryNic, C>,
-    pub server: Worker<MemoryNic, S>,
+    pub client: Box<Worker<MemoryNic, C>>,
+    pub server: Box<Worker<MemoryNic, S>>,
     link: Link,
     /// Clock advance of a turn.
     pub tick: Duration,
@@ -87,9 +87,9 @@ impl<C: Service<Message = ()>, S: Service<Message = ()>> Ends<C, S> {
         let (a, b) = Link::pair(LinkConfig::default());
         let link = a.link().clone();
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let client = Worker::new(&host(1), mailboxes, a, |_| client, Instant::ZERO);
+        let client = Box::new(Worker::new(&host(1), mailboxes, a, |_| client, Instant::ZERO));
         let mailboxes = Mailboxes::for_workers(1).remove(0);
-        let server = Worker::new(&listening, mailboxes, b, |_| server, Instant::ZERO);
+        let server = Box::new(Worker::new(&listening, mailboxes, b, |_| server, Instant::ZERO));
         Ends { client, server, link, tick: Duration::from_micros(10) }
     }
 

@@ -5,5 +5,6 @@ mod lingering;
 #[path = "../../../kernel/tests/services/contract.rs"]
 mod order;
 
+mod certificates;
 mod common;
 mod contract;
