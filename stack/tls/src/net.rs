@@ -3,11 +3,12 @@
 use crate::open_conn::SHORT;
 use crate::record::{Alert, MAX_DATA, OVERHEAD};
 use crate::sessions::{Session, Sessions};
+use linerate_service::inspect::ConnInfo;
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, respond_in_steps,
+    Bytes, ConnId, Datagram, Keepalive, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, respond_in_steps,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Bytes whose refusal by a transport makes `writable` follow.
 static PROBE: [u8; 1 << 20] = [0; 1 << 20];
@@ -259,6 +260,22 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
 
     fn datagram_space(&self) -> usize {
         self.net.datagram_space()
+    }
+
+    fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        self.net.source_for(remote)
+    }
+
+    fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        self.net.info(conn)
+    }
+
+    fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {
+        self.net.set_keepalive(conn, keepalive);
+    }
+
+    fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
+        self.net.set_user_timeout(conn, timeout);
     }
 
     fn drop_datagram(&mut self, datagram: Datagram) {

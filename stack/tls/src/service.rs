@@ -13,6 +13,7 @@ use linerate_service::time::Duration;
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use rustls::pki_types::ServerName;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// Time limit of a handshake.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -487,6 +488,11 @@ impl<S: Service> Service for Tls<S> {
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
         self.service.datagram(&mut TlsNet::new(net, &mut self.sessions), datagram);
+        self.settle(net);
+    }
+
+    fn datagram_refused(&mut self, net: &mut impl Transport, local: SocketAddr, remote: SocketAddr) {
+        self.service.datagram_refused(&mut TlsNet::new(net, &mut self.sessions), local, remote);
         self.settle(net);
     }
 
