@@ -10,14 +10,13 @@
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { PORT = 7470, LONGEST = 1 << 20, MEMORY = 2 << 20, MANY = 1000, UNLIMITED = 7, KEY = 0x1234567, WINDOW_LEN = 3000 };
+enum { PORT = 7470, LONGEST = 1 << 20, MEMORY = 2 << 20, WINDOW_LEN = 3000, MANY = 1000, UNLIMITED = 7, KEY = 0x123456 };
 enum right { ALL, READ, WRITE, WINDOW, NOTHING };
 
 /* Parameters that the requester chooses: receive buffers and their length, whether they are those of a shared receive
@@ -49,17 +48,8 @@ static struct ibv_mr *mr;
 /* Memory of the requester: data to send, and received data. */
 static uint8_t *out, *in;
 
-static void fail(const char *format, ...)
-{
-	va_list arguments;
-	va_start(arguments, format);
-	vprintf(format, arguments);
-	va_end(arguments);
-	printf(" (%s)\n", strerror(errno));
-	exit(1);
-}
-
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
+#define fail(...) do { printf(__VA_ARGS__); printf(" (%s)\n", strerror(errno)); exit(1); } while (0)
 #define REQUIRE(condition) do { if (!(condition)) fail("line %d: not %s", __LINE__, #condition); } while (0)
 
 static void fill(uint8_t *bytes, size_t len, size_t seed)
@@ -209,7 +199,7 @@ static void expect(enum ibv_wc_status status, const char *name)
 }
 
 /* Waits for a message of `len` bytes, which equals `bytes`, with immediate data unless `immediate` is NULL. */
-static void receive_with(const uint32_t *immediate, const uint8_t *bytes, uint32_t len, const char *name)
+static void receive(const uint32_t *immediate, const uint8_t *bytes, uint32_t len, const char *name)
 {
 	struct ibv_wc wc = next(received);
 	int has_immediate = wc.wc_flags & IBV_WC_WITH_IMM;
@@ -219,9 +209,14 @@ static void receive_with(const uint32_t *immediate, const uint8_t *bytes, uint32
 		fail("%s: other immediate data", name);
 }
 
-static void receive(const uint8_t *bytes, uint32_t len, const char *name)
+/* Sends `out`, or WRITEs it to `to`, and waits for the reply. */
+static void exchange(struct conn *conn, enum ibv_wr_opcode opcode, uint32_t len, uint64_t to, uint32_t key,
+		     const uint32_t *immediate, const char *name)
 {
-	receive_with(NULL, bytes, len, name);
+	buffer(conn->id->qp, in, LONGEST);
+	request(conn, opcode, out, len, to, key, immediate ? *immediate : 0, 0);
+	expect(IBV_WC_SUCCESS, name);
+	receive(immediate, out, to ? 0 : len, name);
 }
 
 /* Reads the memory of the responder and compares it. */
@@ -250,24 +245,15 @@ static void transfers(void)
 		char name[40];
 		snprintf(name, sizeof(name), "%u bytes", len);
 		fill(out, len, seed);
-		buffer(conn->id->qp, in, LONGEST);
-		send_bytes(conn, out, len);
-		expect(IBV_WC_SUCCESS, name);
-		receive(out, len, name);
-		buffer(conn->id->qp, in, LONGEST);
-		request(conn, IBV_WR_SEND_WITH_IMM, out, len, 0, 0, immediate, 0);
-		expect(IBV_WC_SUCCESS, name);
-		receive_with(&immediate, out, len, name);
+		exchange(conn, IBV_WR_SEND, len, 0, 0, NULL, name);
+		exchange(conn, IBV_WR_SEND_WITH_IMM, len, 0, 0, &immediate, name);
 		memcpy(model + at, out, len);
 		request(conn, IBV_WR_RDMA_WRITE, out, len, place(conn->offer.address, at), key, 0, 0);
 		expect(IBV_WC_SUCCESS, name);
 		compare(conn, model, at - 8, len + 16, name);
 		fill(out, len, seed + 100);
 		memcpy(model + at + 3, out, len);
-		buffer(conn->id->qp, in, LONGEST);
-		request(conn, IBV_WR_RDMA_WRITE_WITH_IMM, out, len, place(conn->offer.address, at + 3), key, immediate, 0);
-		expect(IBV_WC_SUCCESS, name);
-		receive_with(&immediate, out, 0, name);
+		exchange(conn, IBV_WR_RDMA_WRITE_WITH_IMM, len, place(conn->offer.address, at + 3), key, &immediate, name);
 		compare(conn, model, at - 8, len + 16, name);
 	}
 }
@@ -321,7 +307,7 @@ static void pipeline(void)
 		expect(IBV_WC_SUCCESS, "a request of many");
 	for (uint64_t round = 0; round < ROUNDS; round++) {
 		uint64_t value = first + round;
-		receive(out + round * LEN, 100, "a message of many");
+		receive(NULL, out + round * LEN, 100, "a message of many");
 		REQUIRE(!memcmp(old + round * 8, &value, 8));
 	}
 	REQUIRE(!memcmp(read, out, ROUNDS * LEN));
@@ -337,11 +323,8 @@ static void invalidation(void)
 	request(conn, IBV_WR_RDMA_READ, in, len, place(conn->offer.window, 0), key, 0, 0);
 	expect(IBV_WC_SUCCESS, "READ by the window");
 	REQUIRE(!memcmp(in, model, len));
-	buffer(conn->id->qp, in, 128);
 	fill(out, 100, 9);
-	request(conn, IBV_WR_SEND_WITH_INV, out, 100, 0, key, 0, 0);
-	expect(IBV_WC_SUCCESS, "SEND with invalidate");
-	receive(out, 100, "SEND with invalidate");
+	exchange(conn, IBV_WR_SEND_WITH_INV, 100, 0, key, NULL, "SEND with invalidate");
 	request(conn, IBV_WR_RDMA_READ, in, len, place(conn->offer.window, 0), key, 0, 0);
 	expect(IBV_WC_REM_ACCESS_ERR, "READ by the invalidated window");
 }
@@ -398,10 +381,7 @@ static void shared(void)
 		struct conn *conn = conns[round % 3];
 		uint32_t len = round * 13 % 4097;
 		fill(out, len, round);
-		buffer(conn->id->qp, in, 4096);
-		send_bytes(conn, out, len);
-		expect(IBV_WC_SUCCESS, "SEND to a shared receive queue");
-		receive(out, len, "SEND to a shared receive queue");
+		exchange(conn, IBV_WR_SEND, len, 0, 0, NULL, "SEND to a shared receive queue");
 	}
 }
 
@@ -487,18 +467,6 @@ static void post(struct slot *slot)
 	post_recv(slot->conn->id->qp, slot, slot->bytes, slot->size, slot->lkey);
 }
 
-/* Binds a window to the first bytes of a region, which the peer may then read by the key. */
-static void bind_window(struct ibv_qp *qp, struct ibv_mw *window, uint32_t key, struct ibv_mr *mr)
-{
-	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_BIND_MW };
-	wr.bind_mw.mw = window;
-	wr.bind_mw.rkey = key;
-	wr.bind_mw.bind_info =
-		(struct ibv_mw_bind_info){ mr, (uintptr_t)mr->addr, WINDOW_LEN, IBV_ACCESS_REMOTE_READ };
-	errno = ibv_post_send(qp, &wr, &bad);
-	REQUIRE(!errno);
-}
-
 static void accept_conn(struct rdma_cm_event *event)
 {
 	struct conn *conn = calloc(1, sizeof(*conn));
@@ -549,9 +517,14 @@ static void accept_conn(struct rdma_cm_event *event)
 		conn->offer.keys[WINDOW] = ibv_inc_rkey(window->rkey);
 	}
 	REQUIRE(!rdma_accept(conn->id, &param));
-	/* The queue pair can now send. The requester uses the window after a reply, which is sent later. */
-	if (window)
-		bind_window(conn->id->qp, window, conn->offer.keys[WINDOW], whole);
+	if (window) {
+		/* The queue pair can now send. The requester uses the window after a reply, which is sent later. */
+		struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_BIND_MW };
+		struct ibv_mw_bind_info info = { whole, (uintptr_t)whole->addr, WINDOW_LEN, IBV_ACCESS_REMOTE_READ };
+		wr.bind_mw = (typeof(wr.bind_mw)){ window, conn->offer.keys[WINDOW], info };
+		errno = ibv_post_send(conn->id->qp, &wr, &bad);
+		REQUIRE(!errno);
+	}
 }
 
 /* Sends a message back, with its immediate data. Its buffer is posted again once it is sent. */
@@ -559,11 +532,9 @@ static void echo(struct ibv_wc wc)
 {
 	struct slot *slot = (struct slot *)wc.wr_id;
 	uint32_t len = wc.opcode == IBV_WC_RECV ? wc.byte_len : 0;
-	struct ibv_send_wr wr = { .wr_id = (uintptr_t)slot, .opcode = IBV_WR_SEND };
-	if (wc.wc_flags & IBV_WC_WITH_IMM) {
-		wr.opcode = IBV_WR_SEND_WITH_IMM;
-		wr.imm_data = wc.imm_data;
-	}
+	int has_immediate = wc.wc_flags & IBV_WC_WITH_IMM;
+	struct ibv_send_wr wr = { .wr_id = (uintptr_t)slot, .opcode = has_immediate ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND };
+	wr.imm_data = wc.imm_data;
 	post_send(slot->conn->id->qp, wr, slot->bytes, len, slot->lkey);
 }
 
