@@ -134,6 +134,10 @@ impl NetworkBuilder {
         if self.tls.is_some() && self.config.via.is_rdma() {
             return Err(Error::NoTls(self.config.via));
         }
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() && self.config.engine == Some(crate::config::TcpEngine::Smoltcp) {
+            return Err(Error::OnlyWith { setting: "tls", with: "`engine` native" });
+        }
         let NetworkBuilder { config, listen, placement, stop, .. } = self;
         let cores = cores::choose(&config.via, config.workers, config.cores.as_ref(), placement)?;
         #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "TLS is added afterwards"))]

@@ -167,7 +167,7 @@ impl Network {
             use linerate_tls::Tls;
             let make = move |ctx: WorkerCtx<S::Message>| Tls::new(tls.clone(), make(ctx));
             let finish = move |service: Tls<S>| finish(service.into_service());
-            return self.start_jobs(Port::tcp_jobs, make, finish, stop);
+            return self.start_jobs(Port::native_jobs, make, finish, stop);
         }
         self.start_jobs(Port::jobs, make, finish, stop)
     }

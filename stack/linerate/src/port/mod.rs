@@ -145,17 +145,26 @@ impl Port {
     where
         M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
     {
+        let make = stats.connect_with(make);
         match self {
+            Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
+            #[cfg(feature = "dpdk")]
+            Port::Stack(mut port, _) => {
+                port.add_to(stats);
+                let jobs = port.jobs(make, stop, ready)?;
+                Ok((jobs, Box::new(move || port.summary())))
+            }
             #[cfg(feature = "rdma")]
-            Port::Rdma(port) => Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default))),
+            Port::Rdma(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
             #[cfg(all(feature = "rdma", feature = "dpdk"))]
-            Port::Roce(port) => Ok((port.jobs(stats.connect_with(make), stop, ready)?, Box::new(Summary::default))),
-            port => port.tcp_jobs(make, stop, ready, stats),
+            Port::Roce(port) => Ok((port.jobs(make, stop, ready)?, Box::new(Summary::default))),
         }
     }
 
-    /// As [`jobs`](Self::jobs), for networks with TCP.
-    pub fn tcp_jobs<S: Service + 'static, M>(
+    /// As [`jobs`](Self::jobs), for TCP by the kernel or the native engine: each further engine would compile every
+    /// service once more.
+    #[cfg(feature = "tls")]
+    pub fn native_jobs<S: Service + 'static, M>(
         self,
         make: Arc<M>,
         stop: &Stop,
@@ -171,7 +180,7 @@ impl Port {
             #[cfg(feature = "dpdk")]
             Port::Stack(mut port, _) => {
                 port.add_to(stats);
-                let jobs = port.jobs(make, stop, ready)?;
+                let jobs = port.native_jobs(make, stop, ready)?;
                 Ok((jobs, Box::new(move || port.summary())))
             }
             #[cfg(feature = "rdma")]

@@ -201,26 +201,35 @@ impl Port {
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
-        let mut queues = self.port.take_queues();
-        if let Some(output) = self.output.take() {
-            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
-        }
-        Ok(match self.engine {
-            TcpEngine::Native => self.jobs_of::<S, NativeEngine<Mbuf>>(queues, make, stop, ready)?,
+        match self.engine {
+            TcpEngine::Native => self.native_jobs(make, stop, ready),
             #[cfg(feature = "smoltcp-engine")]
-            TcpEngine::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(queues, make, stop, ready)?,
+            TcpEngine::Smoltcp => self.jobs_of::<S, linerate_stack::SmoltcpEngine>(make, stop, ready),
             #[cfg(not(feature = "smoltcp-engine"))]
-            TcpEngine::Smoltcp => return Err(Error::NoSmoltcpEngine),
-        })
+            TcpEngine::Smoltcp => Err(Error::NoSmoltcpEngine),
+        }
     }
 
-    fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
+    /// As [`jobs`](Self::jobs), with the native engine.
+    pub fn native_jobs<S: Service + 'static>(
         &mut self,
-        queues: Vec<QueuePair>,
         make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
+        self.jobs_of::<S, NativeEngine<Mbuf>>(make, stop, ready)
+    }
+
+    fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
+        &mut self,
+        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        stop: &Stop,
+        ready: &Arc<AtomicUsize>,
+    ) -> Result<Vec<Job<S>>, Error> {
+        let mut queues = self.port.take_queues();
+        if let Some(output) = self.output.take() {
+            self.writing = Some(output.begin(&self.via, self.port.capabilities(), &mut queues)?);
+        }
         let mailboxes = self.mailboxes(queues.len())?;
         let (clock, state) = (Clock::start(), self.port.state());
         state.stop_on_failure(stop);
