@@ -107,8 +107,8 @@ pub trait Service {
     /// Called for a datagram to one of the worker's UDP addresses.
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {}
 
-    /// Called when the host `remote` has reported that no program receives datagrams like the one sent to it from `local`
-    /// (ICMP port unreachable). An attacker who guesses the ports can forge such reports.
+    /// Called when the host `remote` has reported that no program receives the datagram sent to it from `local` (ICMP
+    /// port unreachable). An attacker who guesses the ports can forge such reports.
     fn datagram_refused(&mut self, net: &mut impl Transport, local: SocketAddr, remote: SocketAddr) {}
 
     /// Called for a datagram of a protocol with its own integrity check, if the worker has a port for one. `packet`

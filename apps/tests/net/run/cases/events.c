@@ -7,12 +7,15 @@ static void sets_in_sets(void) {
         close(fd);
         return;
     }
-    int inner = epoll_of(fd, EPOLLIN, 1), outer = epoll_of(inner, EPOLLIN, 2), edge = epoll_of(inner, EPOLLIN | EPOLLET, 3);
+    int inner = epoll_of(fd, EPOLLIN, 1), outer = epoll_of(inner, EPOLLIN, 2);
+    int edge = epoll_of(inner, EPOLLIN | EPOLLET, 3);
     struct epoll_event e = {EPOLLIN, {.u32 = 4}};
     epoll_say(outer, 0), wait_for(inner, POLLIN, 0);
-    say("add itself", epoll_ctl(inner, EPOLL_CTL_ADD, inner, &e)), say("loop", epoll_ctl(inner, EPOLL_CTL_ADD, outer, &e));
+    say("add itself", epoll_ctl(inner, EPOLL_CTL_ADD, inner, &e));
+    say("loop", epoll_ctl(inner, EPOLL_CTL_ADD, outer, &e));
     step(), step();
-    epoll_say(outer, 2000), epoll_say(edge, 2000), epoll_say(edge, 0), wait_for(inner, POLLIN, 2000), epoll_say(inner, 0);
+    epoll_say(outer, 2000), epoll_say(edge, 2000), epoll_say(edge, 0);
+    wait_for(inner, POLLIN, 2000), epoll_say(inner, 0);
     receive(fd, 0);
     epoll_say(outer, 0), wait_for(inner, POLLIN, 0);
     int pipe_of[2];
