@@ -5,6 +5,7 @@ mod echo;
 mod http;
 mod kv;
 mod pair;
+mod programs;
 mod testpmd;
 
 use clap::Parser;
@@ -42,6 +43,8 @@ enum Table {
     KvLinks,
     /// `linerate http`, and the same server on tokio
     HttpRates,
+    /// redis-server, memcached and nginx under `linerate run`, and on the kernel
+    Programs,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +60,7 @@ fn measure(args: &Args) -> Result<Report, Error> {
         Table::Links => echo::links(&pair),
         Table::KvLinks => kv::plan(&pair, args.keys),
         Table::HttpRates => http::plan(&pair)?,
+        Table::Programs => programs::plan(&pair)?,
     };
     let _first = raise_priority();
     rounds::measure(&plan, &args.rounds)
