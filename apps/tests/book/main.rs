@@ -19,7 +19,8 @@ const HOST: &str = "LINERATE_BOOK_HOST";
 /// Output of a host that has run all blocks.
 const DONE: &str = "all blocks passed";
 /// Programs that are not part of Linerate.
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
+    "openssl",
     "redis-cli",
     "redis-benchmark",
     "curl",
