@@ -546,8 +546,15 @@ impl Service for Sockets {
     fn readable(&mut self, net: &mut impl Transport, conn: ConnId, state: &mut Option<SocketId>) {
         let Some(id) = *state else { return };
         match self.sockets.get(id.0 as usize) {
-            // Data for a closed socket (RFC 9293 §3.6.1).
-            Some(socket) if socket.orphaned => net.abort(conn),
+            Some(socket) if socket.orphaned => {
+                // Data for a closed socket resets the connection (RFC 9293 §3.6.1), once the peer has been sent what the
+                // program wrote before.
+                if net.info(conn).is_some_and(|info| info.unsent > 0) {
+                    net.consume(conn, usize::MAX);
+                } else {
+                    net.abort(conn);
+                }
+            }
             _ => self.wake(id),
         }
     }
