@@ -80,6 +80,19 @@ const MOST_SETS: usize = 1 << 16;
 /// Descriptors of the kernel in each epoll set. One that was closed without EPOLL_CTL_DEL stays counted.
 static KERNEL_ITEMS: [AtomicU32; MOST_SETS] = [const { AtomicU32::new(0) }; MOST_SETS];
 
+/// Threads that wait in the kernel for each epoll set, while it has no sockets of the stack.
+static KERNEL_WAITERS: [AtomicU32; MOST_SETS] = [const { AtomicU32::new(0) }; MOST_SETS];
+
+/// Returns the count of threads that wait in the kernel for the epoll set; `None` for a set with a high number.
+pub fn kernel_waiters(set: c_int) -> Option<&'static AtomicU32> {
+    KERNEL_WAITERS.get(usize::try_from(set).ok()?)
+}
+
+/// Returns whether a thread may wait in the kernel for the epoll set.
+pub fn has_kernel_waiters(set: c_int) -> bool {
+    kernel_waiters(set).is_none_or(|waiters| waiters.load(Ordering::SeqCst) > 0)
+}
+
 /// Bound of the epoll sets that have had descriptors of the kernel.
 static SETS_END: AtomicU32 = AtomicU32::new(0);
 

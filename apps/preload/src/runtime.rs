@@ -518,7 +518,8 @@ fn report_child() {
 }
 
 extern "C" fn in_child() {
-    if HAS_OPENED.load(Ordering::Relaxed) {
+    // A thread that the child does not have may open the network, and holds the lock.
+    if HAS_OPENED.load(Ordering::Relaxed) || matches!(RUNTIME.try_lock(), Err(TryLockError::WouldBlock)) {
         IS_CHILD.store(true, Ordering::Relaxed);
     } else {
         set_process();

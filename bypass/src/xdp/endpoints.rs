@@ -23,9 +23,9 @@ pub struct Endpoints {
     /// Local ports of outgoing TCP connections.
     pub outgoing: Option<RangeInclusive<u16>>,
     /// True if [`SharedInterface::listen`](super::SharedInterface::listen) and
-    /// [`listen_udp`](super::SharedInterface::listen_udp) may add addresses. Frames to an endpoint are then dropped while
-    /// their queue has no socket: a process will open one, and until then the kernel would reset connections, or begin
-    /// some that it could not continue.
+    /// [`listen_udp`](super::SharedInterface::listen_udp) may add addresses. Frames to an endpoint are then dropped
+    /// while their queue has no socket: a process will open one, and until then the kernel would reset connections, or
+    /// begin some that it could not continue.
     pub may_grow: bool,
 }
 

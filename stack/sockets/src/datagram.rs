@@ -17,9 +17,9 @@ const MAX_PAYLOAD: usize = 65_507;
 /// Other sockets that may be bound to the address of a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reuse {
-    /// Those with the same option (SO_REUSEADDR).
+    /// Sockets with the same option (SO_REUSEADDR).
     pub address: bool,
-    /// Those with the same option, among which arrivals are distributed (SO_REUSEPORT).
+    /// Sockets with the same option, among which arrivals are distributed (SO_REUSEPORT).
     pub port: bool,
 }
 

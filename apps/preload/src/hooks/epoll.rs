@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Most events of one call: more wait for the next one.
@@ -26,14 +27,17 @@ fn set_of(runtime: &mut Runtime, fd: c_int) -> Result<EpollId, Errno> {
     let id = runtime.sockets()?.0.epoll_create();
     let file = runtime.open(fd, Kind::Epoll(id));
     // A library may wait with one descriptor and register sockets with another one.
-    if descriptors::has_kernel_duplicates() {
-        for other in duplicates(fd) {
-            runtime.duplicate(file, other);
-            // Items are counted by descriptor: the kernel is asked for events of both.
-            [fd, other].into_iter().for_each(descriptors::kernel_item_added);
-        }
+    let others = if descriptors::has_kernel_duplicates() { duplicates(fd) } else { Vec::new() };
+    for other in &others {
+        runtime.duplicate(file, *other);
+        // Items are counted by descriptor: the kernel is asked for events of both.
+        [fd, *other].into_iter().for_each(descriptors::kernel_item_added);
     }
-    wake_waiters(fd);
+    // Either this thread sees the count of one that waits, or that one sees the set in the table.
+    fence(Ordering::SeqCst);
+    if others.iter().chain([&fd]).any(|set| descriptors::has_kernel_waiters(*set)) {
+        wake_waiters(fd);
+    }
     Ok(id)
 }
 
@@ -96,7 +100,7 @@ fn duplicates(set: c_int) -> Vec<c_int> {
 /// Value of the event that ends waits in the kernel for a set that had no socket of the stack.
 const ENDS_WAIT: u64 = u64::from_be_bytes(*b"linerate");
 
-/// Ends the wait of a thread that waits for the set in the kernel, and would not see events of the stack.
+/// Ends the wait of a thread that may wait for the set in the kernel, and would not see events of the stack.
 fn wake_waiters(set: c_int) {
     static READABLE: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let readable = READABLE.get_or_init(|| eventfd(1, EventfdFlags::CLOEXEC).ok());
@@ -139,8 +143,13 @@ unsafe fn wait_in_kernel(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     let deadline = Deadline::after(timeout);
-    let n = kernel();
-    match descriptors::file(set).filter(|_| n > 0 && !runtime::is_inside()) {
+    let waiters = descriptors::kernel_waiters(set);
+    waiters.inspect(|waiters| _ = waiters.fetch_add(1, Ordering::SeqCst));
+    // A set that has received a socket since is not waited for in the kernel.
+    let is_late = descriptors::file(set).is_some() && !runtime::is_inside();
+    let n = if is_late { 0 } else { kernel() };
+    waiters.inspect(|waiters| _ = waiters.fetch_sub(1, Ordering::SeqCst));
+    match descriptors::file(set).filter(|_| (n > 0 || is_late) && !runtime::is_inside()) {
         None => n,
         // SAFETY: the caller vouches for the elements, of which the kernel has written `n`.
         Some(file) => match unsafe { of_program(events, n) } {

@@ -1,4 +1,5 @@
-//! Streams of stdio on sockets: libc reads and writes their descriptors without the functions that this library replaces.
+//! Streams of stdio on sockets: libc reads and writes their descriptors without the functions that this library
+//! replaces.
 
 use super::export;
 use crate::{descriptors, real, runtime};

@@ -12,8 +12,8 @@ const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// Lets io_uring_setup(2) fail with `ENOSYS` in this process and its children, as in a kernel without io_uring. Programs
-/// then use the calls that the library replaces.
+/// Lets io_uring_setup(2) fail with `ENOSYS` in this process and its children, as in a kernel without io_uring.
+/// Programs then use the calls that the library replaces.
 ///
 /// Sets `no_new_privs`, which the kernel requires of processes without CAP_SYS_ADMIN (seccomp(2)).
 pub fn deny_io_uring() -> Result<(), seccompiler::Error> {

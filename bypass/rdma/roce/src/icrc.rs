@@ -12,7 +12,8 @@ pub(crate) const MAX_HEADERS: usize = 40 + 8;
 const LRH: usize = 4;
 /// Bytes that are summed in one step. Zeros before the packet make its length a multiple.
 const BLOCK: usize = 16;
-/// Packets up to this length, with all headers, are summed in one part. The first part of longer ones has `FIRST` bytes.
+/// Packets up to this length, with all headers, are summed in one part. The first part of longer ones has
+/// `FIRST` bytes.
 const WHOLE: usize = 256;
 const FIRST: usize = 128;
 
