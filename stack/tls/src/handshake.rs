@@ -1,13 +1,13 @@
 //! Handshakes by rustls, and the secrets that they result in. The rest of the crate does not depend on the API of
 //! rustls for connections.
 
-use crate::record::{Algorithm, Secret};
+use crate::record::{ALERT, Algorithm, OVERHEAD, Secret};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, InsufficientSizeError, UnbufferedConnectionCommon, UnbufferedStatus,
+    ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedConnectionCommon, UnbufferedStatus,
 };
 use rustls::{ClientConfig, ConnectionTrafficSecrets, Error, HandshakeKind, ServerConfig};
 use std::sync::Arc;
@@ -127,21 +127,10 @@ fn advance<D>(
     output: &mut Vec<u8>,
     process: impl for<'c, 'i> Fn(&'c mut UnbufferedConnectionCommon<D>, &'i mut [u8]) -> UnbufferedStatus<'c, 'i, D>,
 ) -> Progress {
-    let mut failure = None;
     loop {
         let UnbufferedStatus { discard, state } = process(conn, input);
         let result = match state {
-            Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                let start = output.len();
-                let encoded = match data.encode(&mut []) {
-                    Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
-                        output.resize(start + required_size, 0);
-                        data.encode(&mut output[start..])
-                    }
-                    encoded => encoded,
-                };
-                encoded.err().map(|_| Progress::Failed(Error::General("a record could not be encoded".to_owned())))
-            }
+            Ok(ConnectionState::EncodeTlsData(data)) => encode(data, output).err().map(Progress::Failed),
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 sent.done();
                 None
@@ -150,19 +139,39 @@ fn advance<D>(
             Ok(ConnectionState::WriteTraffic(_)) => Some(Progress::Complete),
             // The peer has sent close_notify.
             Ok(_) => Some(Progress::Failed(Error::HandshakeNotComplete)),
-            // The alert is encoded next.
-            Err(error) if failure.is_none() => {
-                failure = Some(error);
-                None
+            Err(error) => {
+                // rustls refers to messages in the input until it has encoded the alert, the last record. It must not
+                // be called after that.
+                while let Ok(ConnectionState::EncodeTlsData(data)) = process(conn, input).state {
+                    let start = output.len();
+                    if encode(data, output).is_err() || is_alert(&output[start..]) {
+                        break;
+                    }
+                }
+                Some(Progress::Failed(error))
             }
-            Err(_) => Some(Progress::NeedsInput),
         };
-        // After an error, too, rustls refers to messages in the rest.
-        input.drain(..discard);
-        match (result, failure.take()) {
-            (Some(_), Some(error)) => return Progress::Failed(error),
-            (Some(progress), None) => return progress,
-            (None, kept) => failure = kept,
+        input.drain(..discard.min(input.len()));
+        if let Some(progress) = result {
+            return progress;
         }
     }
+}
+
+/// Appends a record to `output`.
+fn encode<D>(mut data: EncodeTlsData<'_, D>, output: &mut Vec<u8>) -> Result<(), Error> {
+    let start = output.len();
+    let encoded = match data.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+            output.resize(start + required_size, 0);
+            data.encode(&mut output[start..])
+        }
+        encoded => encoded,
+    };
+    encoded.map(drop).map_err(|_| Error::General("a record could not be encoded".to_owned()))
+}
+
+/// Returns whether a record of a handshake is an alert. A protected one is shorter than any other.
+fn is_alert(record: &[u8]) -> bool {
+    record.first() == Some(&ALERT) || record.len() == OVERHEAD + 2
 }
