@@ -2,6 +2,7 @@
 
 mod wire;
 
+use crate::handshake::{Handshake, Progress};
 use crate::record::OVERHEAD;
 use crate::service::HANDSHAKE_TIME;
 use linerate_service::{CloseReason, Service};
@@ -281,6 +282,61 @@ fn bytes_that_are_not_tls_fail_with_an_alert() {
         assert!(wire.is_lingering);
         assert_eq!(tls.counters().failed, 1);
         assert_eq!(tls.service().seen, []);
+    }
+}
+
+/// Runs a handshake in which `change` modifies the bytes of each flight, by its number. Returns whether both ends
+/// complete it.
+fn handshake(change: impl Fn(usize, &mut Vec<u8>)) -> bool {
+    let (server, client) = configs();
+    let (mut tls, mut wire) = accepted(server);
+    let mut handshake = Handshake::client(client.config(), client.name().unwrap()).unwrap();
+    let (mut input, mut is_complete) = (Vec::new(), false);
+    for flight in 0..4 {
+        let mut output = Vec::new();
+        if flight % 2 == 1 {
+            input.append(&mut wire.sent);
+            change(flight, &mut input);
+            continue;
+        }
+        match handshake.advance(&mut input, &mut output) {
+            Progress::NeedsInput => {}
+            Progress::Complete => is_complete = true,
+            Progress::Failed(_) => {
+                deliver(&mut tls, &mut wire, &output, usize::MAX);
+                break;
+            }
+        }
+        change(flight, &mut output);
+        deliver(&mut tls, &mut wire, &output, usize::MAX);
+    }
+    is_complete && tls.service().seen == [Seen::Opened]
+}
+
+#[test]
+fn handshakes_with_a_changed_byte_end_without_a_panic() {
+    assert!(handshake(|_, _| {}));
+    for flight in 0..3 {
+        for at in (0..600).step_by(if flight == 1 { 5 } else { 1 }) {
+            handshake(|number, bytes| {
+                if number == flight
+                    && let Some(byte) = bytes.get_mut(at)
+                {
+                    *byte ^= 0x11;
+                }
+            });
+        }
+    }
+    // Truncated and repeated flights.
+    for flight in 0..3 {
+        for cut in [1, 5, 6, 50] {
+            handshake(|number, bytes| bytes.truncate(if number == flight { cut } else { usize::MAX }));
+        }
+        handshake(|number, bytes| {
+            if number == flight {
+                bytes.extend_from_within(..);
+            }
+        });
     }
 }
 
