@@ -547,8 +547,8 @@ impl Service for Sockets {
         let Some(id) = *state else { return };
         match self.sockets.get(id.0 as usize) {
             Some(socket) if socket.orphaned => {
-                // Data for a closed socket resets the connection (RFC 9293 §3.6.1), once the bytes that the program wrote
-                // before have been sent.
+                // Data for a closed socket resets the connection (RFC 9293 §3.6.1), once the bytes that the program
+                // wrote before have been sent.
                 if net.info(conn).is_some_and(|info| info.unsent > 0) {
                     net.consume(conn, usize::MAX);
                 } else {
