@@ -23,13 +23,11 @@ pub(super) struct Congestion {
     /// Number of the first message that was not yet sent at the last reduction. Losses before it belong to the same
     /// congestion.
     recover: Option<u32>,
-    /// Window and threshold before the last time-out, until the next acknowledgement.
-    before: Option<(u32, u32)>,
 }
 
 impl Default for Congestion {
     fn default() -> Self {
-        Congestion { window: INITIAL, threshold: WINDOW, acked: 0, is_full: false, recover: None, before: None }
+        Congestion { window: INITIAL, threshold: WINDOW, acked: 0, is_full: false, recover: None }
     }
 }
 
@@ -77,24 +75,16 @@ impl Congestion {
     pub fn lost(&mut self, next: u32) {
         if self.recover.is_none() {
             self.threshold = (self.window / 2).max(LEAST);
-            (self.window, self.acked, self.recover, self.before) = (self.threshold, 0, Some(next), None);
+            (self.window, self.acked, self.recover) = (self.threshold, 0, Some(next));
         }
     }
 
     /// Records a time-out; `is_first` if it is the first one since the last acknowledgement (RFC 5681 §3.1).
     pub fn timed_out(&mut self, is_first: bool) {
         if is_first {
-            self.before = Some((self.window, self.threshold));
             self.threshold = (self.window / 2).max(LEAST);
         }
         (self.window, self.acked, self.recover) = (1, 0, None);
-    }
-
-    /// Records the first acknowledgement after a time-out. Restores the window if the time-out was spurious (RFC 4015
-    /// §3.2).
-    pub fn end_time_out(&mut self, is_spurious: bool) {
-        let before = self.before.take().filter(|_| is_spurious);
-        (self.window, self.threshold) = before.unwrap_or((self.window, self.threshold));
     }
 }
 

@@ -43,10 +43,8 @@ const ACK_WITHIN: Duration = Duration::from_micros(200);
 /// Unacknowledged message.
 struct Sent {
     message: Message,
-    /// Time of the last transmission.
+    /// Time of the last transmission; `None` if another one is due.
     at: Option<Instant>,
-    /// A transmission is due.
-    is_due: bool,
     /// Number of transmissions.
     times: u32,
     /// Acknowledged out of order.
@@ -55,7 +53,7 @@ struct Sent {
 
 impl Sent {
     fn is_in_flight(&self) -> bool {
-        !self.is_due && !self.has_come
+        self.at.is_some() && !self.has_come
     }
 }
 
@@ -162,7 +160,7 @@ impl Session {
     /// Adds a message. The caller has checked [`room`](Self::room).
     pub fn push(&mut self, message: Message) {
         debug_assert!(self.room() > 0);
-        self.sent.push_back(Sent { message, at: None, is_due: true, times: 0, has_come: false });
+        self.sent.push_back(Sent { message, at: None, times: 0, has_come: false });
     }
 
     /// Returns the number of messages that were sent and are neither acknowledged nor lost.
@@ -173,7 +171,7 @@ impl Session {
     /// Returns the time of the next transmission, unless a datagram is received before.
     pub fn due(&self) -> Option<Instant> {
         let wait = self.wait();
-        let mut waiting = self.sent.iter().take(self.their_room.max(1)).filter(|sent| sent.is_due);
+        let mut waiting = self.sent.iter().take(self.their_room.max(1)).filter(|sent| sent.at.is_none());
         let resend = if self.in_flight() < self.congestion.window() && waiting.any(|sent| !sent.has_come) {
             Some(Instant::ZERO)
         } else {
@@ -193,7 +191,7 @@ impl Session {
         for index in 0..self.sent.len().min(self.their_room.max(1)) {
             let header = self.header(self.first.wrapping_add(index as u32), true);
             let sent = &mut self.sent[index];
-            if sent.has_come || !sent.is_due {
+            if sent.has_come || sent.at.is_some() {
                 continue;
             }
             if in_flight >= self.congestion.window() || !send(&header, Some(&sent.message)) {
@@ -201,7 +199,7 @@ impl Session {
             }
             in_flight += 1;
             self.resent += u64::from(sent.times > 0);
-            (sent.at, sent.is_due, sent.times) = (Some(now), false, sent.times.saturating_add(1));
+            (sent.at, sent.times) = (Some(now), sent.times.saturating_add(1));
             (self.ack_since, self.ack_now) = (None, false);
         }
         self.congestion.sent(in_flight);
@@ -217,7 +215,7 @@ impl Session {
         let mut is_late = false;
         for sent in self.sent.iter_mut().filter(|sent| sent.is_in_flight()) {
             if sent.at.is_some_and(|at| at + wait <= now) {
-                (sent.is_due, is_late) = (true, true);
+                (sent.at, is_late) = (None, true);
             }
         }
         if is_late {
@@ -279,11 +277,9 @@ impl Session {
             let is_old = is_before(header.expected, self.first);
             return if is_old { Ok(()) } else { Err(Malformed) };
         }
-        let (mut acked, mut is_spurious) = (0, false);
+        let mut acked = 0;
         let mut acknowledge = |sent: &Sent| {
             acked += usize::from(!sent.has_come);
-            // A message that was not repeated has arrived after its time-out.
-            is_spurious |= sent.is_due && sent.times == 1 && !sent.has_come;
             // A retransmitted message gives no round-trip sample (Karn's algorithm, RFC 6298 §3).
             if let (Some(at), 1, false) = (sent.at, sent.times, sent.has_come) {
                 measure(&mut self.round_trip, now.since(at));
@@ -300,9 +296,6 @@ impl Session {
                 sent.has_come = true;
             }
         }
-        if acked > 0 {
-            self.congestion.end_time_out(is_spurious);
-        }
         self.congestion.acknowledged(acked);
         self.congestion.advanced(self.first);
         // With few messages in flight, the threshold is lower (RFC 5827).
@@ -313,8 +306,8 @@ impl Session {
         for sent in self.sent.iter_mut().rev() {
             if sent.has_come {
                 later += 1;
-            } else if later >= threshold && sent.times == 1 && !sent.is_due {
-                sent.is_due = true;
+            } else if later >= threshold && sent.times == 1 && sent.at.is_some() {
+                sent.at = None;
                 self.congestion.lost(next);
             }
         }

@@ -198,33 +198,6 @@ fn acknowledgement_delayed_by_loss_is_no_rtt_sample() {
 }
 
 #[test]
-fn time_out_is_undone_if_messages_arrive_late() {
-    let mut qp = Pair::new(0, [30, 0]);
-    qp.send(0, || 1);
-    let took = FIRST_WAIT + Duration::from_millis(30);
-    qp.now += took;
-    // The time-out repeats the first message only.
-    let first = (0..10).chain([0]).collect::<Vec<u32>>();
-    assert_eq!(exchange(&mut qp, |_| true), first);
-    // The window has doubled, and the next time-out is longer than the measured round trip.
-    assert_eq!(exchange(&mut qp, |_| true), (10..30).collect::<Vec<u32>>());
-    assert_eq!(qp.ends[0].resent(), 1);
-    assert!(qp.ends[0].wait() > took);
-}
-
-#[test]
-fn time_out_stays_if_messages_are_lost() {
-    let mut qp = Pair::new(0, [30, 0]);
-    exchange(&mut qp, |_| false);
-    qp.now += FIRST_WAIT;
-    assert_eq!(exchange(&mut qp, |_| true), [0]);
-    qp.now += ACK_WITHIN;
-    assert_eq!(exchange(&mut qp, |_| true), [0u32; 0]);
-    assert_eq!(exchange(&mut qp, |_| true), [1, 2]);
-    assert_eq!(qp.ends[0].congestion.threshold(), 5);
-}
-
-#[test]
 fn duplicate_is_acknowledged_but_not_delivered() {
     let mut qp = Pair::new(0, [1, 0]);
     assert_eq!(exchange(&mut qp, |_| true), [0]);
