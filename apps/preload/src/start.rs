@@ -10,7 +10,6 @@ use linerate_sockets::{Endpoint, Sockets};
 use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// State of the network of the process.
 pub enum State {
@@ -36,7 +35,7 @@ pub fn prepare() -> State {
     let config = match config::get() {
         Some(Ok(options)) => &options.network,
         Some(Err(error)) => {
-            report_failure(error);
+            report(error);
             return State::Absent;
         }
         None => return State::Absent,
@@ -63,7 +62,7 @@ fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool
     let mut network = match network {
         Ok(network) => network,
         Err(error) => {
-            report_failure(&error.to_string());
+            report(&error.to_string());
             return State::Absent;
         }
     };
@@ -114,21 +113,7 @@ fn log_to_stderr() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }
 
-/// True if the network cannot be started.
-static HAS_FAILED: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether the network cannot be started. Its sockets must not reach others by the kernel instead.
-pub fn has_failed() -> bool {
-    HAS_FAILED.load(Ordering::Relaxed)
-}
-
-/// Prints why the program has no network.
-fn report_failure(reason: &str) {
-    HAS_FAILED.store(true, Ordering::Relaxed);
-    report(reason);
-}
-
-/// Prints a message to the user of the program.
+/// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
 pub fn report(reason: &str) {
     eprintln!("linerate run: {reason}");
 }
