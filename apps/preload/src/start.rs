@@ -10,6 +10,7 @@ use linerate_sockets::{Endpoint, Sockets};
 use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// State of the network of the process.
 pub enum State {
@@ -35,7 +36,7 @@ pub fn prepare() -> State {
     let config = match config::get() {
         Some(Ok(options)) => &options.network,
         Some(Err(error)) => {
-            report(error);
+            report_failure(error);
             return State::Absent;
         }
         None => return State::Absent,
@@ -62,7 +63,7 @@ fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool
     let mut network = match network {
         Ok(network) => network,
         Err(error) => {
-            report(&error.to_string());
+            report_failure(&error.to_string());
             return State::Absent;
         }
     };
@@ -113,7 +114,21 @@ fn log_to_stderr() {
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }
 
-/// Prints why the program has no network. Its calls then concern the kernel, and normally fail.
+/// True if the network cannot be started.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the network cannot be started. Its sockets must not reach others by the kernel instead.
+pub fn has_failed() -> bool {
+    HAS_FAILED.load(Ordering::Relaxed)
+}
+
+/// Prints why the program has no network.
+fn report_failure(reason: &str) {
+    HAS_FAILED.store(true, Ordering::Relaxed);
+    report(reason);
+}
+
+/// Prints a message to the user of the program.
 pub fn report(reason: &str) {
     eprintln!("linerate run: {reason}");
 }

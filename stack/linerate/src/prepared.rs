@@ -27,6 +27,8 @@ pub struct PreparedNetwork {
     addresses: Vec<IpAddr>,
     interface: Option<Arc<XdpInterface>>,
     creator: u32,
+    /// Random number of this process and its children. A process number may be used again while a child lives.
+    family: u64,
 }
 
 impl PreparedNetwork {
@@ -38,6 +40,9 @@ impl PreparedNetwork {
     pub fn new(config: &NetConfig) -> Result<Option<Self>, Error> {
         config.check(&Listen::default())?;
         let creator = std::process::id();
+        let mut family = [0; 8];
+        getrandom::fill(&mut family).map_err(Error::NoRandomness)?;
+        let family = u64::from_ne_bytes(family);
         if config.dhcp || config.slaac {
             return Ok(None);
         }
@@ -46,11 +51,11 @@ impl PreparedNetwork {
                 return Err(Error::OneProcess(config.via.clone()));
             }
             let addresses = config.ip.iter().map(IpCidr::address).collect();
-            return Ok(Some(PreparedNetwork { config: config.clone(), addresses, interface: None, creator }));
+            return Ok(Some(PreparedNetwork { config: config.clone(), addresses, interface: None, creator, family }));
         };
         let addresses = shared::ips(&host.network());
         let mut endpoints = host.endpoints();
-        let mut network = PreparedNetwork { config: config.clone(), addresses, interface: None, creator };
+        let mut network = PreparedNetwork { config: config.clone(), addresses, interface: None, creator, family };
         if network.processes() > 1 {
             // The answer could arrive on the queue of another process.
             endpoints.outgoing = None;
@@ -110,7 +115,7 @@ impl PreparedNetwork {
     ) -> Result<InlineNetwork<S>, Error> {
         let until = Instant::now() + TURNOVER;
         let (queue, index) = loop {
-            match PortLock::of_family(self.creator, self.processes()) {
+            match PortLock::of_family(self.family, self.processes()) {
                 Some(taken) => break taken,
                 None if Instant::now() > until => return Err(Error::NoQueueLeft(self.processes())),
                 None => std::thread::sleep(RETRY),

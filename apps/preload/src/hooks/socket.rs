@@ -7,6 +7,7 @@ use crate::config;
 use crate::descriptors::{self, FileId};
 use crate::runtime::{self, Kind, Runtime, SocketFile};
 use crate::signals::Interruptions;
+use crate::start;
 use crate::waiting::{self, Deadline};
 use crate::{real, sockaddr as address_of_c};
 use libc::{c_int, pollfd, sockaddr, socklen_t};
@@ -52,6 +53,11 @@ pub fn adopt(fd: c_int, is_for: impl FnOnce(&mut Runtime) -> bool) -> Option<Fil
         Ok(Some(file))
     });
     adopted.ok().flatten()
+}
+
+/// Returns whether the network that may carry the socket `fd` cannot be started.
+fn has_lost(fd: c_int) -> bool {
+    start::has_failed() && kind_of(fd).is_some()
 }
 
 /// Returns whether `::` includes the addresses of IPv4 for a socket of AF_INET6.
@@ -167,7 +173,9 @@ export! {
         let is_for = |runtime: &mut Runtime| {
             if any { runtime.has_network() } else { runtime.is_local(wanted.ip()) }
         };
-        let Some(file) = adopt(fd, is_for) else { return kernel() };
+        let Some(file) = adopt(fd, is_for) else {
+            return if has_lost(fd) { fail(Errno::NETDOWN) } else { kernel() };
+        };
         // The kernel's socket is bound as far as the kernel has the address: its port is then reserved, and an
         // unspecified address includes loopback.
         if wanted.port() == 0 && !any {
@@ -272,7 +280,9 @@ export! {
         let is_for = |runtime: &mut Runtime| {
             !(runtime.will_serve() && has_datagrams(fd)) && runtime.has_route(remote.ip())
         };
-        let Some(file) = descriptors::file(fd).or_else(|| adopt(fd, is_for)) else { return kernel() };
+        let Some(file) = descriptors::file(fd).or_else(|| adopt(fd, is_for)) else {
+            return if has_lost(fd) { fail(Errno::NETDOWN) } else { kernel() };
+        };
         if file.has_datagrams() {
             // SAFETY: the program passes `len` bytes at `address`.
             let result = unsafe { datagrams::connect(fd, file, Some(remote), (address, len)) };

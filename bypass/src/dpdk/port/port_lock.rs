@@ -36,9 +36,9 @@ impl PortLock {
         PortLock::new("virtio-user", name).ok_or_else(|| OpenError::ClientConnected(socket.to_owned()))
     }
 
-    /// Takes the first free one of `most` locks that the processes with the ancestor `process` share.
-    pub fn of_family(process: u32, most: u16) -> Option<(PortLock, u16)> {
-        let lock = |index| PortLock::new("process", format!("{process}/{index}").as_bytes());
+    /// Takes the first free one of `most` locks that the processes of the family with this random number share.
+    pub fn of_family(family: u64, most: u16) -> Option<(PortLock, u16)> {
+        let lock = |index| PortLock::new("process", format!("{family:x}/{index}").as_bytes());
         (0..most).find_map(|index| Some((lock(index)?, index)))
     }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_family_take_different_locks() {
-        let take = || PortLock::of_family(u32::MAX, 2);
+        let take = || PortLock::of_family(u64::MAX, 2);
         let (first, second) = (take().unwrap(), take().unwrap());
         assert_eq!((first.1, second.1), (0, 1));
         assert!(take().is_none());
