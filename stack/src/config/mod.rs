@@ -145,9 +145,9 @@ pub struct Config {
     pub pacing: bool,
     /// Negotiate explicit congestion notification (RFC 3168).
     pub ecn: bool,
-    /// Drop segments that belong to no connection and no listening address, instead of answering with RST: another
-    /// process may own them. Native engine only.
-    pub silent: bool,
+    /// Drop SYNs to addresses on which the worker does not listen, instead of refusing them: another process will serve
+    /// there when the client sends them again. Native engine only.
+    pub ignore_syns: bool,
     /// Keepalive probes of idle connections (RFC 9293 §3.8.4). Disabled if `None`.
     pub keepalive: Option<Keepalive>,
     /// Idle strategy.
@@ -231,7 +231,7 @@ impl Default for Config {
             nagle: false,
             pacing: false,
             ecn: false,
-            silent: false,
+            ignore_syns: false,
             keepalive: None,
             idle: Idle::Poll,
             seed: 0,

@@ -103,7 +103,7 @@ impl Port {
             interface: queue.as_ref().map(|queue| queue.interface.clone()),
             ..PortConfig::default()
         };
-        let silent = queue.as_ref().is_some_and(|queue| queue.has_siblings);
+        let ignore_syns = queue.as_ref().is_some_and(|queue| queue.has_siblings);
         let via = queue.map_or_else(|| options.via.clone(), |queue| options.via.with_queue(queue.index));
         let (eal, port) = dpdk_port::open(&via, &options.eal, options.arena, workers, port)?;
         if is_client {
@@ -151,7 +151,7 @@ impl Port {
             idle_timeout: options.idle_timeout,
             pacing: options.native.pacing,
             ecn: options.native.ecn,
-            silent,
+            ignore_syns,
             idle: options.idle.unwrap_or(defaults.idle),
             seed: u128::from_ne_bytes(seed),
             ..defaults

@@ -106,8 +106,8 @@ pub(crate) struct Settings {
     pub nagle: bool,
     pub pacing: bool,
     pub ecn: bool,
-    /// True if segments without a connection or a listening address are not answered.
-    pub silent: bool,
+    /// True if SYNs to other than listening addresses are not answered.
+    pub ignore_syns: bool,
     pub exact_ecn_echo: bool,
     pub limits: Limits,
     /// Minimum retransmission timeout for restarts after idleness and for zero-window probes.
@@ -170,7 +170,7 @@ impl Settings {
             nagle: config.nagle,
             pacing: config.pacing,
             ecn: config.ecn || control.wants_ecn(),
-            silent: config.silent,
+            ignore_syns: config.ignore_syns,
             exact_ecn_echo: control.exact_ecn_echo(),
             limits: Limits::of(config),
             rto_floor: config.rto_floor,

@@ -221,7 +221,8 @@ impl<P: Packet> Shared<P> {
         now: Instant,
     ) {
         let control = seg.control;
-        if control.has(Control::RST) || self.settings.silent {
+        let is_ignored = self.settings.ignore_syns && control.has(Control::SYN) && !control.has(Control::ACK);
+        if control.has(Control::RST) || is_ignored {
             return;
         }
         if control.has(Control::ACK) {

@@ -22,14 +22,14 @@ fn closed_port_resets_every_segment_except_rst() {
 }
 
 #[test]
-fn silent_stack_leaves_segments_without_a_connection_to_others() {
+fn ignored_syns_are_left_to_another_process() {
     let mut s = Script::listen(peer(), |config| {
         config.listen = vec!["10.0.0.2:8".parse().unwrap()];
-        config.silent = true;
+        config.ignore_syns = true;
     });
-    for segment in [syn(0), data(5, 10), syn_ack(5, 79), fin(5, 0)] {
-        s.inject(segment).expect_nothing();
-    }
+    s.inject(syn(0)).expect_nothing();
+    s.inject(ack(5, 77)).expect(rst(77));
+    s.inject(syn_ack(5, 79)).expect(rst(79));
 }
 
 #[test]
