@@ -104,6 +104,18 @@ impl PreparedNetwork {
         self.interface.as_ref()?.shared().map(Arc::as_ref)
     }
 
+    /// Waits for one of `most` locks on `what` among the processes.
+    fn take(&self, what: &str, most: u16) -> Result<(PortLock, u16), Error> {
+        let until = Instant::now() + TURNOVER;
+        loop {
+            match PortLock::of_family(self.family, what, most) {
+                Some(taken) => return Ok(taken),
+                None if Instant::now() > until => return Err(Error::NoQueueLeft(self.processes())),
+                None => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
     /// Opens the network with its service in this process. If other processes have all queues, waits ten seconds for
     /// the end of one.
     ///
@@ -113,14 +125,9 @@ impl PreparedNetwork {
         &self,
         service: impl FnOnce(WorkerCtx<S::Message>) -> S,
     ) -> Result<InlineNetwork<S>, Error> {
-        let until = Instant::now() + TURNOVER;
-        let (queue, index) = loop {
-            match PortLock::of_family(self.family, self.processes()) {
-                Some(taken) => break taken,
-                None if Instant::now() > until => return Err(Error::NoQueueLeft(self.processes())),
-                None => std::thread::sleep(RETRY),
-            }
-        };
+        let (queue, index) = self.take("queue", self.processes())?;
+        // The choice of hugepages counts those that are free: two processes at a time would count the same ones.
+        let _opening = self.take("memory", 1)?;
         let has_siblings = self.processes() > 1;
         let interface = self.interface.clone().map(|interface| stack::OwnQueue { interface, index, has_siblings });
         let mut network = InlineNetwork::open_queue(&self.config, service, interface)?;

@@ -36,9 +36,10 @@ impl PortLock {
         PortLock::new("virtio-user", name).ok_or_else(|| OpenError::ClientConnected(socket.to_owned()))
     }
 
-    /// Takes the first free one of `most` locks that the processes of the family with this random number share.
-    pub fn of_family(family: u64, most: u16) -> Option<(PortLock, u16)> {
-        let lock = |index| PortLock::new("process", format!("{family:x}/{index}").as_bytes());
+    /// Takes the first free one of `most` locks on `what` that the processes of the family with this random number
+    /// share.
+    pub fn of_family(family: u64, what: &str, most: u16) -> Option<(PortLock, u16)> {
+        let lock = |index| PortLock::new("process", format!("{family:x}/{what}/{index}").as_bytes());
         (0..most).find_map(|index| Some((lock(index)?, index)))
     }
 
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_family_take_different_locks() {
-        let take = || PortLock::of_family(u64::MAX, 2);
+        let take = || PortLock::of_family(u64::MAX, "queue", 2);
         let (first, second) = (take().unwrap(), take().unwrap());
         assert_eq!((first.1, second.1), (0, 1));
         assert!(take().is_none());
