@@ -130,7 +130,9 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         *cold = TcbCold::new(self.initial_control.clone(), self.shared.settings.rx_initial);
         // These fields outlive the connections that use the slot.
         let Tcb { generation, wheel_at, flags, .. } = *entry;
-        *entry = Tcb { generation, wheel_at, flags: flags & Flags::LISTED | Flags::IN_TABLE | tcb.flags, ..tcb };
+        *entry = tcb;
+        (entry.generation, entry.wheel_at) = (generation, wheel_at);
+        entry.flags |= flags & Flags::LISTED | Flags::IN_TABLE;
         Some(Connection { slot, tcb: entry, cold, shared: &mut self.shared })
     }
 

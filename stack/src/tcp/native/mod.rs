@@ -124,9 +124,7 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
 
     #[inline(always)]
     fn rx_segment(&mut self, packet: N::Packet, meta: &SegmentMeta, egress: &mut Egress<N>, now: Instant) {
-        let hash = meta.tuple.hash_with(&self.shared.key);
-        let slot = self.candidate(hash);
-        self.receive(packet, *meta, hash, slot, egress, now);
+        self.process_one(packet, *meta, egress, now);
     }
 
     fn icmp_error(&mut self, tuple: Tuple, sequence: u32, error: IcmpError) {

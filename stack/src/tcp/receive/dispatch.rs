@@ -37,6 +37,18 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
         segments.clear();
     }
 
+    #[inline(always)]
+    pub(crate) fn process_one<N: Nic<Packet = P>>(
+        &mut self,
+        packet: P,
+        meta: SegmentMeta,
+        egress: &mut Egress<N>,
+        now: Instant,
+    ) {
+        let hash = meta.tuple.hash_with(&self.shared.key);
+        self.receive(packet, meta, hash, self.candidate(hash), egress, now);
+    }
+
     /// Returns the slot of the connection that most likely has a tuple with the hash `hash`, or `u32::MAX`.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
