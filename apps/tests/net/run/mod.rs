@@ -8,9 +8,9 @@ mod robustness;
 use crate::common::wire::linerate_in;
 use crate::common::{assert_refused, linerate};
 use crate::interfaces::shared::connect_kernels;
-use crate::links::{Link, assert_nothing_left};
+use crate::links::Link;
 use linerate_harness::process::Ended;
-use linerate_harness::program::{Program, run};
+use linerate_harness::program::Program;
 use linerate_harness::rerun::in_namespaces;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,27 +89,6 @@ fn program_serves_the_kernel_at_shared_addresses() {
             command
         });
     });
-}
-
-#[test]
-fn redis_serves_correct_values() {
-    let Ok(_) = Command::new("redis-server").arg("--version").output() else {
-        println!("skipped: redis-server is not installed");
-        return;
-    };
-    let link = Link::vhost();
-    let redis = format!("redis-server --port 6379 --bind {SERVER} --protected-mode no --save");
-    let mut command = started(&link.serve, SERVER, &redis);
-    command.arg("").current_dir(link.directory());
-    let mut server = Program::start(command);
-    server.wait_for_line("Ready to accept connections");
-    let load = "--connect 10.9.0.2:6379 --connections 32 --keys 1000 --duration 1s --verify --json";
-    let ended = run(linerate(&format!("kv load --via {} --ip {CLIENT}/24 --idle backoff {load}", link.load)));
-    assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
-    let pid = server.pid();
-    let ended = server.stop();
-    assert!(ended.status.success() && ended.stdout.contains("bye bye"), "{ended:?}");
-    assert_nothing_left(pid);
 }
 
 #[test]

@@ -37,11 +37,39 @@ const MEMCACHED: Case = Case {
     server: "exec memcached -u root -l 10.9.0.2 -t 4",
     port: 11211,
     clients: "$LINERATE kv load --protocol memcached $NET --connect 10.9.0.2:11211 --duration 1s --verify
-              $RUN memccapable -h 10.9.0.2 -p 11211 | tail -n 1 | grep 'All tests passed'",
+              $RUN memccapable -h 10.9.0.2 -p 11211 | tail -n 1 | grep 'All tests passed'
+              $RUN memcaslap -s 10.9.0.2:11211 -T 2 -c 16 -t 1s -v 1.0 >out
+              grep -x 'verify_failed: 0' out
+              grep -x 'verify_misses: 0' out",
+};
+
+/// The clients change the master by a socket of the kernel. The replica is at their end of the link.
+const REDIS: Case = Case {
+    needs: &[("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")],
+    files: &[("redis.conf", "protected-mode no\nsave ''\nenable-debug-command local\nrepl-diskless-sync-delay 0\n")],
+    prepare: "mkdir replica",
+    server: "exec redis-server redis.conf --bind 10.9.0.2 --unixsocket $PWD/master.sock",
+    port: 6379,
+    clients: "master='redis-cli -s master.sock' replica='redis-cli -s replica.sock'
+              await() { timeout 20 sh -c \"until $1 | grep -q $2; do sleep 0.1; done\"; }
+              $LINERATE kv load $NET --connect 10.9.0.2:6379 --connections 32 --keys 1000 --duration 1s --verify
+              $RUN redis-benchmark -h 10.9.0.2 -q -n 10000 -P 4 -t set,get,lpush,lrange_100,mset >&2
+              $master bgsave
+              await \"$master info persistence\" rdb_bgsave_in_progress:0
+              $master info persistence | grep rdb_last_bgsave_status:ok
+              $RUN redis-server redis.conf --port 6380 --dir replica --unixsocket $PWD/replica.sock \
+                  --replicaof 10.9.0.2 6379 >&2 &
+              trap \"kill $!\" EXIT
+              await \"$replica info replication\" master_link_status:up
+              test $(printf 'set key value\nwait 1 10000\n' | $master | tail -n 1) = 1
+              test $($master debug digest) = $($replica debug digest)
+              $replica shutdown nosave
+              trap - EXIT
+              wait",
 };
 
 const NGINX: Case = Case {
-    needs: &[("nginx", "nginx-light"), ("curl", "curl"), ("wget", "wget")],
+    needs: &[("nginx", "nginx-light"), ("curl", "curl"), ("wget", "wget"), ("ab", "apache2-utils"), ("wrk", "wrk")],
     files: &[(
         "nginx.conf",
         "daemon off; master_process off; pid nginx.pid; error_log stderr warn;
@@ -59,7 +87,15 @@ const NGINX: Case = Case {
               cmp got www/big
               $RUN wget -qO got http://10.9.0.2:8000/big
               cmp got www/big
-              test $($RUN curl -sS http://10.9.0.2:8000/name) = nginx",
+              test $($RUN curl -sS http://10.9.0.2:8000/name) = nginx
+              $RUN ab -q -k -n 5000 -c 16 http://10.9.0.2:8000/name | grep -E '^Failed requests: +0$'
+              ! $RUN wrk -t 2 -c 16 -d 1 http://10.9.0.2:8000/name | grep -E 'Socket errors|Non-2xx'",
+};
+
+const NGINX_1_GB: Case = Case {
+    prepare: "mkdir -p www && head -c 1000000000 /dev/urandom >www/big",
+    clients: "$RUN curl -sS http://10.9.0.2:8000/big | cmp - www/big",
+    ..NGINX
 };
 
 /// nginx is a program of the kernel, which haproxy reaches by a socket of AF_UNIX.
@@ -96,9 +132,13 @@ const IPERF3: Case = Case {
     prepare: "",
     server: "exec iperf3 -s -B 10.9.0.2",
     port: 5201,
-    clients: "$RUN iperf3 -c 10.9.0.2 -P 4 -t 1
+    clients: "$RUN iperf3 -c 10.9.0.2 -P 8 -t 1
               sleep 0.2
-              $RUN iperf3 -c 10.9.0.2 -P 4 -t 1 -R",
+              $RUN iperf3 -c 10.9.0.2 -P 8 -t 1 -R
+              sleep 0.2
+              $RUN iperf3 -c 10.9.0.2 -u -b 100M -t 1
+              sleep 0.2
+              $RUN iperf3 -c 10.9.0.2 -u -b 100M -t 1 -R",
 };
 
 const PYTHON: Case = Case {
@@ -241,6 +281,7 @@ pub fn serves(case: Case) {
 }
 
 tests! {
+    redis_serves_saves_and_replicates => serves(REDIS);
     memcached_has_four_threads_and_all_commands => serves(MEMCACHED);
     nginx_serves_files => serves(NGINX);
     haproxy_connects_the_stack_with_the_kernel => serves(HAPROXY);
@@ -249,6 +290,8 @@ tests! {
     node_serves_and_sends => serves(NODE);
     tokio_serves => serves(TOKIO);
     ssh_verifies_a_server => serves(SSH);
+    #[ignore = "1 GB takes seconds: ./run test --all"]
+    nginx_sends_1_gb => serves(NGINX_1_GB);
     #[ignore = "a cluster takes seconds: ./run test --all"]
     pgbench_has_no_failed_transaction => serves(POSTGRES);
 }
