@@ -389,20 +389,27 @@ impl Runtime {
                 None
             }
             Kind::Socket(socket) => {
-                for endpoint in sockets.close(net, socket.id) {
-                    match endpoint {
-                        Endpoint::Tcp(address) => {
-                            network.unlisten(address);
-                            self.retired.push(address);
-                        }
-                        Endpoint::Udp(address) => {
-                            // A datagram to a host that is not resolved is queued until the next turn.
-                            network.turn();
-                            let _ = redirected(address, network.unlisten_udp(address));
-                        }
-                    }
-                }
+                let ended = sockets.close(net, socket.id);
+                self.stop_receiving(ended);
                 socket.linger.is_some().then_some(socket)
+            }
+        }
+    }
+
+    /// Stops receiving on addresses that no socket has any more.
+    pub fn stop_receiving(&mut self, ended: Vec<Endpoint>) {
+        let State::Running(network) = &mut self.network else { return };
+        for endpoint in ended {
+            match endpoint {
+                Endpoint::Tcp(address) => {
+                    network.unlisten(address);
+                    self.retired.push(address);
+                }
+                Endpoint::Udp(address) => {
+                    // A datagram to a host that is not resolved is queued until the next turn.
+                    network.turn();
+                    let _ = redirected(address, network.unlisten_udp(address));
+                }
             }
         }
     }
@@ -411,7 +418,7 @@ impl Runtime {
 /// Returns the state of the socket of `file`.
 ///
 /// # Errors
-/// Those of [`enter`] and [`Runtime::socket`].
+/// As [`enter`] and [`Runtime::socket`].
 pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
     enter(|runtime| runtime.socket(file).cloned())
 }

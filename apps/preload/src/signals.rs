@@ -39,9 +39,10 @@ impl Interruptions {
         RUN.get() != self.run
     }
 
-    /// Returns whether a handler has run since that ends other calls, too (signal(7)).
-    pub fn ends_calls(self) -> bool {
-        RUN_WITHOUT_RESTART.get() != self.without_restart
+    /// Returns whether a handler has run since that ends other calls, too: one without SA_RESTART, or any if the socket
+    /// has a timeout (signal(7)).
+    pub fn ends_calls(self, has_timeout: bool) -> bool {
+        RUN_WITHOUT_RESTART.get() != self.without_restart || has_timeout && self.any()
     }
 }
 

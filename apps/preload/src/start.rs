@@ -92,7 +92,7 @@ pub fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Err
 pub fn protecting<R>(operation: impl FnOnce() -> R) -> R {
     let before = open_descriptors();
     let result = operation();
-    // That of the list itself is closed by now.
+    // The list contains its own descriptor, which is closed by now.
     let is_new = |fd: &c_int| !before.contains(fd) && is_open(*fd);
     open_descriptors().into_iter().filter(is_new).for_each(descriptors::protect);
     result

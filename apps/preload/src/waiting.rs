@@ -25,6 +25,10 @@ impl Deadline {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
+    pub fn exists(self) -> bool {
+        self.0.is_some()
+    }
+
     pub fn has_passed(self) -> bool {
         self.0.is_some_and(|at| Instant::now() >= at)
     }
@@ -66,7 +70,7 @@ impl Pauses {
 }
 
 /// Repeats `attempt`, with a turn of the worker after each, until it does not return `EAGAIN`, `deadline` passes, or a
-/// handler without SA_RESTART has run.
+/// handler that ends calls has run.
 pub fn until_ready<R>(
     deadline: Deadline,
     mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
@@ -86,7 +90,7 @@ pub fn until_ready<R>(
             result
         });
         match result {
-            Err(Errno::AGAIN) if interruptions.ends_calls() => return Err(Errno::INTR),
+            Err(Errno::AGAIN) if interruptions.ends_calls(deadline.exists()) => return Err(Errno::INTR),
             Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => {
                 if !waiter.sleep(&[], deadline.left(), std::ptr::null()) {
                     let pause = pauses.next(is_busy);

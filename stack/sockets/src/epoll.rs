@@ -19,12 +19,15 @@ pub(crate) mod bits {
     pub const RDNORM: u32 = 0x40;
     pub const WRNORM: u32 = 0x100;
     pub const RDHUP: u32 = 0x2000;
+    pub const EXCLUSIVE: u32 = 1 << 28;
     pub const ONESHOT: u32 = 1 << 30;
     pub const EDGE: u32 = 1 << 31;
     /// Conditions that are always reported.
     pub const ALWAYS: u32 = ERR | HUP;
     /// Bits that select a behaviour, not a condition.
     pub const MODES: u32 = 0xf000_0000;
+    /// Bits of an item with EPOLLEXCLUSIVE.
+    pub const OF_EXCLUSIVE: u32 = IN | OUT | ALWAYS | EXCLUSIVE | 1 << 29 | EDGE;
 }
 
 /// Epoll set.
@@ -175,8 +178,13 @@ impl Sockets {
     /// Adds the socket or set of `descriptor` to the set (EPOLL_CTL_ADD).
     ///
     /// # Errors
-    /// `EEXIST` if the set has the descriptor, `ELOOP` if sets would contain each other or be too deep.
+    /// `EEXIST` if the set has the descriptor, `ELOOP` if sets would contain each other or be too deep, `EINVAL` for a
+    /// set or other bits with EPOLLEXCLUSIVE.
     pub fn epoll_add(&mut self, id: EpollId, target: Target, descriptor: i32, interest: Interest) -> Result<(), Errno> {
+        let is_exclusive = interest.events & bits::EXCLUSIVE != 0;
+        if is_exclusive && (matches!(target, Target::Set(_)) || interest.events & !bits::OF_EXCLUSIVE != 0) {
+            return Err(Errno::INVAL);
+        }
         if self.watcher(id, target, descriptor).is_some() {
             return Err(Errno::EXIST);
         }
@@ -195,7 +203,7 @@ impl Sockets {
     /// Changes the events of interest (EPOLL_CTL_MOD) and arms the item again.
     ///
     /// # Errors
-    /// `ENOENT` if the set does not have the descriptor.
+    /// `ENOENT` if the set does not have the descriptor, `EINVAL` with EPOLLEXCLUSIVE before or now.
     pub fn epoll_modify(
         &mut self,
         id: EpollId,
@@ -204,7 +212,11 @@ impl Sockets {
         interest: Interest,
     ) -> Result<(), Errno> {
         let watcher = self.watcher(id, target, descriptor).ok_or(Errno::NOENT)?;
-        self.epolls[id.0 as usize].items[watcher.item as usize].interest = interest;
+        let item = &mut self.epolls[id.0 as usize].items[watcher.item as usize];
+        if (item.interest.events | interest.events) & bits::EXCLUSIVE != 0 {
+            return Err(Errno::INVAL);
+        }
+        item.interest = interest;
         self.list(id, watcher.item);
         Ok(())
     }

@@ -277,11 +277,12 @@ impl Sockets {
         if n > 0 || out.is_empty() {
             return Ok(n);
         }
-        socket.take_error()?;
-        match conn {
-            Some(_) if !socket.peer_finished && !socket.read_shut => Err(Errno::AGAIN),
-            _ => Ok(0),
+        // An error after the end of the stream is that of a later send.
+        if socket.peer_finished {
+            return Ok(0);
         }
+        socket.take_error()?;
+        if conn.is_some() && !socket.read_shut { Err(Errno::AGAIN) } else { Ok(0) }
     }
 
     /// Returns the number of bytes that can be read, of a datagram socket those of the first datagram (FIONREAD).
@@ -320,7 +321,7 @@ impl Sockets {
     /// Returns the number of bytes that [`send`](Self::send) would take.
     ///
     /// # Errors
-    /// Those of `send`.
+    /// As [`send`](Self::send).
     pub fn send_space(&mut self, net: &mut impl Transport, id: SocketId) -> Result<usize, Errno> {
         self.send(net, id, &[])?;
         let State::Connected(conn) = self.get(id)?.state else { return Err(Errno::PIPE) };
@@ -335,15 +336,18 @@ impl Sockets {
         }
     }
 
-    /// Shuts a connection down (shutdown(2)).
+    /// Shuts a connection down, or stops listening (shutdown(2)). Returns the addresses on which the worker need not
+    /// receive any more.
     ///
     /// # Errors
     /// `ENOTCONN`.
-    pub fn shutdown(&mut self, net: &mut impl Transport, id: SocketId, how: Shutdown) -> Result<(), Errno> {
+    pub fn shutdown(&mut self, net: &mut impl Transport, id: SocketId, how: Shutdown) -> Result<Vec<Endpoint>, Errno> {
         let socket = self.get(id)?;
         let conn = match socket.state {
             State::Connected(conn) => Some(conn),
             State::Datagrams(_) if socket.peer.is_some() => None,
+            State::Listening { .. } if how == Shutdown::Write => return Ok(Vec::new()),
+            State::Listening { .. } => return Ok(self.stop_listening(net, id)),
             _ => return Err(Errno::NOTCONN),
         };
         if how != Shutdown::Write {
@@ -354,7 +358,27 @@ impl Sockets {
             conn.into_iter().for_each(|conn| net.close(conn));
         }
         self.wake(id);
-        Ok(())
+        Ok(Vec::new())
+    }
+
+    /// Resets the connections that a listening socket has not accepted, and lets it listen no more.
+    fn stop_listening(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<Endpoint> {
+        let Ok(socket) = self.get(id) else { return Vec::new() };
+        if let State::Listening { queue, .. } = std::mem::replace(&mut socket.state, State::Idle) {
+            for accepted in queue {
+                self.reset_on_close(accepted, true);
+                self.close(net, accepted);
+            }
+        }
+        self.wake(id);
+        self.leave_addresses(id)
+    }
+
+    /// Removes a listening socket from its addresses. Returns those on which no other listens.
+    fn leave_addresses(&mut self, id: SocketId) -> Vec<Endpoint> {
+        self.listeners.values_mut().for_each(|listening| listening.retain(|other| *other != id));
+        let ended = self.listeners.extract_if(|_, listening| listening.is_empty());
+        ended.map(|(address, _)| Endpoint::Tcp(address)).collect()
     }
 
     /// Closes the socket, to which no descriptor refers. Returns the addresses on which the worker need not receive any
@@ -362,7 +386,7 @@ impl Sockets {
     pub fn close(&mut self, net: &mut impl Transport, id: SocketId) -> Vec<Endpoint> {
         self.unwatch(Target::Socket(id), None);
         let Ok(socket) = self.get(id) else { return Vec::new() };
-        match &mut socket.state {
+        match &socket.state {
             State::Connecting => socket.orphaned = true,
             State::Connected(conn) => {
                 let conn = *conn;
@@ -373,12 +397,10 @@ impl Sockets {
                     net.close(conn);
                 }
             }
-            State::Listening { queue, .. } => {
-                for accepted in std::mem::take(queue) {
-                    self.reset_on_close(accepted, true);
-                    self.close(net, accepted);
-                }
-                return self.discard(id);
+            State::Listening { .. } => {
+                let ended = self.stop_listening(net, id);
+                self.sockets.remove(id.0 as usize);
+                return ended;
             }
             State::Idle | State::Ended | State::Datagrams(_) => return self.discard(id),
         }
@@ -391,9 +413,7 @@ impl Sockets {
             return self.close_datagrams(id);
         }
         self.sockets.try_remove(id.0 as usize);
-        self.listeners.values_mut().for_each(|listening| listening.retain(|other| *other != id));
-        let ended = self.listeners.extract_if(|_, listening| listening.is_empty());
-        ended.map(|(address, _)| Endpoint::Tcp(address)).collect()
+        self.leave_addresses(id)
     }
 
     /// Returns the addresses on which the worker must receive.

@@ -53,7 +53,7 @@ fn next(fd: c_int, file: FileId, flags: c_int, deadline: &mut Option<Deadline>) 
         }
         let mut asked = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
         match poll::wait(&mut asked, deadline.left(), std::ptr::null()) {
-            Err(Errno::INTR) if !interruptions.ends_calls() => {}
+            Err(Errno::INTR) if !interruptions.ends_calls(deadline.exists()) => {}
             Err(error) => return Err(error),
             Ok(_) => {}
         }

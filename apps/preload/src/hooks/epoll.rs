@@ -133,7 +133,7 @@ unsafe fn of_program(events: *mut epoll_event, n: c_int) -> c_int {
 /// Waits by `kernel` for events of a set without sockets of the stack, and as [`wait`] once it has one.
 ///
 /// # Safety
-/// Those of `wait`.
+/// As for [`wait`].
 unsafe fn wait_in_kernel(
     set: c_int,
     events: *mut epoll_event,

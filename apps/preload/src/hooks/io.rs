@@ -64,16 +64,19 @@ pub fn wait<R>(
     }
 }
 
+/// Most bytes of a call that receives into memory of its own.
+const MOST_COPIED: usize = 1 << 20;
+
 /// Receives into `parts`, as recvmsg(2).
 ///
 /// # Safety
 /// As for [`buffer`], for each element.
 pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    if flags & libc::MSG_PEEK != 0 && parts.len() > 1 {
-        // SAFETY: the caller vouches for the elements.
-        return unsafe { peek_into(file, parts, flags) };
-    }
     let peeks = flags & libc::MSG_PEEK != 0;
+    if peeks && parts.len() > 1 || flags & libc::MSG_TRUNC != 0 {
+        // SAFETY: the caller vouches for the elements.
+        return unsafe { receive_copy(file, parts, flags) };
+    }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && !peeks;
     let (mut received, mut part, mut offset) = (0, 0, 0);
     let attempt = |runtime: &mut Runtime| {
@@ -108,17 +111,18 @@ pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usi
     }
 }
 
-/// Copies received bytes to several buffers (MSG_PEEK).
+/// Copies received bytes to several buffers (MSG_PEEK), or discards them (MSG_TRUNC, tcp(7)).
 ///
 /// # Safety
 /// As for [`buffer`], for each element.
-unsafe fn peek_into(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let mut bytes = vec![0; parts.iter().map(|part| part.iov_len).sum()];
+unsafe fn receive_copy(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    let wanted = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len));
+    let mut bytes = vec![0; wanted.min(MOST_COPIED)];
     let whole = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: the vector has as many bytes.
-    let received = unsafe { receive(file, &[whole], flags)? };
+    let received = unsafe { receive(file, &[whole], flags & !libc::MSG_TRUNC)? };
     let mut left = &bytes[..received];
-    for part in parts {
+    for part in parts.iter().filter(|_| flags & libc::MSG_TRUNC == 0) {
         // SAFETY: the caller vouches for the elements.
         let out = unsafe { buffer(part.iov_base, part.iov_len) };
         let (copied, rest) = left.split_at(left.len().min(out.len()));

@@ -253,7 +253,7 @@ export! {
             }
             let mut asked = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
             match super::poll::wait(&mut asked, deadline.left(), std::ptr::null()) {
-                Err(Errno::INTR) if interruptions.ends_calls() => return fail(Errno::INTR),
+                Err(Errno::INTR) if interruptions.ends_calls(deadline.exists()) => return fail(Errno::INTR),
                 Err(error) if error != Errno::INTR => return fail(error),
                 _ => {}
             }
@@ -327,24 +327,31 @@ export! {
         }
     }
 
-    fn shutdown(fd: c_int, how: c_int) -> c_int {
+    fn shutdown(fd: c_int, direction: c_int) -> c_int {
         let Some(file) = descriptors::file(fd) else {
             // SAFETY: the arguments of the program.
-            return unsafe { real::shutdown(fd, how) };
+            return unsafe { real::shutdown(fd, direction) };
         };
-        let how = match how {
+        let how = match direction {
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
             libc::SHUT_RDWR => Shutdown::Both,
             _ => return fail(Errno::INVAL),
         };
-        status(runtime::enter(|runtime| {
-            let id = runtime.socket(file)?.id;
+        let stops = runtime::enter(|runtime| {
+            let SocketFile { id, kernel_listens, .. } = *runtime.socket(file)?;
             let (sockets, net) = runtime.sockets()?;
-            sockets.shutdown(net, id, how)?;
+            let stops = kernel_listens && sockets.is_listening(id);
+            let ended = sockets.shutdown(net, id, how)?;
+            runtime.stop_receiving(ended);
             runtime.turn();
-            Ok(())
-        }))
+            Ok(stops)
+        });
+        match stops {
+            // SAFETY: the arguments of the program.
+            Ok(true) => unsafe { real::shutdown(fd, direction) },
+            result => status(result.map(drop)),
+        }
     }
 
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {

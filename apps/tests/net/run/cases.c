@@ -534,6 +534,7 @@ static void read_shutdown(void) {
 #include "cases/datagrams.c"
 #include "cases/streams.c"
 #include "cases/events.c"
+#include "cases/ends.c"
 
 #define CASE(name) {#name, name}
 static const struct { const char *name; void (*run)(void); } cases[] = {
@@ -548,7 +549,10 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(closed_in_any_order), CASE(datagram_echo), CASE(datagram_connected), CASE(datagram_refused),
     CASE(datagram_lengths), CASE(datagram_batches), CASE(datagram_times), CASE(datagram_errors),
     CASE(datagram_shutdown), CASE(datagram_events), CASE(datagram_peers), CASE(datagram_overload),
-    CASE(datagram_packet_info), CASE(datagram_descriptors),
+    CASE(datagram_packet_info), CASE(datagram_descriptors), CASE(reset_while_writing), CASE(reset_while_polling),
+    CASE(written_after_the_end), CASE(part_of_all), CASE(restarted_calls), CASE(pending_signals),
+    CASE(edges_of_a_listener), CASE(shutdown_of_a_listener), CASE(edges_of_space), CASE(exclusive_items),
+    CASE(discarded_bytes), CASE(datagram_refused_late),
 };
 
 int main(int argc, char **argv) {

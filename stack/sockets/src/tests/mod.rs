@@ -71,7 +71,12 @@ impl Hosts {
 
     fn close(&mut self, host: usize, id: SocketId) {
         let (sockets, net) = self.workers[host].parts();
-        for endpoint in sockets.close(net, id) {
+        let ended = sockets.close(net, id);
+        self.stop_receiving(host, ended);
+    }
+
+    fn stop_receiving(&mut self, host: usize, ended: Vec<Endpoint>) {
+        for endpoint in ended {
             match endpoint {
                 Endpoint::Tcp(address) => self.workers[host].unlisten(address),
                 Endpoint::Udp(address) => self.workers[host].unlisten_udp(address),
@@ -82,9 +87,9 @@ impl Hosts {
 
     fn shutdown(&mut self, host: usize, id: SocketId, how: Shutdown) -> Result<(), Errno> {
         let (sockets, net) = self.workers[host].parts();
-        let result = sockets.shutdown(net, id, how);
-        self.run();
-        result
+        let ended = sockets.shutdown(net, id, how)?;
+        self.stop_receiving(host, ended);
+        Ok(())
     }
 
     fn readiness(&mut self, host: usize, id: SocketId) -> u32 {
@@ -237,6 +242,22 @@ fn closed_listener_resets_waiting_connections_and_frees_its_address() {
     let refused = hosts.connect(7);
     assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(refused)), Some(Errno::CONNREFUSED));
     assert_eq!(hosts.on(SERVER, |sockets| sockets.bind(second, address(7))), Ok(()));
+}
+
+#[test]
+fn listener_that_is_shut_down_resets_waiting_connections_and_listens_again() {
+    let mut hosts = Hosts::new();
+    let listener = hosts.listen(7, 2);
+    let waiting = hosts.connect(7);
+    assert_eq!(hosts.shutdown(SERVER, listener, Shutdown::Write), Ok(()));
+    assert_eq!(hosts.readiness(SERVER, listener), IN | RDNORM);
+    assert_eq!(hosts.shutdown(SERVER, listener, Shutdown::Read), Ok(()));
+    assert_eq!(hosts.readiness(SERVER, listener), OUT | WRNORM | HUP);
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.accept(listener)), Err(Errno::INVAL));
+    assert_eq!(hosts.recv(CLIENT, waiting, 1, false), Err(Errno::CONNRESET));
+    let refused = hosts.connect(7);
+    assert_eq!(hosts.on(CLIENT, |sockets| sockets.take_error(refused)), Some(Errno::CONNREFUSED));
+    assert_eq!(hosts.on(SERVER, |sockets| sockets.listen(listener, 1, false)), Ok(vec![address(7)]));
 }
 
 #[test]
