@@ -216,6 +216,10 @@ pub trait Engine<N: Nic>: Sized {
     fn set_user_timeout(&mut self, conn: ConnId, timeout: Option<Duration>) {
         let _ = (conn, timeout);
     }
+    /// Withholds segments that are not full, or sends them.
+    fn set_corked(&mut self, conn: ConnId, corked: bool) {
+        let _ = (conn, corked);
+    }
     /// Opens a connection to `remote`.
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant);
 }

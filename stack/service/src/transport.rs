@@ -221,6 +221,12 @@ pub trait Transport {
         let _ = (conn, timeout);
     }
 
+    /// Withholds segments that are not full for up to 200 ms while `corked`, as TCP_CORK. The default suits transports
+    /// that cannot.
+    fn set_corked(&mut self, conn: ConnId, corked: bool) {
+        let _ = (conn, corked);
+    }
+
     /// Starts an operation on the memory of the connection's peer.
     /// [`Service::one_sided_done`](crate::Service::one_sided_done) reports the result with the same `token`. Operations
     /// of one connection complete in the order in which they were started.

@@ -29,13 +29,21 @@ impl Sockets {
         }
     }
 
-    /// Applies both to the connection of the socket, if it has one.
+    /// Lets connections of the socket withhold segments that are not full (TCP_CORK).
+    pub fn set_corked(&mut self, id: SocketId, corked: bool) {
+        if let Ok(socket) = self.get(id) {
+            (socket.limits.corked, socket.has_more) = (corked, false);
+        }
+    }
+
+    /// Applies these options to the connection of the socket, if it has one.
     pub fn apply_limits(&mut self, net: &mut impl Transport, id: SocketId) {
         let Ok(socket) = self.get(id) else { return };
         if let State::Connected(conn) = socket.state {
             let limits = socket.limits;
             limits.apply(net, conn);
             net.set_user_timeout(conn, limits.user_timeout);
+            net.set_corked(conn, limits.corked);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::epoll::{EpollSet, Target, bits};
 use crate::socket::{Socket, State};
-use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport, WriteError};
+use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, Origin, Service, Transport};
 use rustix::io::Errno;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -296,26 +296,30 @@ impl Sockets {
         received + socket.peeked.len()
     }
 
-    /// Sends as many of `bytes` as there is space for (send(2)).
+    /// Sends as many of `bytes` as there is space for (send(2)). `more` announces a further call (MSG_MORE).
     ///
     /// # Errors
     /// `EAGAIN` without space, `EPIPE` if the socket is not connected or shut down for writing.
-    pub fn send(&mut self, net: &mut impl Transport, id: SocketId, bytes: &[u8]) -> Result<usize, Errno> {
+    pub fn send(&mut self, net: &mut impl Transport, id: SocketId, bytes: &[u8], more: bool) -> Result<usize, Errno> {
+        let (conn, socket) = self.sending(id)?;
+        if socket.has_more != more {
+            socket.has_more = more;
+            net.set_corked(conn, more || socket.limits.corked);
+        }
+        let n = net.write(conn, bytes);
+        // A connection that has ended meanwhile reports the reason by an event.
+        if n == 0 && !bytes.is_empty() { Err(Errno::AGAIN) } else { Ok(n) }
+    }
+
+    /// Returns the connection of a socket that sends.
+    fn sending(&mut self, id: SocketId) -> Result<(ConnId, &mut Socket), Errno> {
         let socket = self.get(id)?;
         socket.take_error()?;
-        let conn = match socket.state {
-            State::Connected(conn) if !socket.write_shut => conn,
-            State::Connecting => return Err(Errno::AGAIN),
-            _ => return Err(Errno::PIPE),
-        };
-        let n = net.write(conn, bytes);
-        if n == 0 && !bytes.is_empty() {
-            return match net.reserve(conn, 1) {
-                Err(WriteError::Closed) => Err(Errno::PIPE),
-                _ => Err(Errno::AGAIN),
-            };
+        match socket.state {
+            State::Connected(conn) if !socket.write_shut => Ok((conn, socket)),
+            State::Connecting => Err(Errno::AGAIN),
+            _ => Err(Errno::PIPE),
         }
-        Ok(n)
     }
 
     /// Returns the number of bytes that [`send`](Self::send) would take.
@@ -323,8 +327,7 @@ impl Sockets {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_space(&mut self, net: &mut impl Transport, id: SocketId) -> Result<usize, Errno> {
-        self.send(net, id, &[])?;
-        let State::Connected(conn) = self.get(id)?.state else { return Err(Errno::PIPE) };
+        let (conn, _) = self.sending(id)?;
         Some(net.send_space(conn)).filter(|space| *space > 0).ok_or(Errno::AGAIN)
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Socket {
     /// True if close resets the connection (SO_LINGER with a time of zero).
     pub resets: bool,
     pub limits: Limits,
+    /// True if the last call that sent has announced more bytes (MSG_MORE).
+    pub has_more: bool,
     /// True if other sockets may listen on the address (SO_REUSEPORT).
     pub reuses_port: bool,
     /// True if no descriptor refers to the socket, whose connection still ends.
@@ -38,22 +40,27 @@ pub(crate) struct Socket {
     pub watchers: Vec<Watcher>,
 }
 
-/// Times of a connection in place of those of the worker.
+/// Options of a connection in place of those of the worker.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     /// Keepalive, which may be off.
     pub keepalive: Option<Option<Keepalive>>,
     pub user_timeout: Option<Duration>,
+    /// True if segments that are not full are withheld (TCP_CORK).
+    pub corked: bool,
 }
 
 impl Limits {
-    /// Applies the times to a connection.
+    /// Applies the options to a connection.
     pub fn apply(self, net: &mut impl Transport, conn: ConnId) {
         if let Some(keepalive) = self.keepalive {
             net.set_keepalive(conn, keepalive);
         }
         if self.user_timeout.is_some() {
             net.set_user_timeout(conn, self.user_timeout);
+        }
+        if self.corked {
+            net.set_corked(conn, true);
         }
     }
 }
@@ -90,6 +97,7 @@ impl Socket {
             write_shut: false,
             resets: false,
             limits: Limits::default(),
+            has_more: false,
             reuses_port: false,
             orphaned: false,
             watchers: Vec::new(),

@@ -325,6 +325,10 @@ impl<N: Nic, E: Engine<N>> Transport for Core<N, E> {
         self.engine.set_user_timeout(conn, timeout);
     }
 
+    fn set_corked(&mut self, conn: ConnId, corked: bool) {
+        self.engine.set_corked(conn, corked);
+    }
+
     fn drop_datagram(&mut self, _: Datagram) {
         self.egress.count_drop(DropCause::NoPacket);
     }

@@ -278,6 +278,10 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
         self.net.set_user_timeout(conn, timeout);
     }
 
+    fn set_corked(&mut self, conn: ConnId, corked: bool) {
+        self.net.set_corked(conn, corked);
+    }
+
     fn drop_datagram(&mut self, datagram: Datagram) {
         self.net.drop_datagram(datagram);
     }

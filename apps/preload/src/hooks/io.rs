@@ -149,7 +149,7 @@ pub unsafe fn transmit(file: FileId, parts: &[iovec], flags: c_int) -> Result<us
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
         return Err(refusal(flags));
     }
-    let mut progress = Progress::default();
+    let mut progress = Progress { more: flags & libc::MSG_MORE != 0, ..Progress::default() };
     // SAFETY: the caller vouches for the elements.
     let result = wait(file, flags, false, |runtime| unsafe { progress.send(runtime, file, parts) });
     match result {
@@ -188,6 +188,8 @@ struct Progress {
     sent: usize,
     part: usize,
     offset: usize,
+    /// True if a further call follows (MSG_MORE).
+    more: bool,
 }
 
 impl Progress {
@@ -205,7 +207,7 @@ impl Progress {
                 return Err(Errno::FAULT);
             }
             let left = &all[self.offset..];
-            let n = sockets.send(net, id, left)?;
+            let n = sockets.send(net, id, left, self.more)?;
             (self.sent, self.offset) = (self.sent + n, self.offset + n);
             if n == left.len() {
                 (self.part, self.offset) = (self.part + 1, 0);

@@ -75,11 +75,12 @@ pub fn inherit(fd: c_int, from: &SocketFile) {
 }
 
 /// Options that have effect on a stream socket of the stack.
-const EFFECTIVE: [(c_int, c_int); 4] = [
+const EFFECTIVE: [(c_int, c_int); 5] = [
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
 ];
 
 /// Applies the options that differ from their defaults to a stream socket that has become one of the stack.
@@ -128,6 +129,11 @@ fn apply(runtime: &mut Runtime, fd: c_int, file: FileId, option: (c_int, c_int))
             let millis = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).unwrap_or(0);
             let timeout = u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis);
             runtime.bound()?.set_user_timeout(id, timeout);
+            runtime.apply_limits(id);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+            let corked = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1);
+            runtime.bound()?.set_corked(id, corked);
             runtime.apply_limits(id);
         }
         _ => {}

@@ -63,8 +63,13 @@ impl Hosts {
     }
 
     fn send(&mut self, host: usize, id: SocketId, bytes: &[u8]) -> Result<usize, Errno> {
+        self.send_part(host, id, bytes, false)
+    }
+
+    /// Sends bytes, which more may follow (MSG_MORE).
+    fn send_part(&mut self, host: usize, id: SocketId, bytes: &[u8], more: bool) -> Result<usize, Errno> {
         let (sockets, net) = self.workers[host].parts();
-        let sent = sockets.send(net, id, bytes);
+        let sent = sockets.send(net, id, bytes, more);
         self.run();
         sent
     }
@@ -449,7 +454,7 @@ fn user_timeout_of_a_socket_ends_a_connection_that_is_not_acknowledged() {
     sockets.set_user_timeout(client, Some(Duration::from_secs(2)));
     sockets.apply_limits(net, client);
     for id in [client, other] {
-        assert_eq!(sockets.send(net, id, b"x"), Ok(1));
+        assert_eq!(sockets.send(net, id, b"x", false), Ok(1));
     }
     assert_eq!(
         sockets.info(net, client).unwrap().unsent + sockets.info(net, client).unwrap().tcp.in_flight.unwrap(),
@@ -471,7 +476,7 @@ fn closed_socket_delivers_until_its_bytes_are_acknowledged() {
         sockets.is_delivering(net, client)
     };
     let (sockets, net) = hosts.workers[CLIENT].parts();
-    sockets.send(net, client, b"x").unwrap();
+    sockets.send(net, client, b"x", false).unwrap();
     sockets.close(net, client);
     assert!(is_delivering(&mut hosts));
     without_server(&mut hosts, 1);
@@ -480,4 +485,38 @@ fn closed_socket_delivers_until_its_bytes_are_acknowledged() {
     without_server(&mut hosts, 1);
     hosts.run();
     assert!(!is_delivering(&mut hosts));
+}
+
+#[test]
+fn corked_bytes_wait_for_a_full_segment_the_end_of_the_cork_or_200_ms() {
+    let mut hosts = Hosts::new();
+    let (client, server) = hosts.pair();
+    let received = |hosts: &mut Hosts| hosts.recv(SERVER, server, 10_000, false).map_or(0, |bytes| bytes.len());
+    let cork = |hosts: &mut Hosts, corked| {
+        let (sockets, net) = hosts.workers[CLIENT].parts();
+        sockets.set_corked(client, corked);
+        sockets.apply_limits(net, client);
+        hosts.run();
+    };
+    hosts.send_part(CLIENT, client, b"ab", true).unwrap();
+    assert_eq!(received(&mut hosts), 0);
+    hosts.send(CLIENT, client, b"c").unwrap();
+    assert_eq!(received(&mut hosts), 3);
+    cork(&mut hosts, true);
+    hosts.send(CLIENT, client, &[0; 3000]).unwrap();
+    let full = received(&mut hosts);
+    assert!((2500..3000).contains(&full), "{full}");
+    cork(&mut hosts, false);
+    assert_eq!(received(&mut hosts), 3000 - full);
+    cork(&mut hosts, true);
+    for _ in 0..2 {
+        hosts.send(CLIENT, client, b"x").unwrap();
+        (0..75).for_each(|_| hosts.run());
+        assert_eq!(received(&mut hosts), 0, "after 150 ms");
+        (0..50).for_each(|_| hosts.run());
+        assert_eq!(received(&mut hosts), 1, "after 250 ms");
+    }
+    hosts.send(CLIENT, client, b"x").unwrap();
+    hosts.close(CLIENT, client);
+    assert_eq!(received(&mut hosts), 1);
 }

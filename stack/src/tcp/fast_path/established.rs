@@ -46,6 +46,7 @@ const TX_SLOW_FLAGS: Flags = Flags::FIN_QUEUED
     .or(Flags::WINDOW_PROBE)
     .or(Flags::KEEPALIVE)
     .or(Flags::PERSIST)
+    .or(Flags::CORKED)
     .or(Flags::DSACK)
     .or(Flags::ECN);
 

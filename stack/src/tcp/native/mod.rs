@@ -421,6 +421,12 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         }
     }
 
+    fn set_corked(&mut self, conn: ConnId, corked: bool) {
+        if let Some(mut connection) = self.open_connection(conn) {
+            connection.demote().set_corked(corked);
+        }
+    }
+
     fn connect(&mut self, remote: SocketAddr, token: u64, egress: &mut Egress<N>, now: Instant) {
         if let Err(error) = self.active_open(remote, token, egress, now) {
             self.shared.counters.failed += 1;

@@ -157,7 +157,9 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
                 len = 0;
             }
         }
-        if len > 0 && len < mss && self.shared.settings.nagle && outstanding > 0 && !fin_waits && !probe {
+        let is_corked = tcb.flags.has(Flags::CORKED) && !tcb.flags.has(Flags::WINDOW_PROBE);
+        let waits = is_corked || self.shared.settings.nagle && outstanding > 0;
+        if len > 0 && len < mss && waits && !fin_waits && !probe {
             len = 0;
         }
         let ends = len == tcb.unsent;
@@ -166,8 +168,8 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         }
         if len > mss {
             len = match self.shared.settings.tso.map(|tso| most.min(tso.min(MAX_TSO) as u32)) {
-                // The final short segment is included, unless Nagle's algorithm may delay it.
-                Some(most) if ends && len <= most && !self.shared.settings.nagle => len,
+                // The final short segment is included, unless Nagle's algorithm or TCP_CORK may delay it.
+                Some(most) if ends && len <= most && !self.shared.settings.nagle && !is_corked => len,
                 Some(most) => len.min(most) / mss * mss,
                 None => mss,
             };
@@ -268,6 +270,10 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
             self.cold.retransmitted = self.cold.retransmitted.saturating_add(segments);
         }
         tcb.flags.clear(Flags::TLP | Flags::WINDOW_PROBE);
+        if tcb.flags.has(Flags::CORKED) {
+            // The timer may have sent withheld data: the window is not zero.
+            tcb.flags.clear(Flags::PERSIST);
+        }
         tcb.retransmit_at = deadline(buffers, tcb, &self.cold, &self.shared.settings.limits);
         self.tcb.note_ack_sent();
         if link.is_some() {

@@ -125,6 +125,8 @@ impl Flags {
     pub const DSACK: Flags = Flags(1 << 26);
     /// The slot is free.
     pub const VACANT: Flags = Flags(1 << 27);
+    /// Segments that are not full are withheld (TCP_CORK).
+    pub const CORKED: Flags = Flags(1 << 28);
 
     /// Flags of membership in lists of slots. They belong to the slot, not to the connection.
     pub const LISTED: Flags = Flags::NOTIFY.or(Flags::TX_PENDING).or(Flags::WINDOW_HELD);

@@ -10,6 +10,8 @@ use linerate_service::time::{Duration, Instant};
 
 /// Maximum interval of zero-window probes (RFC 9293 §3.8.6.1 leaves it to the implementation).
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest time for which TCP_CORK withholds data (tcp(7)).
+const MAX_CORKED: Duration = Duration::from_millis(200);
 
 impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
     /// Sends a zero-window probe, or probes a window too small to be used (RFC 9293 §3.8.6.1, §3.8.6.2.1).
@@ -29,11 +31,26 @@ impl<P: Packet, C: CongestionControl> Connection<'_, P, C> {
         self.schedule_tx();
     }
 
-    /// Arms the timer for the next zero-window probe. The interval doubles each time.
+    /// Withholds segments that are not full, until the persist timer expires, or sends them.
+    pub(crate) fn set_corked(&mut self, corked: bool) {
+        let tcb = &mut *self.tcb;
+        if corked {
+            tcb.flags |= Flags::CORKED;
+        } else if tcb.flags.take(Flags::CORKED) {
+            if tcb.flags.take(Flags::PERSIST) && tcb.outstanding() == 0 {
+                tcb.retransmit_at = Tick::NONE;
+            }
+            self.schedule_tx();
+        }
+    }
+
+    /// Arms the timer for the next zero-window probe, or for the end of a wait for more data. The interval of probes
+    /// doubles each time.
     pub(crate) fn arm_persist(&mut self, now: Instant) {
         let tcb = &mut *self.tcb;
         tcb.flags |= Flags::PERSIST;
-        let first = tcb.rtt.rto(self.shared.settings.rto_floor);
+        let rto = tcb.rtt.rto(self.shared.settings.rto_floor);
+        let first = if tcb.flags.has(Flags::CORKED) { MAX_CORKED } else { rto };
         let wait = first.saturating_mul(1 << tcb.attempts.min(10)).min(MAX_PROBE_INTERVAL);
         tcb.retransmit_at = Tick::at_or_after(now + wait);
         self.arm();
