@@ -131,7 +131,7 @@ static PROTECTED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
 /// Bound of the descriptors that have been protected.
 static PROTECTED_END: AtomicU32 = AtomicU32::new(0);
 
-/// Keeps `fd` open when the program closes a range of descriptors.
+/// Keeps `fd` open when the program closes descriptors that it does not own.
 pub fn protect(fd: c_int) {
     if let Some(protected) = usize::try_from(fd).ok().and_then(|fd| PROTECTED.get(fd)) {
         PROTECTED_END.fetch_max(fd as u32 + 1, Ordering::Relaxed);
@@ -139,11 +139,16 @@ pub fn protect(fd: c_int) {
     }
 }
 
+/// Returns whether `fd` is protected.
+pub fn is_protected(fd: c_int) -> bool {
+    let protected = usize::try_from(fd).ok().and_then(|fd| PROTECTED.get(fd));
+    protected.is_some_and(|protected| protected.load(Ordering::Relaxed))
+}
+
 /// Forgets a protected descriptor that is closed.
 pub fn unprotect(fd: c_int) {
-    let protected = usize::try_from(fd).ok().and_then(|fd| PROTECTED.get(fd));
-    if let Some(protected) = protected.filter(|protected| protected.load(Ordering::Relaxed)) {
-        protected.store(false, Ordering::Relaxed);
+    if is_protected(fd) {
+        PROTECTED[fd as usize].store(false, Ordering::Relaxed);
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// State of the network of the process.
 pub enum State {
@@ -88,19 +89,41 @@ pub fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Err
     })
 }
 
-/// Calls `operation`, and keeps the descriptors that it opens from closefrom(3) of the program.
+/// Calls `operation`, and keeps the descriptors that it opens from close(2) of the program's threads.
 pub fn protecting<R>(operation: impl FnOnce() -> R) -> R {
-    let before = open_descriptors();
+    const LISTS: [&str; 2] = ["/proc/self/fd", "/proc/self/task"];
+    let before = LISTS.map(numbers_in);
+    if before[1].len() > 1 {
+        HAD_THREADS.store(true, Ordering::Relaxed);
+    }
     let result = operation();
+    let [fds, threads] = LISTS.map(numbers_in);
     // The list contains its own descriptor, which is closed by now.
-    let is_new = |fd: &c_int| !before.contains(fd) && is_open(*fd);
-    open_descriptors().into_iter().filter(is_new).for_each(descriptors::protect);
+    let is_new = |fd: &c_int| !before[0].contains(fd) && is_open(*fd);
+    fds.into_iter().filter(is_new).for_each(descriptors::protect);
+    let mut known = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.extend(threads.into_iter().filter(|thread| !before[1].contains(thread)));
     result
 }
 
-/// Returns the descriptors of the process.
-fn open_descriptors() -> Vec<c_int> {
-    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+/// True if the program had several threads when the network opened: descriptors that they opened meanwhile are taken for
+/// those of the network.
+static HAD_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// Threads of the network.
+static THREADS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+/// Returns whether this thread may close protected descriptors: one of the network, or of a program whose descriptors
+/// could be among them.
+pub fn may_close() -> bool {
+    // SAFETY: no arguments.
+    let thread = unsafe { libc::gettid() };
+    HAD_THREADS.load(Ordering::Relaxed) || THREADS.lock().unwrap_or_else(PoisonError::into_inner).contains(&thread)
+}
+
+/// Returns the names in a directory of /proc that are numbers.
+fn numbers_in(directory: &str) -> Vec<c_int> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 

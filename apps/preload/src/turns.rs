@@ -14,8 +14,24 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 thread_local! {
-    /// Descriptor whose events wake this thread.
-    static WAKE: OnceCell<Option<OwnedFd>> = const { OnceCell::new() };
+    static WAKE: OnceCell<Option<Wake>> = const { OnceCell::new() };
+}
+
+/// Descriptor whose events wake a thread.
+struct Wake(OwnedFd);
+
+impl Wake {
+    fn new() -> Option<Wake> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        descriptors::protect(wake.as_raw_fd());
+        Some(Wake(wake))
+    }
+}
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        descriptors::unprotect(self.0.as_raw_fd());
+    }
 }
 
 /// Waiting threads.
@@ -108,10 +124,7 @@ impl Waiter {
         if self.role != Role::None {
             return;
         }
-        let wake = WAKE.with(|wake| {
-            let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-            wake.get_or_init(new).as_ref().map(AsRawFd::as_raw_fd).inspect(|wake| descriptors::protect(*wake))
-        });
+        let wake = WAKE.with(|wake| wake.get_or_init(Wake::new).as_ref().map(|wake| wake.0.as_raw_fd()));
         // Without a descriptor the thread looks again after a moment.
         let wake = wake.unwrap_or(-1);
         let changes = runtime.changes();

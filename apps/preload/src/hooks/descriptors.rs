@@ -1,9 +1,10 @@
 //! Calls on descriptors of any kind.
 
-use super::export;
+use super::{export, fail};
 use crate::descriptors;
 use crate::real;
 use crate::runtime::{self, SocketFile};
+use crate::start;
 use libc::{c_int, c_uint, c_ulong};
 use rustix::io::Errno;
 
@@ -65,8 +66,20 @@ fn close_others(mut first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if first <= last { unsafe { real::close_range(first, last, flags) } } else { 0 }
 }
 
+/// Returns whether the call of the program would close a descriptor of the network, which it does not own.
+fn hits_network(fd: c_int) -> bool {
+    descriptors::is_protected(fd)
+        && !runtime::is_inside()
+        && !runtime::is_child()
+        && !runtime::is_vfork_child()
+        && !start::may_close()
+}
+
 export! {
     fn close(fd: c_int) -> c_int {
+        if hits_network(fd) {
+            return fail(Errno::BADF);
+        }
         runtime::forget(fd);
         descriptors::take_registered(fd);
         descriptors::unprotect(fd);
@@ -98,11 +111,17 @@ export! {
     }
 
     fn dup2(fd: c_int, to: c_int) -> c_int {
+        if hits_network(to) {
+            return fail(Errno::BUSY);
+        }
         // SAFETY: the arguments of the program.
         replaced(fd, unsafe { real::dup2(fd, to) })
     }
 
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if hits_network(to) {
+            return fail(Errno::BUSY);
+        }
         // SAFETY: the arguments of the program.
         replaced(fd, unsafe { real::dup3(fd, to, flags) })
     }

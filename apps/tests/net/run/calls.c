@@ -1,14 +1,21 @@
-// Calls of libc that few programs use, one by one.
+// Calls of libc that few programs use, one by one, and a server of many connections.
 //
 // usage: calls io_uring             prints the error of io_uring_setup(2)
 //        calls serve ADDRESS PORT   answers a line by stdio, receives the rest, and prints the result of each call
+//        calls echo ADDRESS PORT [spin | close]
+//                                   echoes by an epoll set, while a thread that has waited once computes, or after it
+//                                   has closed all descriptors but its own
 #define _GNU_SOURCE
 #include <aio.h>
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -18,13 +25,47 @@ static void say(const char *what, long result) {
     printf("%s %ld %s\n", what, result, result < 0 ? strerrorname_np(errno) : "");
 }
 
+static void *spin(void *listener) {
+    struct pollfd p = {*(int *)listener, POLLIN, 0};
+    poll(&p, 1, 50);
+    for (volatile unsigned i = 0;; i++) {}
+    return NULL;
+}
+
+static int echo(int listener, const char *how) {
+    struct rlimit most = {20000, 20000};
+    setrlimit(RLIMIT_NOFILE, &most);
+    pthread_t thread;
+    if (!strcmp(how, "spin")) pthread_create(&thread, NULL, spin, &listener);
+    int set = epoll_create1(0), closes = !strcmp(how, "close");
+    struct epoll_event e = {EPOLLIN, {.fd = listener}}, ready[64];
+    epoll_ctl(set, EPOLL_CTL_ADD, listener, &e);
+    for (;;) {
+        int n = epoll_wait(set, ready, 64, -1);
+        for (int i = 0; i < n; i++) {
+            static char b[4096];
+            int fd = ready[i].data.fd;
+            long got = fd == listener ? 0 : recv(fd, b, sizeof b, 0);
+            if (fd != listener && (got <= 0 || send(fd, b, got, MSG_NOSIGNAL) != got)) close(fd);
+            if (fd != listener || (e.data.fd = accept(listener, NULL, NULL)) < 0) continue;
+            epoll_ctl(set, EPOLL_CTL_ADD, e.data.fd, &e);
+            for (int other = 3; closes && other < 1024; other++)
+                if (other != listener && other != set && other != e.data.fd && !close(other)) printf("closed %d\n", other);
+            closes = 0;
+        }
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 4) return say("io_uring_setup", syscall(SYS_io_uring_setup, 1, NULL)), 0;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
     inet_pton(AF_INET, argv[2], &a.sin_addr);
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(listener, (void *)&a, sizeof a) || listen(listener, 1)) return perror("listen"), 1;
+    int is_echo = !strcmp(argv[1], "echo");
+    if (bind(listener, (void *)&a, sizeof a) || listen(listener, is_echo ? 4096 : 1)) return perror("listen"), 1;
+    if (is_echo) return echo(listener, argc > 4 ? argv[4] : "");
     int fd = accept(listener, NULL, NULL);
     FILE *in = fdopen(dup(fd), "r"), *out = fdopen(fd, "w");
     char line[64] = "", rest[64] = "";

@@ -1,11 +1,18 @@
 //! Programs at their limits, and those that treat descriptors and processes in unusual ways.
 
 use super::programs::{Case, assert_succeeds, serves, shell};
+use super::{CLIENT, SERVER, compile, started};
+use crate::common::linerate;
 use crate::common::wire::linerate_in;
 use crate::interfaces::shared::connect_kernels;
-use linerate_harness::program::Program;
-use linerate_harness::rerun::in_namespaces;
+use crate::links::{Link, assert_nothing_left};
+use linerate_harness::process::Ended;
+use linerate_harness::program::{Program, run};
+use linerate_harness::rerun::{in_namespaces, is_installed};
 use linerate_harness::tests;
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::Duration;
 
 const PYTHON: &[(&str, &str)] = &[("/usr/bin/python3", "python3")];
 
@@ -148,6 +155,129 @@ tests! {
     server_starts_programs_while_it_serves => serves(CHILDREN);
     daemon_closes_all_descriptors_and_serves => serves(DAEMON);
     redis_serves_as_a_daemon => serves(REDIS_DAEMON);
+}
+
+/// Server of `calls.c` that echoes, at one end of a link, and loads at the other one.
+struct Echo {
+    link: Link,
+    server: Program,
+}
+
+impl Echo {
+    /// Starts the server, with the last argument `how`.
+    fn start(how: &str) -> Echo {
+        let link = Link::vhost();
+        let program = compile("calls.c", link.directory());
+        let mut server = started(&link.serve, SERVER, &format!("{} echo {SERVER} 7000 {how}", program.display()));
+        let mut server = Program::start(server.env("RUST_LOG", "info"));
+        server.wait_for_log("listens on 10.9.0.2:7000");
+        Echo { link, server }
+    }
+
+    /// Returns the command of a load.
+    fn load(&self, options: &str) -> Command {
+        let to = format!("--connect {SERVER}:7000 --json {options}");
+        linerate(&format!("echo load --via {} --ip {CLIENT}/24 --idle backoff {to}", self.link.load))
+    }
+
+    /// Returns the resident memory of the server in KB.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+/// Asserts that a load succeeded. Returns the number of its requests.
+#[track_caller]
+fn requests(load: &Ended) -> u64 {
+    assert!(load.status.success() && load.json()["errors"] == 0, "{load:?}");
+    load.json()["requests"].as_u64().unwrap()
+}
+
+#[test]
+fn server_has_ten_thousand_connections() {
+    let echo = Echo::start("");
+    assert!(requests(&run(echo.load("--connections 10000 --duration 1s"))) >= 10_000);
+    let pid = echo.server.pid();
+    echo.server.kill();
+    assert_nothing_left(pid);
+}
+
+/// Opens and closes at least `connections` connections, in loads of `seconds`, after one that warms up.
+fn memory_is_flat(connections: u64, seconds: u64) {
+    let echo = Echo::start("");
+    let load = format!("--connections 64 --reconnect --duration {seconds}s");
+    let opened = || requests(&Program::start(echo.load(&load)).wait_within(Duration::from_secs(60 + 2 * seconds)));
+    opened();
+    let (before, mut all) = (echo.memory(), 0);
+    while all < connections {
+        all += opened();
+    }
+    let after = echo.memory();
+    println!("{all} connections: {before} KB before, {after} KB after");
+    assert!(after < before + 1024, "{all} connections: {before} KB before, {after} KB after");
+}
+
+#[test]
+fn memory_is_flat_over_connections() {
+    memory_is_flat(50_000, 3);
+}
+
+#[test]
+#[ignore = "minutes: ./run test --all"]
+fn memory_is_flat_over_ten_million_connections() {
+    memory_is_flat(10_000_000, 60);
+}
+
+#[test]
+fn stopped_server_continues() {
+    let echo = Echo::start("");
+    let load = Program::start(echo.load("--connections 8 --duration 2s"));
+    for _ in 0..4 {
+        echo.server.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(300));
+        echo.server.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert!(requests(&load.wait()) > 100);
+}
+
+#[test]
+fn thread_that_never_returns_does_not_stop_the_others() {
+    let echo = Echo::start("spin");
+    assert!(requests(&run(echo.load("--connections 8 --duration 1s"))) > 100);
+}
+
+#[test]
+fn program_cannot_close_descriptors_of_the_network() {
+    let echo = Echo::start("close");
+    assert!(requests(&run(echo.load("--connections 8 --duration 1s"))) > 100);
+    let ended = echo.server.stop();
+    assert_eq!(ended.stdout, "", "{ended:?}");
+}
+
+/// A helper thread wakes each millisecond. The calls of the thread that serves are those between loads.
+#[test]
+#[ignore = "strace slows the server down: ./run test --all"]
+fn server_makes_no_system_call_for_a_request() {
+    if !is_installed("strace", &["-V"], "strace") {
+        return;
+    }
+    let echo = Echo::start("");
+    let file = echo.link.directory().join("calls");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-o"]).arg(&file).args(["-p", &echo.server.pid().to_string()]);
+    let mut strace = Program::start(strace);
+    strace.wait_for_log("attached");
+    let requests = requests(&run(echo.load("--connections 16 --depth 16 --duration 3s")));
+    strace.stop();
+    let counts = std::fs::read_to_string(file).unwrap();
+    let calls: u64 = counts
+        .lines()
+        .find(|line| line.ends_with("total"))
+        .map_or(0, |line| line.split_whitespace().filter_map(|word| word.parse().ok()).next().unwrap());
+    assert!(calls * 5 < requests, "{requests} requests:\n{counts}");
 }
 
 /// Answers, and closes the connection before it has read all bytes.
