@@ -116,6 +116,15 @@ pub enum App {
     Kv,
     /// GETs of a short page.
     Http,
+    /// GETs and SETs of redis-server, on kernel sockets and under `linerate run`.
+    Redis,
+}
+
+impl App {
+    /// Returns whether the load sets keys first.
+    pub fn has_keys(self) -> bool {
+        matches!(self, App::Kv | App::Redis)
+    }
 }
 
 /// One design over one link, for one application.

@@ -10,6 +10,7 @@ impl App {
             App::Echo => ["Echo", "echo", "echo"],
             App::Kv => ["Key-value store", "the key-value store", "kv"],
             App::Http => ["HTTP", "HTTP", "http"],
+            App::Redis => ["redis-server", "redis-server", "redis"],
         }
     }
 

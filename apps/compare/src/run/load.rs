@@ -230,7 +230,7 @@ pub fn command(
         (ServiceKind::Discard, ..) => ["discard", "load"],
         (ServiceKind::Chargen, ..) => ["chargen", "load"],
         (_, App::Echo, _) => ["echo", "load"],
-        (_, App::Kv, _) => ["kv", "load"],
+        (_, App::Kv | App::Redis, _) => ["kv", "load"],
         (_, App::Http, _) => ["http", "load"],
     });
     command.args(["--json", "--cores", &setting.cores.load.to_string()]);
@@ -266,7 +266,7 @@ pub fn command(
             command.args(["--size", &size.to_string()]);
             command.args(reconnect.then_some("--reconnect")).args(incast.then_some("--incast"));
         }
-        App::Kv => {
+        App::Kv | App::Redis => {
             command.args(["--keys", &values.keys.to_string(), "--value-size", &size.to_string()]);
             command.args(["--get-ratio", &setting.get_ratio.to_string(), "--zipf", &setting.zipf.to_string()]);
             command.args((!fill).then_some("--no-fill"));
@@ -458,6 +458,14 @@ mod tests {
                 "http/virtio-user/native/inline",
                 measure,
                 format!("linerate -v http load {common} {via} --engine native {to} --histogram --depth 16"),
+            ),
+            (
+                "redis/kernel/sleeping",
+                measure,
+                format!(
+                    "linerate -v kv load {common} --via kernel {to} --histogram --depth 16 --keys 1000 --value-size 64 \
+                     --get-ratio 0.9 --zipf 0.99 --no-fill"
+                ),
             ),
             (
                 "echo/virtio-user/native/split",

@@ -8,6 +8,7 @@ pub mod network;
 mod objective;
 pub mod obstacles;
 pub mod plan;
+mod redis;
 mod rounds;
 pub mod schedule;
 mod server;

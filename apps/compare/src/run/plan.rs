@@ -3,6 +3,7 @@
 use super::cores::Cores;
 use super::link_spec::LinkSpec;
 use super::obstacles::Obstacles;
+use super::redis;
 use crate::results::{App, Design, LinkInfo, Outcome, Row, Threading};
 use linerate::TcpEngine;
 
@@ -99,7 +100,7 @@ pub fn rows(selection: &Selection, cores: &Cores, obstacles: &Obstacles) -> Vec<
     }
     for row in &mut rows {
         row.co_scheduled = cores.shared(row.threading == Some(Threading::Split));
-        row.obstacle = obstacles.to(&row.spec);
+        row.obstacle = obstacles.to(&row.spec).or_else(|| (row.app == App::Redis).then(redis::obstacle).flatten());
     }
     rows
 }
@@ -130,6 +131,15 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         (None, Design::Native) => vec![Threading::Inline, Threading::Split],
         (None, _) => vec![Threading::Inline],
     };
+    if app == App::Redis {
+        if spec.has_frames() {
+            let words = ["--engine", "native"];
+            add("native", &Design::Native, Some(Threading::Inline), &words, &words);
+        } else if spec.is_kernel() {
+            add("sleeping", &Design::KernelSleeping, None, &[], &[]);
+        }
+        return rows;
+    }
     if spec.has_frames() {
         if app == App::Echo && spec.has_raw_frames() {
             add("raw", &Design::Raw, None, &[], &[]);
@@ -140,7 +150,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
             App::Kv => {
                 add("datagrams", &Design::Datagrams, None, &["--udp"], &["--udp", "--protocol", "memcached"]);
             }
-            App::Http => {}
+            App::Http | App::Redis => {}
         }
         for engine in &selection.engines {
             let (name, design) = match engine {
@@ -228,7 +238,7 @@ pub(super) mod tests {
     /// Returns the row `id` among all rows of a host with two cores.
     pub(in super::super) fn row(id: &str) -> Planned {
         let selection = selection(&["virtio-user", "kernel", "rdma:mlx5_0"]);
-        let all = Selection { apps: vec![App::Echo, App::Kv, App::Http], ..selection };
+        let all = Selection { apps: vec![App::Echo, App::Kv, App::Http, App::Redis], ..selection };
         planned(&all, &Obstacles::default()).into_iter().find(|row| row.id == id).unwrap()
     }
 
@@ -341,6 +351,16 @@ pub(super) mod tests {
         );
         let sweeps = sweep::ALL.into_iter().filter(|of| !sweep::values(*of, &rows[0], Extent::Full).is_empty());
         assert!(sweeps.eq([Swept::OfferedRate, Swept::Connections, Swept::Depth]));
+    }
+
+    #[test]
+    fn redis_has_a_row_on_each_link_of_streams() {
+        let selection = selection(&["virtio-user", "af_xdp-shared", "kernel", "roce"]);
+        let rows = planned(&Selection { apps: vec![App::Redis], ..selection }, &Obstacles::default());
+        let expected =
+            ["redis/virtio-user/native/inline", "redis/af_xdp-shared/native/inline", "redis/kernel/sleeping"];
+        assert_eq!(ids(&rows), expected);
+        assert!(sweep::values(Swept::ServiceTime, &rows[0], Extent::Full).is_empty());
     }
 
     #[test]

@@ -100,8 +100,8 @@ impl Comparison {
             App::Echo => Some(2 * u64::from(SIZE)),
             // Only one of request and answer carries a value.
             App::Kv => Some(u64::from(SIZE)),
-            // The heads are longer than the page.
-            App::Http => None,
+            // The heads are longer than the page, and redis-server counts no copies.
+            App::Http | App::Redis => None,
         }
     }
 

@@ -158,7 +158,7 @@ impl Cost {
             Design::KernelSleeping | Design::KernelSpinning => (0.06, 0.05, 4e-6),
             Design::Verbs(_) => (0.4, 0.3, 4e-6),
         };
-        let fill = if row.app == App::Kv { per_key * keys as f64 } else { 0.0 };
+        let fill = if row.app.has_keys() { per_key * keys as f64 } else { 0.0 };
         let slower = f64::from(slower);
         Cost { server: server * slower, load: load * slower, fill: fill * slower }
     }

@@ -4,13 +4,14 @@ use super::Setting;
 use super::link::Link;
 use super::network::End;
 use super::plan::Planned;
+use super::redis;
 use crate::counters::{CpuUsage, ProcessCounters};
 use crate::results::{App, Design, Threading};
 use crate::supervised::Usage;
 use linerate_load::services::ServiceTime;
 use linerate_process::Error;
 use linerate_process::child::words;
-use linerate_process::process::Process;
+use linerate_process::process::{Process, TIMEOUT};
 use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Server {
     pub ports: u16,
     /// Its command line.
     pub command: Vec<String>,
+    /// False for a program that prints no counters at its end.
+    has_summary: bool,
     watched: UsageSource,
 }
 
@@ -118,12 +121,22 @@ impl Server {
         (served, values): (ServiceKind, Values),
         ports: u16,
     ) -> Result<Server, Error> {
-        let ports = if row.has_connections() && link.has_ports() { ports } else { 1 };
-        let command = command(setting, link, row, (served, values), ports);
+        let has_summary = row.app != App::Redis;
+        let ports = if row.has_connections() && link.has_ports() && has_summary { ports } else { 1 };
+        let command = if has_summary {
+            command(setting, link, row, (served, values), ports)
+        } else {
+            redis::command(setting, link, row)
+        };
         let line = words(&command);
         let mut process = link.start(command)?;
-        let ready = process.wait_for_line("ready ")?;
-        Ok(Server { process, address: address(&ready), ports, command: line, watched: UsageSource::None })
+        let address = if has_summary {
+            address(&process.wait_for_line("ready ")?)
+        } else {
+            process.read_until(TIMEOUT, |line| line.contains(redis::READY))?;
+            link.listen_on(redis::PORT)
+        };
+        Ok(Server { process, address, ports, command: line, has_summary, watched: UsageSource::None })
     }
 
     /// Starts measuring processor usage.
@@ -158,6 +171,9 @@ impl Server {
     pub fn stop(self) -> Result<Summary, Error> {
         let command = self.process.command().to_owned();
         let printed = self.process.stop()?;
+        if !self.has_summary {
+            return Ok(Summary::default());
+        }
         let last = printed.lines().last().unwrap_or_default();
         serde_json::from_str(last).map_err(|_| Error::Unexpected { command, printed })
     }
@@ -174,7 +190,7 @@ fn command(
     let port = match (served, row.app) {
         (ServiceKind::App { .. }, App::Echo) => ECHO,
         (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
-        (ServiceKind::App { .. }, App::Kv) => REDIS,
+        (ServiceKind::App { .. }, App::Kv | App::Redis) => REDIS,
         (ServiceKind::App { .. }, App::Http) => HTTP,
         _ => PORTS.iter().find(|(other, _)| *other == served).map_or(ECHO, |(_, port)| *port),
     };
@@ -183,7 +199,7 @@ fn command(
         (ServiceKind::Discard, ..) => ["discard", "serve"],
         (ServiceKind::Chargen, ..) => ["chargen", "serve"],
         (_, App::Echo, _) => ["echo", "serve"],
-        (_, App::Kv, _) => ["kv", "serve"],
+        (_, App::Kv | App::Redis, _) => ["kv", "serve"],
         (_, App::Http, _) => ["http", "serve"],
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
@@ -236,6 +252,9 @@ mod tests {
 
     fn line(id: &str, served: ServiceKind) -> String {
         let link = if id.contains("virtio") { Link::VirtioUser("/s".into()) } else { Link::Loopback(None) };
+        if id.starts_with("redis") {
+            return words(&redis::command(&setting(), &link, &row(id))).join(" ");
+        }
         words(&command(&setting(), &link, &row(id), (served, Values { keys: 1000, size: 64 }), 1)).join(" ")
     }
 
@@ -272,6 +291,17 @@ mod tests {
             (
                 "kv/kernel/spinning",
                 "linerate kv serve --json --cores 0 --via kernel --spin --listen 127.0.0.1:0 --memory 100823296 --max-clients 1000000".to_owned(),
+            ),
+            (
+                "redis/virtio-user/native/inline",
+                format!(
+                    "linerate run --cores 0 {stack} --engine native -- redis-server --bind 10.0.0.2 --port 16379 \
+                     --protected-mode no --save  --server_cpulist 0"
+                ),
+            ),
+            (
+                "redis/kernel/sleeping",
+                "redis-server --bind 127.0.0.1 --port 16379 --protected-mode no --save  --server_cpulist 0".to_owned(),
             ),
         ] {
             assert_eq!(line(id, ServiceKind::PLAIN), expected);

@@ -62,8 +62,11 @@ pub fn values(of: Swept, row: &Planned, extent: Extent) -> Vec<f64> {
         Swept::Objective => vec![0.5],
         // One-sided GETs do not involve the service.
         Swept::ServiceTime if row.design == Design::Raw || one_sided => Vec::new(),
-        // The HTTP server has one page of fixed size and no service time.
+        // The HTTP server has one page of fixed size and no service time, and redis-server has none.
         Swept::ServiceTime | Swept::Size if row.app == App::Http => Vec::new(),
+        Swept::ServiceTime if row.app == App::Redis => Vec::new(),
+        // By default, redis-server has 10 000 clients.
+        Swept::Connections if row.app == App::Redis => vec![1.0, 10.0, 100.0, 1_000.0],
         Swept::ServiceTime if extent < Extent::Full => vec![0.0, 10.0],
         Swept::ServiceTime => vec![0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0],
         Swept::Connections if streams => vec![1.0, 10.0, 100.0, 1_000.0, 10_000.0, f64::from(MOST_CONNECTIONS)],
@@ -127,7 +130,7 @@ pub fn takes(of: Swept, row: &Planned, extent: Extent) -> (u32, u32) {
         Swept::OfferedRate => (loads + halvings(extent), 1),
         Swept::Objective => (objective::max_rounds(extent), 1),
         Swept::ServiceTime => (loads, loads),
-        Swept::Size if row.app == App::Kv => (loads, loads),
+        Swept::Size if row.app.has_keys() => (loads, loads),
         // The batch program also runs alone. A round of the search for the highest rate takes about half as long.
         Swept::Batch => {
             let variants = idle_variants(row).len() as u32;

@@ -5,7 +5,7 @@ use super::plan::Planned;
 use super::server::{Server, ServiceKind, Values};
 use super::sweep::{self, CONNECTIONS, OPEN_DEPTH, SIZE_CONNECTIONS};
 use super::{Comparison, SIZE, objective, one_line};
-use crate::results::{App, Objective, Outcome, Point, Sweep, SweepPoint, Swept};
+use crate::results::{Objective, Outcome, Point, Sweep, SweepPoint, Swept};
 use linerate_load::report::Percentile;
 use linerate_process::Error;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl Comparison {
         idle: Option<(f64, Idle)>,
     ) -> Result<(), Error> {
         let (mut planned, extent) = (self.rows[row].clone(), self.schedule.extent);
-        let own = of == Swept::ServiceTime || of == Swept::Size && planned.app == App::Kv;
+        let own = of == Swept::ServiceTime || of == Swept::Size && planned.app.has_keys();
         let values = sweep::values(of, &planned, extent);
         let ports = sweep::ports(of, &values);
         let (mut setting, mut peak) = (self.setting_of(row, of, served), self.peak(row));

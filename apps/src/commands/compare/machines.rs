@@ -131,6 +131,11 @@ impl Machines {
         vec![LinkSpec::Kernel, LinkSpec::Rdma(ends)]
     }
 
+    /// Returns whether the load generator has a machine of its own.
+    pub fn are_two(&self) -> bool {
+        self.other.is_some()
+    }
+
     /// Returns an error if a link in `specs` does not fit these machines.
     pub fn check(&self, specs: &[LinkSpec]) -> Result<(), String> {
         let network = self.other.as_ref().map(|(_, network)| network);

@@ -84,7 +84,7 @@ const DEFAULT_ENGINES: &str = if cfg!(feature = "smoltcp-engine") { "native,smol
 /// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Applications: echo, kv, http
+    /// Applications: echo, kv, http, redis (redis-server on kernel sockets and under linerate run)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "echo,kv", value_parser = parse_app)]
     apps: Vec<App>,
 
@@ -245,14 +245,18 @@ pub fn run(args: CompareArgs) -> Result<(), CompareError> {
 fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let begin = |step| move |error| CompareError::Begin { step, error };
     interrupt::on_signals().map_err(begin("signals"))?;
-    if args.service_time != ServiceTime::NONE && args.apps.contains(&App::Http) {
-        return Err(CompareError::Usage("--service-time: http serve has none: select other --apps".to_owned()));
+    if args.service_time != ServiceTime::NONE && args.apps.iter().any(|app| matches!(app, App::Http | App::Redis)) {
+        let usage = "--service-time: http serve and redis-server have none: select other --apps";
+        return Err(CompareError::Usage(usage.to_owned()));
     }
     let profiler = args.profile.then(Profiler::new).transpose()?;
     let linerate = std::env::current_exe().map_err(begin("the path of the program"))?;
     let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
     machines.check(&specs).map_err(CompareError::Usage)?;
+    if machines.are_two() && args.apps.contains(&App::Redis) {
+        return Err(CompareError::Usage("--apps redis compares processes of one machine".to_owned()));
+    }
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
     let (servers, loads) = (cores(&args.server_cores), cores(&args.load_cores));
     let cores = machines.cores(servers.as_deref(), loads.as_deref()).map_err(CompareError::Usage)?;
@@ -446,7 +450,8 @@ fn parse_app(text: &str) -> Result<App, String> {
         "echo" => Ok(App::Echo),
         "kv" => Ok(App::Kv),
         "http" => Ok(App::Http),
-        _ => Err("give echo, kv, http, or several of them, separated by commas".to_owned()),
+        "redis" => Ok(App::Redis),
+        _ => Err("give echo, kv, http, redis, or several of them, separated by commas".to_owned()),
     }
 }
 
