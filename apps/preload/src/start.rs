@@ -91,23 +91,19 @@ pub fn redirected(address: SocketAddr, result: io::Result<()>) -> Result<(), Err
 
 /// Calls `operation`, and keeps the descriptors that it opens from close(2) of the program's threads.
 pub fn protecting<R>(operation: impl FnOnce() -> R) -> R {
-    const LISTS: [&str; 2] = ["/proc/self/fd", "/proc/self/task"];
-    let before = LISTS.map(numbers_in);
-    if before[1].len() > 1 {
+    let (fds, threads) = (open_descriptors(), threads());
+    if threads.len() > 1 {
         HAD_THREADS.store(true, Ordering::Relaxed);
     }
     let result = operation();
-    let [fds, threads] = LISTS.map(numbers_in);
-    // The list contains its own descriptor, which is closed by now.
-    let is_new = |fd: &c_int| !before[0].contains(fd) && is_open(*fd);
-    fds.into_iter().filter(is_new).for_each(descriptors::protect);
+    open_descriptors().into_iter().filter(|fd| !fds.contains(fd)).for_each(descriptors::protect);
     let mut known = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    known.extend(threads.into_iter().filter(|thread| !before[1].contains(thread)));
+    known.extend(self::threads().into_iter().filter(|thread| !threads.contains(thread)));
     result
 }
 
-/// True if the program had several threads when the network opened: descriptors that they opened meanwhile are taken for
-/// those of the network.
+/// True if the program had several threads when the network opened: the descriptors that they opened meanwhile are
+/// taken for those of the network.
 static HAD_THREADS: AtomicBool = AtomicBool::new(false);
 
 /// Threads of the network.
@@ -119,6 +115,19 @@ pub fn may_close() -> bool {
     // SAFETY: no arguments.
     let thread = unsafe { libc::gettid() };
     HAD_THREADS.load(Ordering::Relaxed) || THREADS.lock().unwrap_or_else(PoisonError::into_inner).contains(&thread)
+}
+
+/// Returns the descriptors of the process.
+fn open_descriptors() -> Vec<c_int> {
+    let mut fds = numbers_in("/proc/self/fd");
+    // The list contains its own descriptor, which is closed by now.
+    fds.retain(|fd| is_open(*fd));
+    fds
+}
+
+/// Returns the threads of the process.
+fn threads() -> Vec<c_int> {
+    numbers_in("/proc/self/task")
 }
 
 /// Returns the names in a directory of /proc that are numbers.

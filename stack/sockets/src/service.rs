@@ -12,6 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Largest backlog of a listening socket (net.core.somaxconn).
 const MAX_BACKLOG: usize = 4096;
+/// Least length of its queue. The kernel drops SYNs while a queue is full, and peers repeat them. The stack resets
+/// connections, which a short backlog must not cause.
+const MIN_QUEUE: usize = 128;
 
 /// Socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,6 +112,11 @@ impl Sockets {
     /// Returns and clears the pending error (SO_ERROR).
     pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
         self.get(id).ok()?.error.take()
+    }
+
+    /// Returns whether an error is pending. A call that has transferred bytes leaves it to the next one.
+    pub fn has_error(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| socket.error.is_some())
     }
 
     /// Returns whether a socket listens on `address`, or has a connection that was accepted there.
@@ -493,7 +501,7 @@ impl Sockets {
         let Socket { state: State::Listening { backlog, queue }, resets, limits, .. } = self.get(listener).ok()? else {
             return None;
         };
-        if queue.len() >= *backlog {
+        if queue.len() >= (*backlog).max(MIN_QUEUE) {
             return None;
         }
         let (resets, limits) = (*resets, *limits);

@@ -83,6 +83,9 @@ pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usi
         let id = runtime.socket(file)?.id;
         let (sockets, net) = runtime.sockets()?;
         while let Some(next) = parts.get(part) {
+            if received > 0 && sockets.has_error(id) {
+                return Ok(());
+            }
             // SAFETY: the caller vouches for the elements.
             let out = unsafe { buffer(next.iov_base, next.iov_len) };
             if out.len() < next.iov_len {
@@ -201,6 +204,9 @@ impl Progress {
         let id = runtime.socket(file)?.id;
         let (sockets, net) = runtime.sockets()?;
         while let Some(next) = parts.get(self.part) {
+            if self.sent > 0 && sockets.has_error(id) {
+                return Ok(());
+            }
             // SAFETY: the caller vouches for the elements.
             let all = unsafe { bytes(next.iov_base, next.iov_len) };
             if all.len() < next.iov_len {

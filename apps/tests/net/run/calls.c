@@ -49,8 +49,10 @@ static int echo(int listener, const char *how) {
             if (fd != listener && (got <= 0 || send(fd, b, got, MSG_NOSIGNAL) != got)) close(fd);
             if (fd != listener || (e.data.fd = accept(listener, NULL, NULL)) < 0) continue;
             epoll_ctl(set, EPOLL_CTL_ADD, e.data.fd, &e);
-            for (int other = 3; closes && other < 1024; other++)
-                if (other != listener && other != set && other != e.data.fd && !close(other)) printf("closed %d\n", other);
+            for (int other = 3; closes && other < 1024; other++) {
+                int is_own = other == listener || other == set || other == e.data.fd;
+                if (!is_own && !close(other)) printf("closed %d\n", other);
+            }
             closes = 0;
         }
     }

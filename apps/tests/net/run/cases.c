@@ -551,8 +551,8 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(datagram_shutdown), CASE(datagram_events), CASE(datagram_peers), CASE(datagram_overload),
     CASE(datagram_packet_info), CASE(datagram_descriptors), CASE(reset_while_writing), CASE(reset_while_polling),
     CASE(written_after_the_end), CASE(part_of_all), CASE(restarted_calls), CASE(pending_signals),
-    CASE(edges_of_a_listener), CASE(shutdown_of_a_listener), CASE(edges_of_space), CASE(exclusive_items),
-    CASE(discarded_bytes), CASE(withheld_bytes), CASE(datagram_refused_late),
+    CASE(edges_of_a_listener), CASE(shutdown_of_a_listener), CASE(edges_of_space),
+    CASE(exclusive_items), CASE(discarded_bytes), CASE(withheld_bytes), CASE(datagram_refused_late),
 };
 
 int main(int argc, char **argv) {

@@ -9,9 +9,10 @@ use crate::common::wire::linerate_in;
 use crate::common::{assert_refused, linerate};
 use crate::interfaces::shared::connect_kernels;
 use crate::links::Link;
+use linerate_compare::results::{Outcome, Results};
 use linerate_harness::process::Ended;
-use linerate_harness::program::Program;
-use linerate_harness::rerun::in_namespaces;
+use linerate_harness::program::{Program, run};
+use linerate_harness::rerun::{in_namespaces, is_installed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -89,6 +90,30 @@ fn program_serves_the_kernel_at_shared_addresses() {
             command
         });
     });
+}
+
+#[test]
+fn redis_is_compared_on_the_kernel_and_on_the_stack() {
+    if !is_installed("redis-server", &["--version"], "redis-server") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let settings = "--rounds 1 --round-time 50ms --points 64x16 --keys 1000 --no-sweeps";
+    let out = directory.path().display();
+    let command = format!("compare --quick --apps redis --via virtio-user,kernel {settings} --out {out}");
+    let ended = run(linerate(&command));
+    assert!(ended.status.success(), "{ended:?}");
+    let results = std::fs::read(directory.path().join("results.json")).unwrap();
+    let Results { rows, .. } = serde_json::from_slice(&results).unwrap();
+    assert_eq!(
+        rows.iter().map(|row| &*row.id).collect::<Vec<_>>(),
+        ["redis/virtio-user/native/inline", "redis/kernel/sleeping"]
+    );
+    for row in &rows {
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{row:?} {ended:?}") };
+        let rounds: Vec<_> = measured.fixed.iter().flat_map(|fixed| &fixed.rounds).collect();
+        assert!(!rounds.is_empty() && rounds.iter().all(|round| round.requests > 0 && round.errors == 0), "{row:?}");
+    }
 }
 
 #[test]

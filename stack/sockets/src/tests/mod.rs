@@ -228,11 +228,14 @@ fn refused_connection_is_an_error_of_the_socket() {
 #[test]
 fn backlog_bounds_connections_that_are_not_accepted() {
     let mut hosts = Hosts::new();
-    let listener = hosts.listen(7, 2);
-    let clients: Vec<_> = (0..5).map(|_| hosts.connect(7)).collect();
-    let accepted = std::iter::from_fn(|| hosts.on(SERVER, |sockets| sockets.accept(listener)).ok()).count();
-    assert_eq!(accepted, 3, "one more than the backlog, as the kernel");
-    assert_eq!(hosts.recv(CLIENT, clients[4], 1, false), Err(Errno::CONNRESET));
+    for (backlog, most) in [(2, 128), (130, 131)] {
+        let listener = hosts.listen(7, backlog);
+        let clients: Vec<_> = (0..=most).map(|_| hosts.connect(7)).collect();
+        let accepted = std::iter::from_fn(|| hosts.on(SERVER, |sockets| sockets.accept(listener)).ok()).count();
+        assert_eq!(accepted, most, "one more than the backlog, as the kernel, and at least 128");
+        assert_eq!(hosts.recv(CLIENT, clients[most], 1, false), Err(Errno::CONNRESET));
+        hosts.close(SERVER, listener);
+    }
 }
 
 #[test]
