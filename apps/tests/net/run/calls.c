@@ -62,6 +62,7 @@ static int echo(int listener, const char *how) {
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 4) return say("io_uring_setup", syscall(SYS_io_uring_setup, 1, NULL)), 0;
+    if (argc > 4) closefrom(3);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
     inet_pton(AF_INET, argv[2], &a.sin_addr);
     int listener = socket(AF_INET, SOCK_STREAM, 0);

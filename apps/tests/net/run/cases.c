@@ -501,8 +501,9 @@ static void pending_at_close(void) {
         int fd = listening();
         step();
         wait_for(fd, POLLIN, 2000);
+        step();
         close(fd);
-        step(), step();
+        step();
     } else {
         step();
         int fd = connecting(0);

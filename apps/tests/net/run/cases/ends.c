@@ -162,17 +162,18 @@ static void edges_of_a_listener(void) {
 }
 
 static void *acceptor(void *fd) {
-    return (void *)say("thread", accept(*(int *)fd, NULL, NULL));
+    return accept(*(int *)fd, NULL, NULL) < 0 ? (void *)strerrorname_np(errno) : "accepted";
 }
 
 static void shutdown_of_a_listener(void) {
     int fd = is_server ? listening() : -1;
     if (is_server) {
         pthread_t thread;
+        void *result;
         pthread_create(&thread, NULL, acceptor, &fd);
         usleep(50000);
         say("shutdown", shutdown(fd, SHUT_WR)), say("shutdown", shutdown(fd, SHUT_RD));
-        pthread_join(thread, NULL);
+        pthread_join(thread, &result), printf("%s: thread %s\n", name, (char *)result);
         say("accept", accept(fd, NULL, NULL)), wait_for(fd, POLLIN | POLLOUT, 0);
         say("shutdown", shutdown(fd, SHUT_RD));
         step(), step();
