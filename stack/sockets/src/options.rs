@@ -5,6 +5,7 @@ use crate::socket::State;
 use linerate_service::inspect::{ConnInfo, ConnState};
 use linerate_service::time::Duration;
 use linerate_service::{Keepalive, Transport};
+use rustix::io::Errno;
 
 impl Sockets {
     /// Sets whether closing resets the connection (SO_LINGER with a time of zero).
@@ -44,6 +45,33 @@ impl Sockets {
             limits.apply(net, conn);
             net.set_user_timeout(conn, limits.user_timeout);
             net.set_corked(conn, limits.corked);
+        }
+    }
+
+    /// Returns and clears the pending error (SO_ERROR).
+    pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
+        self.get(id).ok()?.error.take()
+    }
+
+    /// Returns whether an error is pending. A call that has transferred bytes leaves it to the next one.
+    pub fn has_error(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| socket.error.is_some())
+    }
+
+    /// Returns whether the socket listens.
+    pub fn is_listening(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Listening { .. }))
+    }
+
+    /// Returns whether the socket is connecting.
+    pub fn is_connecting(&self, id: SocketId) -> bool {
+        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Connecting))
+    }
+
+    /// Records that connect(2) has returned success.
+    pub fn report_connected(&mut self, id: SocketId) {
+        if let Ok(socket) = self.get(id) {
+            socket.connect_unreported = false;
         }
     }
 

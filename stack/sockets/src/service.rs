@@ -109,16 +109,6 @@ impl Sockets {
         }
     }
 
-    /// Returns and clears the pending error (SO_ERROR).
-    pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
-        self.get(id).ok()?.error.take()
-    }
-
-    /// Returns whether an error is pending. A call that has transferred bytes leaves it to the next one.
-    pub fn has_error(&self, id: SocketId) -> bool {
-        self.sockets.get(id.0 as usize).is_some_and(|socket| socket.error.is_some())
-    }
-
     /// Returns whether a socket listens on `address`, or has a connection that was accepted there.
     pub fn uses(&self, address: SocketAddr) -> bool {
         let is_at = |local: SocketAddr| {
@@ -126,23 +116,6 @@ impl Sockets {
                 && (local.ip() == address.ip() || address.ip().is_unspecified() && local.is_ipv4() == address.is_ipv4())
         };
         self.listeners.contains_key(&address) || self.sockets.iter().any(|(_, socket)| socket.local.is_some_and(is_at))
-    }
-
-    /// Returns whether the socket listens.
-    pub fn is_listening(&self, id: SocketId) -> bool {
-        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Listening { .. }))
-    }
-
-    /// Returns whether the socket is connecting.
-    pub fn is_connecting(&self, id: SocketId) -> bool {
-        self.sockets.get(id.0 as usize).is_some_and(|socket| matches!(socket.state, State::Connecting))
-    }
-
-    /// Records that connect(2) has returned success.
-    pub fn report_connected(&mut self, id: SocketId) {
-        if let Ok(socket) = self.get(id) {
-            socket.connect_unreported = false;
-        }
     }
 
     /// Sets the local address of a socket (bind(2)).
