@@ -12,9 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Largest backlog of a listening socket (net.core.somaxconn).
 const MAX_BACKLOG: usize = 4096;
-/// Least length of its queue. The kernel drops SYNs while a queue is full, and peers repeat them. The stack resets
-/// connections, which a short backlog must not cause.
-const MIN_QUEUE: usize = 128;
+/// Most connections that wait for accept(2), whatever the backlog. The kernel drops SYNs while a queue is full, and
+/// peers repeat them. The stack resets connections, which a burst of SYNs must not cause.
+pub(crate) const MAX_QUEUE: usize = if cfg!(test) { 128 } else { 16_384 };
 
 /// Socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -471,10 +471,10 @@ impl Sockets {
     fn accepted(&mut self, net: &mut impl Transport, conn: ConnId) -> Option<SocketId> {
         let (local, peer) = (net.local_addr(conn)?, net.peer_addr(conn));
         let listener = self.listener_for(local, peer)?;
-        let Socket { state: State::Listening { backlog, queue }, resets, limits, .. } = self.get(listener).ok()? else {
+        let Socket { state: State::Listening { queue, .. }, resets, limits, .. } = self.get(listener).ok()? else {
             return None;
         };
-        if queue.len() >= (*backlog).max(MIN_QUEUE) {
+        if queue.len() >= MAX_QUEUE {
             return None;
         }
         let (resets, limits) = (*resets, *limits);

@@ -9,6 +9,7 @@
 #include <aio.h>
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ static int echo(int listener, const char *how) {
     int set = epoll_create1(0), closes = !strcmp(how, "close");
     struct epoll_event e = {EPOLLIN, {.fd = listener}}, ready[64];
     epoll_ctl(set, EPOLL_CTL_ADD, listener, &e);
+    fcntl(listener, F_SETFL, O_NONBLOCK);
     for (;;) {
         int n = epoll_wait(set, ready, 64, -1);
         for (int i = 0; i < n; i++) {
@@ -47,13 +49,14 @@ static int echo(int listener, const char *how) {
             int fd = ready[i].data.fd;
             long got = fd == listener ? 0 : recv(fd, b, sizeof b, 0);
             if (fd != listener && (got <= 0 || send(fd, b, got, MSG_NOSIGNAL) != got)) close(fd);
-            if (fd != listener || (e.data.fd = accept(listener, NULL, NULL)) < 0) continue;
-            epoll_ctl(set, EPOLL_CTL_ADD, e.data.fd, &e);
-            for (int other = 3; closes && other < 1024; other++) {
-                int is_own = other == listener || other == set || other == e.data.fd;
-                if (!is_own && !close(other)) printf("closed %d\n", other);
+            while (fd == listener && (e.data.fd = accept(listener, NULL, NULL)) >= 0) {
+                epoll_ctl(set, EPOLL_CTL_ADD, e.data.fd, &e);
+                for (int other = 3; closes && other < 1024; other++) {
+                    int is_own = other == listener || other == set || other == e.data.fd;
+                    if (!is_own && !close(other)) printf("closed %d\n", other);
+                }
+                closes = 0;
             }
-            closes = 0;
         }
     }
     return 0;
