@@ -30,5 +30,6 @@ pub use nic::{InvalidVia, L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG, V
 pub use one_sided::{Published, RemoteCounters};
 pub use prefetch::{prefetch, prefetch_slice, prefetch_whole};
 pub use process::{CpuTime, raise_open_files, trim_heap};
+pub use sync::sleeper::Sleeper;
 pub use sync::waker::Waker;
 pub use tcp_info::tcp_info;

@@ -1,4 +1,4 @@
-//! Resources of this process: CPU time, open files, and free memory of the heap.
+//! Resources of this process and its threads: CPU time, open files, and free memory of the heap.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ const TRIM_PERIOD: Duration = Duration::from_secs(5);
 /// Growth of the resident free memory that is returned to the system, in bytes.
 const TRIM_MIN: usize = 16 << 20;
 
-/// CPU time of this process, all threads included (getrusage(2)).
+/// CPU time of this process with all its threads, or of one thread (getrusage(2)).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
     /// Time in user mode.
@@ -20,11 +20,25 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Returns the time used so far.
+    /// Returns the time that this process has used so far.
     pub fn now() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    /// Returns the time that this thread has used so far.
+    pub fn of_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    /// Returns the sum of both in microseconds.
+    pub fn micros(&self) -> u64 {
+        u64::try_from((self.user + self.system).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn of(whose: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the pointer is valid for a `rusage`.
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+        unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
         // SAFETY: `rusage` consists of integers, which were zeroed.
         let usage = unsafe { usage.assume_init() };
         let time = |time: libc::timeval| {
@@ -127,6 +141,7 @@ mod tests {
             (0..100_000_u64).for_each(|n| number = std::hint::black_box(number.wrapping_mul(n | 1)));
         }
         assert!(CpuTime::now().system >= before.system);
+        assert!(CpuTime::of_thread().micros() > 0 && CpuTime::of_thread().user <= CpuTime::now().user);
     }
 
     #[test]

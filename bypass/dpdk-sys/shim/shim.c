@@ -419,6 +419,7 @@ int lr_port_configure(uint16_t port, const struct lr_port_conf *conf)
 	eth.rxmode.mtu = conf->mtu;
 	eth.rxmode.offloads = conf->rx_offloads;
 	eth.rxmode.max_lro_pkt_size = conf->max_lro;
+	eth.intr_conf.rxq = conf->rx_interrupts;
 	eth.txmode.offloads = conf->tx_offloads;
 	eth.txmode.mq_mode = RTE_ETH_MQ_TX_NONE;
 	if (conf->rss_types != 0) {
@@ -544,6 +545,8 @@ static atomic_int vhost_takes_large[RTE_MAX_ETHPORTS];
 /* The connected guest, or -1, and the number of guests that replaced one which was still connected. */
 static atomic_int vhost_guest[RTE_MAX_ETHPORTS];
 static atomic_uint vhost_replaced[RTE_MAX_ETHPORTS];
+/* Threads in lr_vhost_rx_interrupt. */
+static atomic_int vhost_switching[RTE_MAX_ETHPORTS];
 
 /* Called by the thread that connects and removes guests, so the guest exists during the call. */
 static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *argument, void *returned)
@@ -567,6 +570,9 @@ static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void
 	former = atomic_exchange(&vhost_guest[port], guest);
 	if (former >= 0 && guest >= 0 && guest != former)
 		atomic_fetch_add(&vhost_replaced[port], 1);
+	/* The library frees the former guest after this call. */
+	while (former >= 0 && guest != former && atomic_load(&vhost_switching[port]) != 0)
+		rte_pause();
 	return 0;
 }
 
@@ -595,6 +601,14 @@ int lr_vhost_takes_large(uint16_t port)
 unsigned int lr_vhost_replaced(uint16_t port)
 {
 	return atomic_load_explicit(&vhost_replaced[port], memory_order_relaxed);
+}
+
+void lr_vhost_rx_interrupt(uint16_t port, uint16_t queue, int enable)
+{
+	atomic_fetch_add(&vhost_switching[port], 1);
+	if (atomic_load(&vhost_guest[port]) >= 0)
+		enable ? rte_eth_dev_rx_intr_enable(port, queue) : rte_eth_dev_rx_intr_disable(port, queue);
+	atomic_fetch_sub(&vhost_switching[port], 1);
 }
 
 int lr_port_stats(uint16_t port, struct lr_port_stats *stats)

@@ -179,6 +179,8 @@ struct lr_port_conf {
 	uint16_t queues;
 	uint16_t mtu;
 	uint32_t max_lro;
+	/* 1 if receive queues have interrupts. */
+	int rx_interrupts;
 };
 /* Starts the port, and makes the virtio driver log at RTE_LOG_INFO the transmit function that it selects. */
 int lr_port_start(uint16_t port);
@@ -201,6 +203,8 @@ void lr_vhost_unwatch(uint16_t port);
 int lr_vhost_takes_large(uint16_t port);
 /* Returns the number of guests of a watched port that replaced one which was still connected. */
 unsigned int lr_vhost_replaced(uint16_t port);
+/* As rte_eth_dev_rx_intr_enable and rte_eth_dev_rx_intr_disable, for a watched port whose guest may leave meanwhile. */
+void lr_vhost_rx_interrupt(uint16_t port, uint16_t queue, int enable);
 
 struct lr_port_stats {
 	uint64_t rx_missed;

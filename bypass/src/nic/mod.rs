@@ -8,6 +8,7 @@ mod via;
 pub use packet::{L4, Packet, RxChecksum, RxInfo, TxOffload, VLAN_TAG};
 pub use via::{InvalidVia, Via};
 
+use crate::Sleeper;
 use linerate_service::Bytes;
 use std::fmt;
 
@@ -165,6 +166,16 @@ pub trait Nic {
     fn pool_left(&mut self) -> Option<usize> {
         None
     }
+
+    /// Makes frames that arrive from now on wake `sleeper`, which is always the same. Frames that arrived before may not
+    /// wake it: the caller looks for them before it sleeps. Returns `false` if the port cannot wake a worker.
+    fn arm(&mut self, sleeper: &mut Sleeper) -> bool {
+        let _ = sleeper;
+        false
+    }
+
+    /// Undoes [`arm`](Self::arm), which spares the other end of a link the wake-ups.
+    fn disarm(&mut self) {}
 
     /// Returns the counters of this queue pair.
     fn stats(&self) -> QueueStats;

@@ -5,6 +5,7 @@
 
 pub(crate) mod free_list;
 pub(crate) mod refcount;
+pub(crate) mod sleeper;
 pub(crate) mod waker;
 
 pub(crate) mod atomic {

@@ -13,3 +13,4 @@ mod process;
 mod rtnetlink;
 mod survival;
 mod virtqueues;
+mod wakeups;

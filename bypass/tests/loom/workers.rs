@@ -3,7 +3,7 @@
 use super::model;
 use super::quiesce::{QueueId, Quiesce};
 use super::sleep_flag::SleepFlag;
-use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -70,5 +70,53 @@ fn reader_is_awake_or_woken_for_sent_messages() {
         }
         flag.clear();
         assert!(!flag.must_wake());
+    });
+}
+
+/// Order of `Worker::sleep` and `QueuePair::arm`: a request to the senders of messages, a request to the port, a look
+/// for both, and only then the sleep.
+#[test]
+fn worker_that_falls_asleep_is_woken_by_what_it_has_not_seen() {
+    struct Sources {
+        flag: SleepFlag,
+        messages: AtomicU32,
+        is_armed: AtomicBool,
+        frames: AtomicU32,
+        /// Wake-ups by a message and by a frame.
+        woken: [AtomicBool; 2],
+    }
+    model(|| {
+        let sources = Arc::new(Sources {
+            flag: SleepFlag::new(),
+            messages: AtomicU32::new(0),
+            is_armed: AtomicBool::new(false),
+            frames: AtomicU32::new(0),
+            woken: [AtomicBool::new(false), AtomicBool::new(false)],
+        });
+        let [sender, peer] = [sources.clone(), sources.clone()];
+        let sender = thread::spawn(move || {
+            sender.messages.fetch_add(1, Ordering::Release);
+            if sender.flag.must_wake() {
+                sender.woken[0].store(true, Ordering::Relaxed);
+            }
+        });
+        // Both ends of a virtqueue publish a buffer, and read the other end's flag after a fence.
+        let peer = thread::spawn(move || {
+            peer.frames.fetch_add(1, Ordering::Release);
+            fence(Ordering::SeqCst);
+            if peer.is_armed.load(Ordering::Relaxed) {
+                peer.woken[1].store(true, Ordering::Relaxed);
+            }
+        });
+        let Sources { flag, messages, is_armed, frames, woken } = &*sources;
+        let may_sleep = flag.prepare(|| messages.load(Ordering::Acquire) == 0);
+        is_armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let seen = [messages, frames].map(|source| source.load(Ordering::Acquire));
+        sender.join().unwrap();
+        peer.join().unwrap();
+        if may_sleep && seen == [0, 0] {
+            assert!(woken.iter().all(|woken| woken.load(Ordering::Relaxed)), "a wake-up is lost");
+        }
     });
 }

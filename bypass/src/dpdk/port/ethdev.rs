@@ -1,12 +1,14 @@
 //! Single ethdev: creation, configuration, start and removal.
 
 use super::dev_args::DevArgs;
+use super::wakeup::{self, WakeupKind};
 use crate::MacAddr;
 use crate::dpdk::log;
 use crate::dpdk::mbuf::mempool::Mempool;
 use dpdk_sys as sys;
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,7 @@ pub(crate) struct EthConf {
     /// Maximum length of a frame to which the device may merge segments; 0 for the device's choice.
     pub max_lro: u32,
     pub numa_node: i32,
+    pub wakeup: WakeupKind,
 }
 
 /// DPDK port numbers that are open. Prevents opening a device of EAL twice.
@@ -112,9 +115,20 @@ impl Ethdev {
         Ok((rx, tx))
     }
 
-    /// Configures the stopped device and starts it, with packets from `pool`.
-    pub fn start(&self, ethconf: &EthConf, pool: &Mempool) -> Result<(), Failure> {
+    /// Configures the stopped device and starts it, with packets from `pool`. Returns the descriptors by which its
+    /// receive queues wake workers.
+    pub fn start(&self, ethconf: &EthConf, pool: &Mempool) -> Result<Vec<Option<RawFd>>, Failure> {
         let _control = control();
+        if ethconf.wakeup != WakeupKind::Interrupt {
+            return self.start_with(ethconf, pool);
+        }
+        self.start_with(ethconf, pool).or_else(|(step, reason)| {
+            tracing::debug!("no interrupts of receive queues: the device cannot be {step}: {reason}");
+            self.start_with(&EthConf { wakeup: WakeupKind::None, ..ethconf.clone() }, pool)
+        })
+    }
+
+    fn start_with(&self, ethconf: &EthConf, pool: &Mempool) -> Result<Vec<Option<RawFd>>, Failure> {
         let port = self.port;
         let conf = sys::lr_port_conf {
             rx_offloads: ethconf.rx_offloads,
@@ -125,15 +139,22 @@ impl Ethdev {
             queues: ethconf.queues,
             mtu: ethconf.mtu,
             max_lro: ethconf.max_lro,
+            rx_interrupts: (ethconf.wakeup == WakeupKind::Interrupt).into(),
         };
+        let mut wakeups = Vec::new();
         // SAFETY: the key lives during the call, which copies it.
         log::reason(|| unsafe { sys::lr_port_configure(port, &conf) }).map_err(|reason| ("configured", reason))?;
         for queue in 0..ethconf.queues {
+            let is_xdp = ethconf.wakeup == WakeupKind::XdpSocket;
+            let before = if is_xdp { wakeup::xdp_sockets() } else { BTreeSet::new() };
             // SAFETY: the pool is valid until the process exits.
             log::reason(|| unsafe {
                 sys::lr_rx_queue_setup(port, queue, ethconf.rx_descriptors, ethconf.numa_node, pool.raw())
             })
             .map_err(|reason| ("given a receive queue", reason))?;
+            if is_xdp {
+                wakeups.push(wakeup::xdp_sockets().difference(&before).next().copied());
+            }
             // SAFETY: there are no pointer arguments.
             log::reason(|| unsafe { sys::lr_tx_queue_setup(port, queue, ethconf.tx_descriptors, ethconf.numa_node) })
                 .map_err(|reason| ("given a transmit queue", reason))?;
@@ -141,7 +162,10 @@ impl Ethdev {
         log::forget_tx(port);
         // SAFETY: there are no pointer arguments.
         log::reason(|| unsafe { sys::lr_port_start(port) }).map_err(|reason| ("started", reason))?;
-        Ok(())
+        if ethconf.wakeup == WakeupKind::Interrupt {
+            wakeups.extend((0..ethconf.queues).map(|queue| wakeup::interrupt(port, queue)));
+        }
+        Ok(wakeups)
     }
 
     /// Returns whether the driver is virtio's and transmits by a function for split virtqueues since the last start.

@@ -10,6 +10,7 @@ mod quiesce;
 mod setup;
 pub(super) mod state;
 mod supervisor;
+mod wakeup;
 pub(super) mod xdp_interface;
 
 use self::dev_args::{PortKind, PortRequest, PortSpec};
@@ -31,7 +32,8 @@ use crate::{Capabilities, MacAddr, Via};
 use linerate_service::Stop;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -76,6 +78,8 @@ pub struct PortConfig {
     pub peer_timeout: Option<Duration>,
     /// Flag that ends the wait for the other end.
     pub stop: Stop,
+    /// Prepares the port to wake sleeping workers ([`Nic::arm`](crate::Nic::arm)).
+    pub wakes: bool,
 }
 
 impl Default for PortConfig {
@@ -97,6 +101,7 @@ impl Default for PortConfig {
             force: false,
             peer_timeout: None,
             stop: Stop::default(),
+            wakes: false,
         }
     }
 }
@@ -141,6 +146,8 @@ pub(crate) struct SharedPort {
     pub mac: MacAddr,
     pub quiesce: Quiesce,
     pub state: Arc<PortState>,
+    /// Descriptor by which each queue pair wakes its worker, or -1.
+    wakeups: Box<[AtomicI32]>,
     interface: Option<NonZeroU32>,
     /// True if the guest connected to this vhost port accepts frames longer than its MTU.
     guest_takes_large: AtomicBool,
@@ -167,6 +174,18 @@ impl SharedPort {
         } else {
             &self.settings.capabilities
         }
+    }
+
+    /// Sets the descriptors by which queue pairs wake their workers, while no device may be used.
+    pub fn set_wakeups(&self, wakeups: &[Option<RawFd>]) {
+        for (queue, wakeup) in self.wakeups.iter().enumerate() {
+            wakeup.store(wakeups.get(queue).copied().flatten().unwrap_or(-1), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the descriptor by which a queue pair wakes its worker, as of the last even epoch.
+    pub fn wakeup(&self, queue: usize) -> Option<RawFd> {
+        Some(self.wakeups[queue].load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
     }
 
     /// Updates the capabilities from the features that a vhost guest negotiated.
@@ -359,8 +378,9 @@ pub(crate) fn start(
     settings: &PortSettings,
     devices: &[Ethdev],
     pool: &Mempool,
-) -> Result<(), OpenError> {
-    devices.iter().try_for_each(|device| device.start(&settings.conf, pool)).map_err(|(step, mut reason)| {
+) -> Result<Vec<Option<RawFd>>, OpenError> {
+    let started = devices.iter().map(|device| device.start(&settings.conf, pool)).collect::<Result<Vec<_>, _>>();
+    started.map(|wakeups| wakeups.concat()).map_err(|(step, mut reason)| {
         if matches!(spec.kind, PortKind::AfXdp(_)) {
             reason += " (is another program using AF_XDP on it? 'ulimit -l' must allow for the pool, too)";
         }
@@ -428,7 +448,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         // The driver never returns the packets of its fill ring.
         pool.exclude_from_reuse();
     }
-    start(spec, &settings, &devices, &pool)?;
+    let wakeups = start(spec, &settings, &devices, &pool)?;
     settings.set_virtqueues(devices.iter().all(Ethdev::has_split_tx));
     if settings.conf.rss_types != 0 {
         settings.capabilities.rss = devices.iter().all(|device| device.spread(&settings.conf));
@@ -471,6 +491,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         mac,
         quiesce,
         state: Arc::new(PortState::new(name, is_up)),
+        wakeups: (0..spec.queues).map(|_| AtomicI32::new(-1)).collect(),
         interface,
         guest_takes_large: AtomicBool::new(false),
         large_capabilities,
@@ -479,6 +500,13 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         xdp,
         _lock: lock,
     };
+    shared.set_wakeups(&wakeups);
+    if config.wakes && wakeups.iter().flatten().count() < usize::from(spec.queues) {
+        tracing::warn!(
+            "{}: this network cannot wake a sleeping worker, which wakes up by itself each millisecond",
+            spec.via
+        );
+    }
     shared.update_guest_features();
     Ok(shared)
 }

@@ -1,20 +1,24 @@
 //! Receive/transmit queue pair of a DPDK port.
 
 use super::SharedPort;
+use super::dev_args::PortKind;
 use super::quiesce::{QueueId, QueueView};
 use super::setup::ETHERNET;
+use super::wakeup;
 use crate::capture::Capture;
 use crate::dpdk::mbuf::Mbuf;
 use crate::dpdk::mbuf::header_ownership;
 use crate::dpdk::mbuf::mempool::Mempool;
 use crate::dpdk::mbuf::segment::OFFLOADS;
 use crate::prefetch::{CACHE_LINE, prefetch_for_write};
-use crate::{BURST, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use crate::{BURST, Capabilities, MacAddr, Nic, Packet, QueueStats, Sleeper};
 use dpdk_sys as sys;
 use linerate_service::Bytes;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Queue pair of a [`Port`](super::Port), returned by [`Port::take_queues`](super::Port::take_queues).
 ///
@@ -44,6 +48,10 @@ pub struct QueuePair {
     /// True if received frames are not in this core's cache. Allocated packets then have [`EXTRA_HEADROOM`].
     rx_uncached: bool,
     stats: QueueStats,
+    /// Epoch of the device whose wake-up the sleeper of the worker has.
+    watched: Option<u64>,
+    /// True if the device wakes the worker.
+    is_armed: bool,
     /// Capture of the frames that pass.
     capture: Option<Box<Capture>>,
     not_sync: PhantomData<Cell<()>>,
@@ -80,6 +88,8 @@ impl QueuePair {
             may_unmap: shared.settings.may_unmap,
             rx_uncached: shared.settings.rx_uncached,
             stats: QueueStats::default(),
+            watched: None,
+            is_armed: false,
             capture: None,
             not_sync: PhantomData,
             shared,
@@ -113,6 +123,19 @@ impl QueuePair {
     #[inline]
     fn queue_id(&mut self) -> Option<QueueId> {
         self.shared.quiesce.queue_id(self.index, &mut self.view)
+    }
+
+    /// Enables or disables the interrupt of the receive queue. Drivers whose descriptor needs none do not support it.
+    fn set_interrupt(&self, queue_id: QueueId, on: bool) {
+        let QueueId { port, queue } = queue_id;
+        // SAFETY: there are no pointer arguments. The device exists while `queue_id` returns it.
+        unsafe {
+            match (&self.shared.spec.kind, on) {
+                (PortKind::Vhost, on) => sys::lr_vhost_rx_interrupt(port, queue, on.into()),
+                (_, true) => _ = sys::rte_eth_dev_rx_intr_enable(port, queue),
+                (_, false) => _ = sys::rte_eth_dev_rx_intr_disable(port, queue),
+            }
+        }
     }
 
     #[inline]
@@ -432,6 +455,35 @@ impl Nic for QueuePair {
 
     fn pool_left(&mut self) -> Option<usize> {
         Some(self.pool.available())
+    }
+
+    fn arm(&mut self, sleeper: &mut Sleeper) -> bool {
+        // Without a device no frame arrives, and the supervisor needs an acknowledgement within a sleep.
+        let Some(queue_id) = self.queue_id() else { return true };
+        let Some(fd) = self.shared.wakeup(self.index) else { return false };
+        if self.watched != Some(self.view.seen) {
+            // SAFETY: the device keeps the descriptor open, and exists until the epoch changes.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            if let Err(error) = sleeper.watch(fd, !wakeup::is_level(&self.shared.spec.kind)) {
+                tracing::debug!("{}: cannot wait for the port: {error}", self.shared.spec.via);
+                return false;
+            }
+            self.watched = Some(self.view.seen);
+        }
+        self.set_interrupt(queue_id, true);
+        self.is_armed = true;
+        // The look for frames that follows must not precede the request: the other end publishes a frame, and then
+        // reads the request after a fence of its own.
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed)
+            && let Some(queue_id) = self.queue_id()
+        {
+            self.set_interrupt(queue_id, false);
+        }
     }
 
     fn stats(&self) -> QueueStats {

@@ -111,7 +111,8 @@ impl Quiesce {
 /// Last state that a queue pair has seen.
 #[derive(Debug)]
 pub(crate) struct QueueView {
-    seen: u64,
+    /// Last epoch that the queue pair acknowledged.
+    pub(crate) seen: u64,
     queue_id: Option<QueueId>,
 }
 

@@ -6,6 +6,7 @@ use super::error::OpenError;
 use super::ethdev::EthConf;
 use super::interface;
 use super::queue_pair::EXTRA_HEADROOM;
+use super::wakeup::WakeupKind;
 use crate::dpdk::mbuf::extbuf::PRIVATE_SIZE;
 use crate::dpdk::mbuf::mempool::CACHE_FULL;
 use crate::nic::packet::TAG;
@@ -187,6 +188,7 @@ pub(crate) fn derive(
         mtu,
         max_lro: if lro { info.max_lro } else { 0 },
         numa_node: info.numa_node.into(),
+        wakeup: if config.wakes { WakeupKind::of(spec) } else { WakeupKind::None },
     };
     let multi_segment_tx = tx_offloads & sys::LR_TX_OFFLOAD_MULTI_SEGS != 0 || is_memif(spec) && config.multi_segment;
     // A frame must not require more descriptors than the ring can have free.

@@ -154,7 +154,7 @@ fn reconnect(shared: &SharedPort) -> bool {
             tracing::warn!("{}: the other end now offers fewer queues or offloads: not used", shared.spec.via);
             return Ok(None);
         }
-        port::start(&shared.spec, &shared.settings, &devices, &shared.pool)?;
+        let wakeups = port::start(&shared.spec, &shared.settings, &devices, &shared.pool)?;
         if shared.settings.split_tx && !devices.iter().all(Ethdev::has_split_tx) {
             tracing::warn!(
                 "{}: the other end now offers packed instead of split virtqueues: not used",
@@ -162,10 +162,11 @@ fn reconnect(shared: &SharedPort) -> bool {
             );
             return Ok(None);
         }
-        Ok(Some(devices))
+        Ok(Some((devices, wakeups)))
     });
     match reconnected {
-        Ok(Some(made)) => {
+        Ok(Some((made, wakeups))) => {
+            shared.set_wakeups(&wakeups);
             shared.quiesce.resume(&port::queue_ids(&shared.spec, &shared.settings, &made));
             *shared.devices() = made;
             true
