@@ -106,9 +106,9 @@ asan_of_programs() {
     start server & start client && wait $! || fail "$(cat "$scratch"/*.log)"
     sockets=stack address=10.9.0.2
     start server LD_PRELOAD="$library" \
-        LINERATE_RUN="[\"--via\",\"vhost:$scratch/link\",\"--ip\",\"10.9.0.2/24\",\"--idle\",\"backoff\"]" &
+        LINERATE_RUN="[\"--via\",\"vhost:$scratch/link\",\"--ip\",\"10.9.0.2/24\",\"--idle\",\"wait\"]" &
     start client LD_PRELOAD="$library" \
-        LINERATE_RUN="[\"--via\",\"virtio-user:$scratch/link\",\"--ip\",\"10.9.0.1/24\",\"--idle\",\"backoff\"]" &&
+        LINERATE_RUN="[\"--via\",\"virtio-user:$scratch/link\",\"--ip\",\"10.9.0.1/24\",\"--idle\",\"wait\"]" &&
         wait $! || fail "$(cat "$scratch"/stack.*)"
     for role in server client; do diff "$scratch/kernel.$role" "$scratch/stack.$role"; done
     note "$(cat "$scratch"/stack.{server,client} | wc -l) results are those of the kernel"

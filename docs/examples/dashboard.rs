@@ -56,7 +56,7 @@ fn main() -> io::Result<()> {
         command
     };
     let server = format!(
-        "kv serve --via vhost:link --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0 --idle backoff --metrics {METRICS}"
+        "kv serve --via vhost:link --ip 10.77.1.2/24 --listen 10.77.1.2:6379 --cores 0 --idle wait --metrics {METRICS}"
     );
     let mut server = Running(linerate(&server).stdout(Stdio::piped()).spawn()?);
     let mut ready = String::new();

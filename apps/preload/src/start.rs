@@ -43,7 +43,7 @@ pub fn prepare() -> State {
         None => return State::Absent,
     };
     log_to_stderr();
-    let sleeps = config.idle == Some(Idle::Backoff);
+    let sleeps = config.idle == Some(Idle::Wait);
     match PreparedNetwork::new(config) {
         Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
         Ok(None) => opened(InlineNetwork::open(config, |_| Sockets::default()), sleeps),

@@ -34,7 +34,7 @@ impl Deadline {
     }
 }
 
-/// True if waits sleep (`--idle backoff`).
+/// True if waits sleep (`--idle wait`).
 static SLEEPS: AtomicBool = AtomicBool::new(false);
 
 /// Lets waits sleep after turns without work.
@@ -54,7 +54,7 @@ const BUSY_TURNS: u32 = 1000;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Pauses {
-    /// Returns the duration of a pause after a turn, which is zero except with `--idle backoff`.
+    /// Returns the duration of a pause after a turn, which is zero except with `--idle wait`.
     pub fn next(&mut self, is_busy: bool) -> Duration {
         self.idle_turns = if is_busy { 0 } else { self.idle_turns.saturating_add(1) };
         match self.idle_turns.checked_sub(BUSY_TURNS) {

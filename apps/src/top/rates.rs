@@ -240,7 +240,8 @@ pub fn line(row: &WorkerRates) -> String {
     COLUMNS.iter().map(|column| format!("{:>1$}", (column.text)(row), column.width)).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats frames passed to the kernel and retransmissions, where they are counted, and drops as one line.
+/// Formats processor time, sleeps, frames passed to the kernel and retransmissions, where they are counted, and drops as
+/// one line.
 pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
     let each = |label: &str, rate, total| format!("{label} {}/s ({total})", format_number(rate));
     let drops = drops(after, before).iter().map(|(cause, rate, total)| each(cause, *rate, *total)).collect::<Vec<_>>();
@@ -248,7 +249,16 @@ pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
     let counted = |label, name| sum(name, after, before).map(|(rate, total)| each(label, rate, total));
     let passed = counted("shared interface: passed to the kernel", "linerate_passed_frames_total");
     let retransmitted = counted("retransmitted", "linerate_retransmitted_segments_total");
-    [passed, retransmitted, Some(format!("drops: {drops}"))].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let cpu = sum("linerate_cpu_microseconds_total", after, before).and_then(|(rate, _)| rate);
+    let cpu = cpu.map(|micros| format!("cpu {}%", percent(Some(micros / 1e6))));
+    // A worker that polls does not sleep.
+    let slept = sum("linerate_sleeps_total", after, before).filter(|(_, total)| *total > 0);
+    let slept = slept.map(|(rate, total)| each("slept", rate, total));
+    [cpu, slept, passed, retransmitted, Some(format!("drops: {drops}"))]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Returns a metric of all workers: rate per second and total.
@@ -357,6 +367,10 @@ pub mod tests {
         let passed = |at, n| sample(at, vec![metrics(&[("passed_frames_total", n)], &[])]);
         let line = losses(&passed(3_000_000, 50), Some(&passed(1_000_000, 10)));
         assert_eq!(line, "shared interface: passed to the kernel 20/s (50); drops: none");
+        let slept =
+            |at, n| sample(at, vec![metrics(&[("cpu_microseconds_total", 10_000 * n), ("sleeps_total", n)], &[])]);
+        let line = losses(&slept(3_000_000, 50), Some(&slept(1_000_000, 10)));
+        assert_eq!(line, "cpu 20%; slept 20/s (50); drops: none");
     }
 
     #[test]

@@ -15,10 +15,10 @@ pub const V4: &str = "10.9.0.2:7";
 pub const V6: &str = "[fd09::2]:7";
 /// Arguments of a load. It sleeps when idle, to leave a core to the kernel. No other host is on the wire, and duplicate
 /// address detection would take a second per program.
-const LOAD_ARGS: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json --no-dad";
+const LOAD_ARGS: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --idle wait --json --no-dad";
 /// Arguments of a server.
 pub const ADDRESSES: &str =
-    "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle backoff --json";
+    "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle wait --json";
 
 /// Returns the IPv4 and the IPv6 address of the server.
 pub fn servers() -> [SocketAddr; 2] {

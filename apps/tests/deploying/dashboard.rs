@@ -134,7 +134,7 @@ fn prometheus_has_a_value_for_each_query() {
     // The key-value service counts requests.
     let kv = serve("kv", "--via kernel --listen 127.0.0.1:0 --workers 2 --memory 64m --metrics 127.0.0.1:0");
     let mut servers = vec![metrics_of(&kernel), metrics_of(&kv)];
-    let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --metrics 127.0.0.1:0";
+    let there = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait --metrics 127.0.0.1:0";
     let stack = cfg!(feature = "dpdk").then(|| serve("echo", &format!("--via vhost:{link} {there}")));
     servers.extend(stack.as_ref().map(metrics_of));
     if stack.is_some() {
@@ -159,7 +159,7 @@ fn prometheus_has_a_value_for_each_query() {
     let to = kernel.address();
     let mut loads = vec![start(&format!("echo load --via kernel --connect {to} --duration 60s"))];
     if stack.is_some() {
-        let here = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --duration 60s";
+        let here = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle wait --duration 60s";
         loads.push(start(&format!("echo load --via virtio-user:{link} {here}")));
     }
 

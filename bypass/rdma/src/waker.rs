@@ -30,7 +30,6 @@ pub struct IdleWait<C: Provider> {
     bell: Waker,
     /// Maximum sleep.
     pub(crate) longest: Duration,
-    pub(crate) waits: u64,
 }
 
 /// Sleep after a failed wait, and longest sleep if only the worker drives the device.
@@ -46,7 +45,6 @@ impl<C: Provider> IdleWait<C> {
             channel: CompChannel::new(provider)?,
             bell: waker()?,
             longest: if provider.needs_progress() { SHORT } else { STOP_CHECK },
-            waits: 0,
         })
     }
 
@@ -62,7 +60,6 @@ impl<C: Provider> IdleWait<C> {
 
     /// Waits for a completion event, a wake-up, or `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration) {
-        self.waits += 1;
         let waited = wait_readable([self.channel.as_fd(), self.bell.as_fd()], timeout.min(self.longest));
         self.bell.quiet();
         if let Err(error) = waited.and_then(|()| self.channel.take_events().map(drop)) {

@@ -114,7 +114,7 @@ impl<C: Provider, S: Service> Worker<C, S> {
 
     /// Returns how often the worker has slept.
     pub fn waits(&self) -> u64 {
-        self.rest.as_ref().map_or(0, |rest| rest.waits)
+        self.host.net.summary.sleeps
     }
 
     /// Returns the service.
@@ -173,7 +173,11 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 drain.report(stop, self.host.net.connections());
             }
             match self.turn(clock.now()) {
-                0 if idle_turns > IDLE_TURNS && self.rest.is_some() => self.sleep(clock),
+                0 if idle_turns > IDLE_TURNS && self.rest.is_some() => {
+                    if self.sleep(clock) > 0 {
+                        idle_turns = 0;
+                    }
+                }
                 0 => {
                     idle_turns += 1;
                     std::hint::spin_loop();
@@ -181,7 +185,6 @@ impl<C: Provider, S: Service> Worker<C, S> {
                 _ => idle_turns = 0,
             }
         }
-        tracing::debug!("worker {} has slept {} times", self.host.net.worker, self.waits());
         self.finish()
     }
 
@@ -190,13 +193,15 @@ impl<C: Provider, S: Service> Worker<C, S> {
         self.unsent.push_back(ConnectorRequest::Refuse);
     }
 
-    /// Sleeps until an event, if the worker may sleep.
-    pub(crate) fn sleep(&mut self, clock: &Clock) {
+    /// Sleeps until an event, if the worker may sleep. Returns the work of the turns before and after.
+    pub(crate) fn sleep(&mut self, clock: &Clock) -> usize {
+        let (mut work, mut has_slept) = (0, false);
         if self.host.messages.about_to_sleep() && self.events.about_to_sleep() {
             self.host.net.arm();
             // Completions that precede the request generate no event.
             let now = clock.now();
-            if self.turn(now) == 0 {
+            work = self.turn(now);
+            if work == 0 {
                 let tries_again = !self.unsent.is_empty() || self.host.net.is_starved();
                 let moment = tries_again.then_some(now + MOMENT);
                 let next =
@@ -206,11 +211,18 @@ impl<C: Provider, S: Service> Worker<C, S> {
                         .min();
                 if let Some(rest) = &mut self.rest {
                     rest.wait(next.map_or(Duration::MAX, |next| next.since(now)));
+                    has_slept = true;
                 }
             }
         }
         self.host.messages.awake();
         self.events.awake();
+        if has_slept {
+            work = self.turn(clock.now());
+            self.host.net.summary.sleeps += 1;
+            self.host.net.summary.wakeups += u64::from(work > 0);
+        }
+        work
     }
 
     /// Processes events of the connector.

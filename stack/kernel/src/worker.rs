@@ -3,6 +3,7 @@
 use crate::bind::{BoundSockets, Sockets};
 use crate::net::Net;
 use crate::udp::Udp;
+use linerate_bypass::CpuTime;
 use linerate_service::time::Duration;
 use linerate_service::{Drain, Service, ServiceHost, Stop, Summary};
 use std::net::SocketAddr;
@@ -116,6 +117,8 @@ impl<S: Service> Worker<S> {
         summary.turns += 1;
         summary.busy_turns += u64::from(has_read || events > 0);
         summary.bursts += u64::from(has_read);
+        summary.sleeps += u64::from(asleep);
+        summary.wakeups += u64::from(asleep && (has_read || events > 0));
     }
 
     fn deliver_datagrams(&mut self) {
@@ -138,6 +141,7 @@ impl<S: Service> Worker<S> {
         net.summary.failed += net.table.connecting() as u64;
         let conns = net.table.slots.conn_ids();
         self.host.abort_all(conns);
+        self.host.net.summary.cpu_us = CpuTime::of_thread().micros();
         (self.host.service, self.host.net.summary)
     }
 }

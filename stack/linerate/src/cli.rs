@@ -16,9 +16,9 @@ where
 pub fn idle() -> impl TypedValueParser<Value = Idle> {
     PossibleValuesParser::new([
         PossibleValue::new("poll").help("Keep polling"),
-        PossibleValue::new("backoff").help("Sleep for increasing times"),
+        PossibleValue::new("wait").help("Sleep until a packet arrives"),
     ])
-    .map(|name| if name == "backoff" { Idle::Backoff } else { Idle::Poll })
+    .map(|name| if name == "wait" { Idle::Wait } else { Idle::Poll })
 }
 
 /// Parses a positive number.

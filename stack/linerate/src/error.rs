@@ -180,6 +180,8 @@ pub enum Error {
     Spawn { worker: usize, source: io::Error },
     #[error("cannot start the thread that follows the kernel's addresses, routes and neighbours: {0}")]
     NoControlThread(io::Error),
+    #[error("cannot create the descriptors that wake a worker ({0}): use --idle poll, or raise 'ulimit -n'")]
+    NoSleeper(io::Error),
     #[error("worker {0} panicked: correct its service, or report the lines above if they name another part")]
     Panicked(usize),
 }

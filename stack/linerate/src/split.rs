@@ -40,7 +40,7 @@ impl Services {
             window: options.buffer.unwrap_or(WINDOW),
             arena: arena.map_err(Error::NoArena)?,
             co_scheduled: services.iter().any(|core| workers.contains(core)),
-            sleeps: options.via == Via::Kernel && !options.spin || options.idle == Some(Idle::Backoff),
+            sleeps: options.via == Via::Kernel && !options.spin || options.idle == Some(Idle::Wait),
         };
         Ok(Services { cores: services, config })
     }

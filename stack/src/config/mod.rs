@@ -23,8 +23,8 @@ pub enum Idle {
     /// Keep polling: lowest latency, a whole core.
     #[default]
     Poll,
-    /// Sleep for increasing intervals, up to a millisecond, until a frame arrives.
-    Backoff,
+    /// Sleep until a frame or a message arrives. A port that cannot wake a worker is looked at each millisecond.
+    Wait,
 }
 
 /// Network settings and limits of a worker. All workers of one port share one value.
@@ -150,8 +150,6 @@ pub struct Config {
     pub ignore_syns: bool,
     /// Keepalive probes of idle connections (RFC 9293 §3.8.4). Disabled if `None`.
     pub keepalive: Option<Keepalive>,
-    /// Idle strategy.
-    pub idle: Idle,
     /// Seed of all randomness: initial sequence numbers, SYN cookies, ports, hash keys. Take it from the system's
     /// generator, except in a reproducible test: an attacker who knows it can forge connections.
     pub seed: u128,
@@ -233,7 +231,6 @@ impl Default for Config {
             ecn: false,
             ignore_syns: false,
             keepalive: None,
-            idle: Idle::Poll,
             seed: 0,
             #[cfg(feature = "fast-path-switches")]
             fast_paths: FastPaths::ALL,

@@ -4,8 +4,10 @@ use crate::config::host_network::HostNetwork;
 use crate::ip::arp_ndp::NeighborInfo;
 use crate::ip::router_info::RouterInfo;
 use crate::slow_path::Lease;
-use linerate_service::mailbox::{Receiver, Sender, mailbox};
+use linerate_bypass::Sleeper;
+use linerate_service::mailbox::{Receiver, Sender, mailbox, waking_mailbox};
 use linerate_service::{AppMsg, AppSender};
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -46,22 +48,34 @@ pub struct Mailboxes<P, M> {
     pub(crate) app_sender: AppSender<M>,
     /// Requests to the control plane to resolve neighbours, if the host's kernel does so.
     pub(crate) host_requests: Option<Sender<IpAddr>>,
+    /// Present if the worker sleeps without work.
+    pub(crate) sleeper: Option<Sleeper>,
 }
 
 impl<P: Send, M: Send> Mailboxes<P, M> {
-    /// Creates the mailboxes of `workers` workers, in order of worker number.
+    /// Creates the mailboxes of `workers` workers that poll, in order of worker number.
     pub fn for_workers(workers: usize) -> Vec<Self> {
-        let (others, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(WORKER_MESSAGES)).unzip();
-        let (senders, messages): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(APP_MESSAGES)).unzip();
+        Self::with((0..workers).map(|_| None).collect())
+    }
+
+    /// Creates the mailboxes of `workers` workers that sleep without work, in order of worker number.
+    pub fn for_sleepers(workers: usize) -> io::Result<Vec<Self>> {
+        Ok(Self::with((0..workers).map(|_| Sleeper::new().map(Some)).collect::<Result<_, _>>()?))
+    }
+
+    fn with(sleepers: Vec<Option<Sleeper>>) -> Vec<Self> {
+        let (others, inboxes): (Vec<_>, Vec<_>) = sleepers.iter().map(|it| mailbox_of(it, WORKER_MESSAGES)).unzip();
+        let (senders, messages): (Vec<_>, Vec<_>) = sleepers.iter().map(|it| mailbox_of(it, APP_MESSAGES)).unzip();
         let app_sender = AppSender::new(senders);
-        let ends = inboxes.into_iter().zip(messages).enumerate();
-        ends.map(|(worker, (inbox, messages))| Mailboxes {
+        let ends = inboxes.into_iter().zip(messages).zip(sleepers).enumerate();
+        ends.map(|(worker, ((inbox, messages), sleeper))| Mailboxes {
             worker,
             inbox,
             others: others.clone(),
             messages,
             app_sender: app_sender.clone(),
             host_requests: None,
+            sleeper,
         })
         .collect()
     }
@@ -74,5 +88,13 @@ impl<P: Send, M: Send> Mailboxes<P, M> {
     /// Returns the sender with which other threads reach the services and connections of all workers.
     pub fn app_sender(&self) -> AppSender<M> {
         self.app_sender.clone()
+    }
+}
+
+/// Creates a mailbox that wakes its worker, if the worker sleeps.
+fn mailbox_of<T: Send>(sleeper: &Option<Sleeper>, capacity: usize) -> (Sender<T>, Receiver<T>) {
+    match sleeper {
+        Some(sleeper) => waking_mailbox(capacity, sleeper.wake()),
+        None => mailbox(capacity),
     }
 }

@@ -6,9 +6,10 @@ mod ingress;
 pub(crate) mod inter_worker;
 
 mod housekeeping;
+mod idle;
 mod transport;
 
-use crate::config::{Config, Idle};
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::ip::addresses::Addresses;
 use crate::ip::egress::Egress;
@@ -18,9 +19,10 @@ use crate::rng;
 use crate::slow_path::SlowPath;
 use crate::tcp::NativeEngine;
 use crate::wire::ethernet::ETHERNET_HEADER;
+use crate::worker::idle::Polling;
 use crate::worker::ingress::Ingress;
 use crate::worker::inter_worker::{Mailboxes, WorkerMsg};
-use linerate_bypass::{BURST, Nic, Packet};
+use linerate_bypass::{BURST, CpuTime, Nic, Packet, Sleeper};
 use linerate_service::mailbox::Receiver;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{Drain, Service, ServiceHost, Silenced, Stop, Summary, Transport, WorkerCtx};
@@ -41,10 +43,6 @@ const GRACE: Duration = Duration::from_millis(250);
 const FINAL_POLL_TIME: Duration = Duration::from_millis(50);
 /// Pause between turns during [`FINAL_POLL_TIME`].
 const FINAL_POLL_PAUSE: Duration = Duration::from_micros(50);
-/// Turns without work before a worker with [`Idle::Backoff`] sleeps.
-const IDLE_TURNS: u32 = 1000;
-/// Shortest and longest sleep.
-const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_millis(1);
 
 /// Worker of the stack on the queue pair `N` with the service `S` and the engine `E`.
 pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Packet>> {
@@ -60,6 +58,10 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     /// Start of the period in which the port has taken no waiting frame, and whether the warning was logged.
     stuck_since: Option<Instant>,
     stuck_logged: bool,
+    /// Present if the worker sleeps without work.
+    sleeper: Option<Sleeper>,
+    /// Failed allocations before the last sleep.
+    pool_empty: u64,
 }
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
@@ -111,6 +113,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             turns: 0,
             busy_turns: 0,
             bursts: 0,
+            sleeps: 0,
+            wakeups: 0,
         };
         let service = service(WorkerCtx { worker, workers, app_sender: mailboxes.app_sender });
         Worker {
@@ -123,6 +127,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             link_checked: now,
             stuck_since: None,
             stuck_logged: false,
+            sleeper: mailboxes.sleeper,
+            pool_empty: 0,
         }
     }
 
@@ -205,16 +211,20 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     }
 
     /// Runs until `stop`, then closes all connections and returns the service and the counters. While draining, it
-    /// reports the number of remaining connections. It calls `ready` when the service has started.
+    /// reports the number of remaining connections. It calls `ready` when the service has started. A sleeping worker
+    /// notices `stop` within 20 ms.
     ///
     /// A [duplicate](Self::duplicate) address ends it with an error.
     pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), DuplicateAddress> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
-        let mut idle_turns = 0;
-        let mut sleep = *SLEEP.start();
+        let mut polling = Polling::new();
+        if let Some(sleeper) = &self.sleeper {
+            sleeper.begin();
+        }
         while !stop.is_stopped() {
-            let work = self.turn(clock.now());
+            let now = clock.now();
+            let work = self.turn(now);
             if self.duplicate().is_some() {
                 break;
             }
@@ -231,21 +241,15 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 ready();
             }
             if work > 0 {
-                idle_turns = 0;
-                sleep = *SLEEP.start();
-            } else if self.config.idle == Idle::Backoff {
-                idle_turns += 1;
-                if idle_turns > IDLE_TURNS {
-                    let until_due = self.next_deadline().map_or(sleep, |at| at.since(clock.now()));
-                    std::thread::sleep(sleep.min(until_due));
-                    sleep = (sleep * 2).min(*SLEEP.end());
-                }
-            } else {
+                polling.end_gap();
+            } else if self.sleeper.is_none() || !polling.is_over(now) {
                 std::hint::spin_loop();
+            } else if self.sleep(clock, &mut polling) > 0 {
+                polling.end_gap();
             }
         }
         self.shut_down(clock);
-        let summary = self.summary();
+        let summary = Summary { cpu_us: CpuTime::of_thread().micros(), ..self.summary() };
         match self.duplicate() {
             Some(duplicate) => Err(duplicate),
             None => Ok((self.host.service, summary)),

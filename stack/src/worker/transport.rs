@@ -10,7 +10,7 @@ use crate::slow_path::{DhcpLease, Lease, SlowPath};
 use crate::wire::drop_stats::DropCause;
 use crate::wire::ip_cidr::IpCidr;
 use crate::worker::ingress::Ingress;
-use linerate_bypass::{MacAddr, Nic};
+use linerate_bypass::{CpuTime, MacAddr, Nic};
 use linerate_service::inspect::{ConnInfo, ConnState, Gauges, Shortages, Snapshot};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
@@ -39,6 +39,9 @@ pub(super) struct Core<N: Nic, E> {
     pub turns: u64,
     pub busy_turns: u64,
     pub bursts: u64,
+    /// Sleeps, and sleeps after which there was work.
+    pub sleeps: u64,
+    pub wakeups: u64,
 }
 
 /// Returns the usable addresses with this lease and router information; IPv6 addresses only after DAD.
@@ -103,7 +106,7 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
 impl<N: Nic, E: Engine<N>> Core<N, E> {
     /// Returns the counters so far.
     pub fn summary(&mut self) -> Summary {
-        let Core { engine, egress, ingress, turns, busy_turns, bursts, .. } = self;
+        let Core { engine, egress, ingress, turns, busy_turns, bursts, sleeps, wakeups, .. } = self;
         let port = egress.nic().stats();
         let mut summary = Summary {
             rx_frames: port.rx_frames,
@@ -111,6 +114,8 @@ impl<N: Nic, E: Engine<N>> Core<N, E> {
             turns: *turns,
             busy_turns: *busy_turns,
             bursts: *bursts,
+            sleeps: *sleeps,
+            wakeups: *wakeups,
             tx_frames: port.tx_frames,
             tx_bytes: port.tx_bytes,
             misdirected: ingress.misdirected(),
@@ -163,7 +168,7 @@ impl<N: Nic, E: Engine<N>> HostedNet for Core<N, E> {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let summary = self.summary();
+        let summary = Summary { cpu_us: CpuTime::of_thread().micros(), ..self.summary() };
         let Core { worker, engine, egress, .. } = self;
         let mut gauges = Gauges {
             tx_queued: Some(egress.queued() as u64),

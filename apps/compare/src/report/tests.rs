@@ -79,7 +79,7 @@ fn incast_has_median_and_worst_time_by_connections() {
 fn work_of_a_batch_program_is_a_plot_and_a_table() {
     let mut results = results();
     assert!(tables::batch(&View::new(&results), App::Echo).is_none());
-    for (setting, part) in [("polling", 0.011), ("backoff", 0.62)] {
+    for (setting, part) in [("polling", 0.011), ("wait", 0.62)] {
         let sweeps = &mut measured(&mut results.rows[2]).sweeps;
         let mut sweep = sweeps[0].clone();
         (sweep.of, sweep.setting) = (Swept::Batch, setting.to_owned());
@@ -92,7 +92,7 @@ fn work_of_a_batch_program_is_a_plot_and_a_table() {
     let table = tables::batch(&View::new(&results), App::Echo).unwrap();
     let texts = |row: usize| table.rows[row].iter().map(|cell| &*cell.text).collect::<Vec<_>>();
     assert_eq!((table.rows.len(), texts(0)[1], texts(0)[2]), (2, "polling", "1.1"));
-    assert_eq!((texts(1)[1], texts(1)[6]), ("backoff", "62.0"));
+    assert_eq!((texts(1)[1], texts(1)[6]), ("wait", "62.0"));
     assert!(table.rows[1][7].small.is_some() && table.rows[1][3].small.is_none());
     let page = html(&results);
     assert!(page.contains("Server at 50 % of its highest offered rate") && page.contains("62.0 %"));

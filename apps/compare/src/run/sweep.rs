@@ -107,8 +107,8 @@ pub fn idle_variants(row: &Planned) -> Vec<(&'static str, &'static [&'static str
     match &row.design {
         Design::KernelSleeping => vec![("sleeping", &[])],
         Design::KernelSpinning => vec![("polling", &[])],
-        Design::Native => vec![("polling", &[]), ("backoff", &["--idle", "backoff"])],
-        Design::Verbs(mode) if mode == "send" => vec![("polling", &[]), ("backoff", &["--idle", "backoff"])],
+        Design::Native => vec![("polling", &[]), ("wait", &["--idle", "wait"])],
+        Design::Verbs(mode) if mode == "send" => vec![("polling", &[]), ("wait", &["--idle", "wait"])],
         _ => Vec::new(),
     }
 }
@@ -287,7 +287,7 @@ mod tests {
         }
         assert_eq!(count(Swept::Incast, "echo/kernel/spinning"), 3);
         for (id, variants) in [
-            ("echo/virtio-user/native/inline", &["polling", "backoff"][..]),
+            ("echo/virtio-user/native/inline", &["polling", "wait"][..]),
             ("echo/kernel/sleeping", &["sleeping"]),
             ("echo/kernel/spinning", &["polling"]),
             ("echo/virtio-user/native/split", &[]),

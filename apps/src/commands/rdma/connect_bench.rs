@@ -169,7 +169,7 @@ impl Method {
         }
         // Idle workers sleep, as with kernel sockets, so that the other end gets processor time.
         let via = Via::Rdma { device: device.to_owned() };
-        result(&over_network(Network::builder().via(via).rdma(rdma).idle(Idle::Backoff), address, at_once, rounds)?)
+        result(&over_network(Network::builder().via(via).rdma(rdma).idle(Idle::Wait), address, at_once, rounds)?)
     }
 }
 

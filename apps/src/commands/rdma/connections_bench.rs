@@ -178,7 +178,7 @@ fn measure(device: &str, address: IpAddr, setup: Setup, connections: u32, rounds
     // Idle workers sleep, so that the other end gets processor time.
     let via = Via::Rdma { device: device.to_owned() };
     let stop = Stop::default();
-    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Backoff).stop(stop.clone());
+    let builder = Network::builder().via(via).rdma(rdma).idle(Idle::Wait).stop(stop.clone());
     let server = builder.clone().listen(SocketAddr::new(address, 0)).build()?;
     let remote = server.listening().first().copied().unwrap_or_else(|| SocketAddr::new(address, 0));
     let serving = server.start(|_| Echo, stop.clone())?;

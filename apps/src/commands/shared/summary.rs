@@ -4,6 +4,7 @@ use linerate::{Summary, Verbs, Via};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// A [`Summary`] formatted as a few lines of text, or serialised as one JSON object.
 #[derive(Debug, Serialize)]
@@ -28,6 +29,9 @@ struct Fields {
     turns: u64,
     busy_turns: u64,
     bursts: u64,
+    sleeps: u64,
+    wakeups: u64,
+    cpu_us: u64,
     tx_frames: u64,
     tx_bytes: u64,
     misdirected: u64,
@@ -85,7 +89,8 @@ impl<'a> SummaryReport<'a> {
 impl fmt::Display for SummaryReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary { rx_frames, rx_bytes, tx_frames, tx_bytes, misdirected, .. } = self.summary;
-        let Summary { turns, busy_turns, bursts, .. } = self.summary;
+        let Summary { turns, busy_turns, bursts, sleeps, wakeups, cpu_us, .. } = self.summary;
+        let cpu = Duration::from_micros(*cpu_us);
         let Summary { accepted, connected, failed, finished, broken, copied_bytes, verbs, .. } = self.summary;
         let drops = match self.summary.drops.iter().map(|(cause, n)| format!("{n} {cause}")).collect::<Vec<_>>() {
             none if none.is_empty() => "none".to_owned(),
@@ -104,6 +109,7 @@ impl fmt::Display for SummaryReport<'_> {
             f,
             "received    {rx_frames} {reads}, {rx_bytes} bytes{forwarded}\n\
              turns       {turns}, {busy_turns} with work, {bursts} that received {received}\n\
+             slept       {sleeps} times, {wakeups} times until there was work; processor time {cpu:.2?}\n\
              sent        {tx_frames} {writes}, {tx_bytes} bytes{retransmitted}\n\
              connections {accepted} accepted, {connected} opened, {failed} failed, {finished} finished, {broken} broken\n\
              drops       {drops}\n\

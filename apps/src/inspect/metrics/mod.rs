@@ -108,6 +108,13 @@ const METRICS: &[Metric] = &[
         "Iterations with work: frames, messages from other threads, or connection events.",
         |snapshot| Some(snapshot.summary.busy_turns),
     ),
+    counter("linerate_sleeps_total", "Sleeps of the worker.", |snapshot| Some(snapshot.summary.sleeps)),
+    counter("linerate_wakeups_total", "Sleeps of the worker after which there was work.", |snapshot| {
+        Some(snapshot.summary.wakeups)
+    }),
+    counter("linerate_cpu_microseconds_total", "Processor time of the worker's thread.", |snapshot| {
+        Some(snapshot.summary.cpu_us)
+    }),
     counter(
         "linerate_requests_total",
         "Requests completed by the service or the load generator. Key-value: commands, and keys of memcached clients. \

@@ -40,9 +40,9 @@ fn loads(server: &str, load: &str) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("link.sock").display().to_string();
     let [server, load] = [server, load].map(|via| via.replace("SOCKET", &socket));
-    let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:80 --idle backoff --json";
+    let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:80 --idle wait --json";
     let program = Program::serve(linerate(&format!("http serve --via {server} {args}")));
-    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:80 --idle backoff --json --duration 300ms";
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:80 --idle wait --json --duration 300ms";
     let ended = Program::start(linerate(&format!("http load --via {load} {args} --connections 64"))).wait();
     let report = ended.json();
     assert!(ended.status.success() && report["errors"] == 0, "{ended:?}");
@@ -67,7 +67,7 @@ fn client_of_hyper_gets_files_over_virtio_user() {
             let directory = tempfile::tempdir().unwrap();
             fill(directory.path());
             let site = directory.path().display();
-            let args = format!("--ip 10.9.0.2/24 --listen 10.9.0.2:80 --idle backoff --dir {site} --json");
+            let args = format!("--ip 10.9.0.2/24 --listen 10.9.0.2:80 --idle wait --dir {site} --json");
             let server = Program::serve(linerate(&format!("http serve --via vhost:{site}/link.sock {args}")));
             finish(Program::start(command("client").env(SOCKET, directory.path().join("link.sock"))));
             let summary = server.stop().json();
@@ -78,7 +78,7 @@ fn client_of_hyper_gets_files_over_virtio_user() {
             let network = Network::builder().via(via.parse().unwrap()).ip("10.9.0.1/24".parse().unwrap());
             let server = "10.9.0.2:80".parse().unwrap();
             let paths = ["/", "/missing"].map(str::to_owned).to_vec();
-            let replies = fetch::run(network.idle(Idle::Backoff), server, paths).unwrap();
+            let replies = fetch::run(network.idle(Idle::Wait), server, paths).unwrap();
             assert_eq!(replies[0], (StatusCode::OK, Bytes::from("<p>home")));
             assert_eq!(replies[1].0, StatusCode::NOT_FOUND);
         }

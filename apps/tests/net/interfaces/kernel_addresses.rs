@@ -23,7 +23,7 @@ fn own() -> [SocketAddr; 2] {
 }
 
 fn serve(namespace: &str, service: &str, more: &str) -> Command {
-    linerate_in(namespace, &format!("{service} serve --via af_xdp:lr1,share --idle backoff --json {more}"))
+    linerate_in(namespace, &format!("{service} serve --via af_xdp:lr1,share --idle wait --json {more}"))
 }
 
 const LISTEN: &str = "--listen 10.9.0.4:7 --listen [fd09::4]:7";
@@ -79,7 +79,7 @@ fn loads_connect_from_the_addresses_of_the_kernel() {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for peer in ["10.9.0.1:7", "[fd09::1]:7"] {
-            let load = "--connections 8 --duration 300ms --idle backoff --json";
+            let load = "--connections 8 --duration 300ms --idle wait --json";
             let load = format!("echo load --via af_xdp:lr1,share --connect {peer} {load}");
             let run = |load: &str| Program::start(linerate_in(namespace, load)).wait();
             assert_no_errors(&run(&load));

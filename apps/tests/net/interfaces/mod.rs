@@ -164,7 +164,7 @@ fn second_client_of_a_vhost_socket_is_refused_or_announced() {
         let report = first.stop().json();
         assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(0), "{report}");
         // The first client of another namespace is not known here.
-        let other = format!("echo load --via {} --ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff", link.load);
+        let other = format!("echo load --via {} --ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle wait", link.load);
         let mut other = Program::start(linerate_in(namespace, &format!("-v {other} --duration 1m --connections 1")));
         other.wait_for_log("measuring");
         let mut second = Program::start(link.load("1m"));

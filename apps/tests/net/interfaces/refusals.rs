@@ -8,7 +8,7 @@ use linerate_harness::rerun::{in_namespaces, is_root};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-const ADDRESSES: &str = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+const ADDRESSES: &str = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait";
 
 /// Returns the command of an echo server on `via`.
 fn serve(via: &str, more: &str) -> Command {

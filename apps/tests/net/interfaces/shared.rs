@@ -91,7 +91,7 @@ fn load_uses_a_shared_interface() {
         connect_kernels(namespace, 1);
         let server = Program::serve(linerate("echo serve --via kernel --listen 10.9.0.1:7 --listen [fd09::1]:7"));
         for (own, peer) in [("10.9.0.2/24", "10.9.0.1:7"), ("fd09::2/64", "[fd09::1]:7")] {
-            let load = "--connections 8 --duration 300ms --idle backoff --json";
+            let load = "--connections 8 --duration 300ms --idle wait --json";
             let load = format!("echo load --via af_xdp:lr1,share --ip {own} --connect {peer} {load}");
             assert_no_errors(&Program::start(linerate_in(namespace, &load)).wait());
         }

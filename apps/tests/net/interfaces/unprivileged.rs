@@ -52,9 +52,9 @@ fn test_link(serve: &str, load: &str) {
     let _turn = turn();
     let socket = socket(&nobody.directory);
     let [serve, load] = [serve, load].map(|via| via.replace("SOCKET", &socket));
-    let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff";
+    let args = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait";
     let server = Program::serve(nobody.linerate(&[], &format!("echo serve --via {serve} {args}")));
-    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --connections 8 --duration 300ms --json";
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle wait --connections 8 --duration 300ms --json";
     assert_no_errors(&Program::start(nobody.linerate(&[], &format!("echo load --via {load} {args}"))).wait());
     let ended = server.stop();
     assert!(ended.status.success(), "{ended:?}");
@@ -70,7 +70,7 @@ fn test_interface(via: &str, needed: &[&'static str]) {
             ip("link add lr0 type veth peer name lr1");
             ip("link set lr1 up");
         }
-        let serve = format!("echo serve --via {via} --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff");
+        let serve = format!("echo serve --via {via} --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait");
         // ipc_lock stands in for a sufficient locked-memory limit.
         let with = |names: Vec<&'static str>| names.into_iter().chain(["ipc_lock"]).collect::<Vec<_>>();
         for missing in needed {

@@ -17,8 +17,7 @@ use std::process::Command;
 const FRAMES: (&str, u64) = ("linerate_rx_frames_total", 1_000);
 
 /// Arguments of a server.
-const ADDRESSES: &str =
-    "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle backoff --json";
+const ADDRESSES: &str = "--ip 10.9.0.2/24 --ip fd09::2/64 --listen 10.9.0.2:7 --listen [fd09::2]:7 --idle wait --json";
 
 /// Returns the path of a link's socket in the directory of the test.
 pub fn socket(directory: &tempfile::TempDir) -> String {
@@ -31,7 +30,7 @@ pub fn load(via: &str, more: &str) -> Command {
 }
 
 fn load_to(server: &str, via: &str, more: &str) -> Command {
-    let args = "--ip 10.9.0.1/24 --ip fd09::1/64 --idle backoff --json";
+    let args = "--ip 10.9.0.1/24 --ip fd09::1/64 --idle wait --json";
     linerate(&format!("-v echo load --via {via} {args} --connect {server} {more}"))
 }
 
@@ -227,7 +226,7 @@ fn load_killed(link: Link) {
 fn values_over(link: Link) {
     let server = Program::serve(linerate(&format!("-v kv serve --via {} {ADDRESSES}", link.serve)));
     let work = "--connections 8 --keys 1000 --value-size 8-3000 --verify --fail-on-miss --duration 500ms";
-    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json";
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle wait --json";
     let report = summary(&Program::start(linerate(&format!("-v kv load --via {} {args} {work}", link.load))).wait());
     assert!(report["errors"] == 0 && report["requests"].as_u64() > Some(100), "{report}");
     let summary = link.stop(server);

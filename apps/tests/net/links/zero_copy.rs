@@ -27,9 +27,7 @@ const SIZES: [usize; 5] = [1, 64, 1_448, 20_000, 1 << 20];
 fn load_of(via: &str, size: usize, to: &str) -> String {
     let duration = if size < 100_000 { "200ms" } else { "2s" };
     let addresses = "--ip 10.9.0.2/24 --ip fd09::2/64 --no-dad";
-    format!(
-        "echo load --via {via} {addresses} --idle backoff --duration {duration} --json --connect {to} --size {size}"
-    )
+    format!("echo load --via {via} {addresses} --idle wait --duration {duration} --json --connect {to} --size {size}")
 }
 
 /// Serves on the end `server_via` of a link under observation, with a load of every message size and write method at
@@ -101,7 +99,7 @@ fn copies_nothing(link: Link) {
         return;
     }
     let addresses = "--ip 10.9.0.1/24 --ip fd09::1/64 --no-dad --listen 10.9.0.1:7 --listen [fd09::1]:7";
-    let args = format!("--via {} --threading inline --idle backoff {addresses} --json", link.serve);
+    let args = format!("--via {} --threading inline --idle wait {addresses} --json", link.serve);
     let server = serve("echo", &args);
     for (size, to) in SIZES.into_iter().zip(["10.9.0.1:7", "[fd09::1]:7"].into_iter().cycle()) {
         for pacing in ["", "--pacing"] {

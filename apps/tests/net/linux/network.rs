@@ -71,7 +71,7 @@ fn vhost_processes_communicate_in_the_same_vlan_only() {
     for (vlan, connects) in [(5, true), (6, false)] {
         let directory = tempfile::tempdir().unwrap();
         let socket = socket(&directory);
-        let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
+        let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait --json";
         let server = Program::serve(linerate(&format!("echo serve --via vhost:{socket} {addresses} --vlan 5")));
         let more = format!("--vlan {vlan} --connections 8 --duration 300ms");
         let ended = Program::start(load(&format!("virtio-user:{socket}"), &more)).wait();
@@ -168,7 +168,7 @@ fn dhcp_lease_of_dnsmasq_is_obtained_and_renewed() {
         command.args(["router,10.9.0.1,10.9.0.9", "T1,4", "T2,60"].map(|it| format!("--dhcp-option=option:{it}")));
         let mut dnsmasq = Program::start(command);
         dnsmasq.wait_for_log("DHCP, sockets bound");
-        let serve = "echo serve -v --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle backoff --json";
+        let serve = "echo serve -v --via af_xdp:lr1 --dhcp --listen 0.0.0.0:7 --idle wait --json";
         let mut server = Program::serve(linerate_in(namespace, serve));
         server.wait_for_log("DHCP: 10.9.0.50/24, gateway 10.9.0.1, lease of 120 s");
         let address = "10.9.0.50:7".parse().unwrap();
@@ -189,9 +189,9 @@ fn long_frames_cross_a_vhost_link() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(&directory);
-    let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
+    let addresses = "--ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait --json --mtu 9000 --no-multi-segment";
     let server = Program::serve(linerate(&format!("discard serve --via vhost:{socket} {addresses}")));
-    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle backoff --json --mtu 9000 --no-multi-segment";
+    let args = "--ip 10.9.0.1/24 --connect 10.9.0.2:7 --idle wait --json --mtu 9000 --no-multi-segment";
     let load = linerate(&format!("discard load --via virtio-user:{socket} {args} --connections 2 --duration 500ms"));
     let ended = Program::start(load).wait();
     assert!(ended.status.success(), "{ended:?}");

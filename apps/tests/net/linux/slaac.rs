@@ -12,8 +12,7 @@ use std::process::Command;
 
 /// Address that the server forms from its Ethernet address.
 const SERVER: &str = "[fd0a::ff:fe00:11]:7";
-const SERVE: &str =
-    "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle backoff --json -v";
+const SERVE: &str = "echo serve --via af_xdp:lr1 --slaac --mac 02:00:00:00:00:11 --listen [::]:7 --idle wait --json -v";
 
 fn server() -> SocketAddr {
     SERVER.parse().unwrap()

@@ -29,7 +29,7 @@ fn workers_share_connections_of_linux_clients_over_af_xdp() {
     }
     in_namespaces(|server| {
         Wire::AfXdp.connect_queues(server, 2);
-        let serve = "-v echo serve --via af_xdp:lr1 --workers 2 --ip 10.9.0.2/24 --ip fd09::2/64 --idle backoff --json";
+        let serve = "-v echo serve --via af_xdp:lr1 --workers 2 --ip 10.9.0.2/24 --ip fd09::2/64 --idle wait --json";
         let program = Program::serve(linerate_in(server, &format!("{serve} --listen 10.9.0.2:7 --listen [fd09::2]:7")));
         let bytes = random(10_000_000);
         exchange("10.9.0.2:7".parse().unwrap(), &bytes, 64);
@@ -49,7 +49,7 @@ fn workers_share_connections_of_a_load_over_virtio() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let socket = socket(&directory);
-    let serve = "-v echo serve --workers 2 --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle backoff --json";
+    let serve = "-v echo serve --workers 2 --ip 10.9.0.2/24 --listen 10.9.0.2:7 --idle wait --json";
     let server = Program::serve(linerate(&format!("{serve} --via vhost:{socket}")));
     let more = "--workers 2 --connections 64 --duration 1s";
     let ended = Program::start(load(&format!("virtio-user:{socket}"), more)).wait();

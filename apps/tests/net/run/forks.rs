@@ -61,7 +61,7 @@ fn forked_processes_serve_on_queues_of_their_own() {
         connect_kernels(namespace, 2);
         let directory = tempfile::tempdir().unwrap();
         let program = nginx(directory.path(), 2, "8000");
-        let options = "--via af_xdp:lr1,share --workers 2 --idle backoff";
+        let options = "--via af_xdp:lr1,share --workers 2 --idle wait";
         let server = Program::start(linerate_in(namespace, &format!("run {options} -- {program}")));
         wait_for("the server answers", || request().is_ok());
         let (first, failures) = processes(2, &HashSet::new());
@@ -85,7 +85,7 @@ fn one_process_after_another_serves_a_link() {
     let server = Program::start(started(&link.serve, SERVER, &program));
     let load = || {
         let to = format!("--connect {SERVER}:8000 --connections 8 --duration 300ms --json");
-        let ended = run(linerate(&format!("http load --via {} --ip {CLIENT}/24 --idle backoff {to}", link.load)));
+        let ended = run(linerate(&format!("http load --via {} --ip {CLIENT}/24 --idle wait {to}", link.load)));
         assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
     };
     load();

@@ -22,7 +22,7 @@ const CLIENT: &str = "10.9.0.1";
 
 /// Returns the command that runs `program` at `ip` of the network `via`.
 fn started(via: &str, ip: &str, program: &str) -> Command {
-    linerate(&format!("run --via {via} --ip {ip}/24 --idle backoff -- {program}"))
+    linerate(&format!("run --via {via} --ip {ip}/24 --idle wait -- {program}"))
 }
 
 /// Compiles a program of this directory in `directory`, with the flags in `LINERATE_CASES_CFLAGS`.
@@ -83,7 +83,7 @@ fn program_serves_the_kernel_at_shared_addresses() {
         connect_kernels(namespace, 1);
         assert_as_kernel("10.9.0.4", |role, words| {
             if role == "server" {
-                return linerate_in(namespace, &format!("run --via af_xdp:lr1,share --idle backoff -- {words}"));
+                return linerate_in(namespace, &format!("run --via af_xdp:lr1,share --idle wait -- {words}"));
             }
             let mut command = Command::new("env");
             command.args(words.split(' '));

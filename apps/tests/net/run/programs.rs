@@ -272,7 +272,7 @@ pub fn serves(case: Case) {
         server.wait_for_log(&format!("listens on {SERVER}:{}", case.port));
     }
     let mut clients = shell(case.clients, link.directory());
-    let net = format!("--via {} --ip {CLIENT}/24 --idle backoff", link.load);
+    let net = format!("--via {} --ip {CLIENT}/24 --idle wait", link.load);
     clients.env("RUN", format!("{} run {net} --", env!("CARGO_BIN_EXE_linerate"))).env("NET", net);
     assert_succeeds(clients);
     let pid = server.pid();
@@ -305,7 +305,7 @@ fn nginx_serves_the_kernel_and_loopback_at_shared_addresses() {
     in_namespaces(|namespace| {
         connect_kernels(namespace, 1);
         assert_succeeds(shell("sed -i s/10.9.0.2:// nginx.conf", directory.path()));
-        let mut server = linerate_in(namespace, "run --via af_xdp:lr1,share --idle backoff -- sh -c");
+        let mut server = linerate_in(namespace, "run --via af_xdp:lr1,share --idle wait -- sh -c");
         server.arg(NGINX.server).current_dir(directory.path()).env("RUST_LOG", "info");
         let mut server = Program::start(server);
         server.wait_for_log("listens on 0.0.0.0:8000");

@@ -305,7 +305,7 @@ while True:
 fn answer_precedes_the_reset_of_a_connection_with_unread_bytes() {
     in_namespaces(|namespace| {
         connect_kernels(namespace, 1);
-        let mut server = linerate_in(namespace, "run --via af_xdp:lr1,share --idle backoff -- /usr/bin/python3 -c");
+        let mut server = linerate_in(namespace, "run --via af_xdp:lr1,share --idle wait -- /usr/bin/python3 -c");
         server.arg(ANSWERS).env("RUST_LOG", "info");
         let mut server = Program::start(server);
         server.wait_for_log("listens on 0.0.0.0:7000");

@@ -48,7 +48,7 @@ connect() {
 start() {
     local sockets=$1 port=$2 run=()
     shift 2
-    [ "$sockets" = kernel ] || run=("$linerate" run --via af_xdp:lr1,share --idle backoff --)
+    [ "$sockets" = kernel ] || run=("$linerate" run --via af_xdp:lr1,share --idle wait --)
     mkdir -p "$scratch/$sockets"
     (cd "$scratch/$sockets" && exec ip netns exec "$server" "${run[@]}" "$@") >"$scratch/$sockets.log" 2>&1 &
     running=$!

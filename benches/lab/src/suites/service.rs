@@ -87,10 +87,10 @@ impl End {
         // The host and two guests share few cores, so that idle workers must not poll.
         let network = match self.via.split_once(':') {
             None => String::new(),
-            Some(("rdma", _)) => "--idle backoff".to_owned(),
+            Some(("rdma", _)) => "--idle wait".to_owned(),
             // The addresses are those of the guest's kernel.
-            Some(_) if self.via.ends_with(",share") => "--idle backoff".to_owned(),
-            Some(_) => format!("--ip {}/24 --idle backoff", self.ip),
+            Some(_) if self.via.ends_with(",share") => "--idle wait".to_owned(),
+            Some(_) => format!("--ip {}/24 --idle wait", self.ip),
         };
         format!("--via {} {network} --workers {} {}", self.via, self.workers, self.args)
     }

@@ -18,7 +18,7 @@ use crate::provider::{AhAttr, Provider, WcStatus};
 use crate::queues::Queues;
 use crate::verbs::{Completion, Cq, Error, Errored, Mr, Mw, Qp, Srq, UdMessage, UdQp};
 use draining::Draining;
-use linerate_bypass::Arena;
+use linerate_bypass::{Arena, CpuTime};
 use linerate_service::inspect::{ConnInfo, Gauges, Snapshot};
 use linerate_service::time::Instant;
 use linerate_service::{
@@ -347,7 +347,7 @@ impl<C: Provider> Net<C> {
 
     /// Returns the statistics, with those of the device at its first worker.
     pub fn total(&self) -> Summary {
-        let mut total = self.summary.clone();
+        let mut total = Summary { cpu_us: CpuTime::of_thread().micros(), ..self.summary.clone() };
         if self.worker == 0
             && let Some(counts) = self.mr.pd().provider().packet_counts()
         {

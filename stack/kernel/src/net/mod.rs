@@ -16,7 +16,7 @@ use crate::udp::Udp;
 use crate::{Config, errno};
 pub(crate) use descriptors::Descriptors;
 use idle::Idle;
-use linerate_bypass::tcp_info;
+use linerate_bypass::{CpuTime, tcp_info};
 use linerate_service::inspect::{ConnInfo, Gauges, Snapshot, Summary};
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnTable, ConnectError, EventBatch, HostedNet, Origin, Silenced, Stage};
@@ -315,7 +315,8 @@ impl HostedNet for Net {
 
     fn snapshot(&mut self) -> Snapshot {
         let gauges = Gauges { connections: self.table.slots.len() as u64, ..Gauges::default() };
-        Snapshot { worker: self.worker, summary: self.summary.clone(), gauges, ..Snapshot::default() }
+        let summary = Summary { cpu_us: CpuTime::of_thread().micros(), ..self.summary.clone() };
+        Snapshot { worker: self.worker, summary, gauges, ..Snapshot::default() }
     }
 
     fn slot_count(&self) -> usize {

@@ -103,7 +103,7 @@ pub struct NetConfig {
     #[cfg_attr(feature = "clap", arg(long, value_name = "LIST", help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::option"))]
     pub service_cores: Option<CoreList>,
-    /// Behaviour of an idle worker: poll, or backoff (sleep for increasing times) [default: poll]
+    /// Behaviour of an idle worker: poll, or wait (sleep until a packet arrives) [default: poll]
     #[cfg_attr(feature = "clap", arg(long, value_name = "HOW", value_parser = idle(), help_heading = "Network"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::idle"))]
     pub idle: Option<Idle>,

@@ -52,8 +52,8 @@ pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Erro
 pub fn idle<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Idle>, D::Error> {
     match String::deserialize(from)?.as_str() {
         "poll" => Ok(Some(Idle::Poll)),
-        "backoff" => Ok(Some(Idle::Backoff)),
-        other => Err(D::Error::invalid_value(Unexpected::Str(other), &"poll or backoff")),
+        "wait" => Ok(Some(Idle::Wait)),
+        other => Err(D::Error::invalid_value(Unexpected::Str(other), &"poll or wait")),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         let config = read(
             r#"{
                 "via": "tap:lr0", "workers": 2, "cores": "1-2", "threading": "split", "service-cores": "3,4",
-                "idle": "backoff", "mtu": 9000, "vlan": "5", "ip": ["10.0.0.2/24"], "from": ["10.0.0.2"],
+                "idle": "wait", "mtu": 9000, "vlan": "5", "ip": ["10.0.0.2/24"], "from": ["10.0.0.2"],
                 "gateway": ["10.0.0.1"], "mac": "02:00:00:00:00:02", "engine": "smoltcp", "buffer": "64k",
                 "idle-timeout": "5m", "skip-dad": true, "eal": ["-l", "1"],
                 "native": {"congestion": "dctcp", "profile": "datacenter", "linger": "0", "keepalive": "90s"},
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!((config.via.to_string(), config.workers), ("tap:lr0".to_owned(), Some(2)));
         assert_eq!(config.cores.unwrap().cores(), [1, 2]);
         assert_eq!((config.threading, config.service_cores.unwrap().cores()), (ThreadingMode::Split, &[3, 4][..]));
-        assert_eq!((config.idle, config.mtu, config.skip_dad), (Some(Idle::Backoff), Some(9000), true));
+        assert_eq!((config.idle, config.mtu, config.skip_dad), (Some(Idle::Wait), Some(9000), true));
         assert_eq!(config.ip, ["10.0.0.2/24".parse().unwrap()]);
         assert_eq!((config.from.len(), config.gateway.len(), config.eal.len()), (1, 1, 2));
         assert!(config.vlan == "5".parse().ok() && config.mac == "02:00:00:00:00:02".parse().ok());
@@ -129,7 +129,7 @@ mod tests {
             (r#"{"ip": ["10.0.0.2/33"]}"#, "10.0.0.2/33"),
             (r#"{"native": {"linger": "5"}}"#, "5: write a number and us, ms, s or m"),
             (r#"{"buffer": "64x"}"#, "64k"),
-            (r#"{"idle": "sleep"}"#, "poll or backoff"),
+            (r#"{"idle": "sleep"}"#, "poll or wait"),
             (r#"{"rdma": {"rendezvous-min": "always"}}"#, "or never"),
             (r#"{"capture": {}}"#, "missing field `file`"),
         ] {

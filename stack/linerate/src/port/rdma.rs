@@ -86,7 +86,7 @@ impl<C: Provider> Port<C> {
         let mut config = Config {
             rx_buffer: options.buffer.unwrap_or(defaults.rx_buffer),
             tx_buffer: options.buffer.unwrap_or(defaults.tx_buffer),
-            rests: options.idle == Some(Idle::Backoff),
+            rests: options.idle == Some(Idle::Wait),
             ..options.rdma.config()
         };
         // The queues of a worker may take half of its cache. The other half is for the data and state of connections.

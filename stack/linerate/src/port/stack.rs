@@ -13,7 +13,7 @@ use linerate_bypass::dpdk::{self, Eal, Mbuf, PortConfig, QueuePair, XdpInterface
 use linerate_service::inspect::Link;
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Summary, WorkerCtx};
-use linerate_stack::{Config, Engine, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
+use linerate_stack::{Config, Engine, Idle, Keepalive, Mailboxes, NativeEngine, RSS_KEY, Worker};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -54,6 +54,7 @@ pub struct Port {
     port: dpdk::Port,
     config: Config,
     engine: TcpEngine,
+    idle: Idle,
     via: Via,
     /// Capture file, until the workers start.
     output: Option<CaptureFile>,
@@ -100,6 +101,7 @@ impl Port {
             force: options.force,
             held: packets_of_port(options.native.max_packets),
             stop: stop.clone(),
+            wakes: options.idle == Some(Idle::Wait),
             interface: queue.as_ref().map(|queue| queue.interface.clone()),
             ..PortConfig::default()
         };
@@ -152,12 +154,12 @@ impl Port {
             pacing: options.native.pacing,
             ecn: options.native.ecn,
             ignore_syns,
-            idle: options.idle.unwrap_or(defaults.idle),
             seed: u128::from_ne_bytes(seed),
             ..defaults
         };
         let (engine, via) = (options.engine.unwrap_or_default(), options.via.clone());
-        Ok(Port { host, control: None, eal, port, config, engine, via, output, writing: None })
+        let idle = options.idle.unwrap_or_default();
+        Ok(Port { host, control: None, eal, port, config, engine, idle, via, output, writing: None })
     }
 
     /// Returns the queue pair of a port with one worker, and the configuration of its stack.
@@ -252,7 +254,10 @@ impl Port {
 
     /// Returns the mailboxes of `workers` workers, and starts the control plane of a shared interface.
     fn mailboxes<M: Send>(&mut self, workers: usize) -> Result<Vec<Mailboxes<Mbuf, M>>, Error> {
-        let mut mailboxes = Mailboxes::for_workers(workers);
+        let mut mailboxes = match self.idle {
+            Idle::Poll => Mailboxes::for_workers(workers),
+            Idle::Wait => Mailboxes::for_sleepers(workers).map_err(Error::NoSleeper)?,
+        };
         if let (Some(host), Some(shared)) = (self.host.take(), self.port.shared_interface()) {
             let control = ControlThread::start(host, shared.clone(), &mut mailboxes);
             self.control = Some(control.map_err(Error::NoControlThread)?);

@@ -17,6 +17,13 @@ pub struct Summary {
     /// Turns with received frames (stack), bytes or datagrams (kernel), or completions (RDMA). `rx_frames / bursts` is
     /// the mean burst size.
     pub bursts: u64,
+    /// Sleeps of the worker.
+    pub sleeps: u64,
+    /// Sleeps after which there was work.
+    pub wakeups: u64,
+    /// Processor time of the worker's thread in microseconds. Zero before the worker has ended, except in a
+    /// [`Snapshot`](super::Snapshot).
+    pub cpu_us: u64,
     /// Transmitted frames (stack), or writes that accepted data (kernel).
     pub tx_frames: u64,
     /// Bytes in the transmitted frames or writes.
@@ -94,6 +101,9 @@ impl AddAssign<&Summary> for Summary {
         self.turns += other.turns;
         self.busy_turns += other.busy_turns;
         self.bursts += other.bursts;
+        self.sleeps += other.sleeps;
+        self.wakeups += other.wakeups;
+        self.cpu_us += other.cpu_us;
         self.tx_frames += other.tx_frames;
         self.tx_bytes += other.tx_bytes;
         self.misdirected += other.misdirected;
