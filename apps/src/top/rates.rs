@@ -240,8 +240,8 @@ pub fn line(row: &WorkerRates) -> String {
     COLUMNS.iter().map(|column| format!("{:>1$}", (column.text)(row), column.width)).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats processor time, sleeps, frames passed to the kernel and retransmissions, where they are counted, and drops as
-/// one line.
+/// Formats processor time, sleeps, frames passed to the kernel and retransmissions, where they are counted, and drops
+/// as one line.
 pub fn losses(after: &Sample, before: Option<&Sample>) -> String {
     let each = |label: &str, rate, total| format!("{label} {}/s ({total})", format_number(rate));
     let drops = drops(after, before).iter().map(|(cause, rate, total)| each(cause, *rate, *total)).collect::<Vec<_>>();

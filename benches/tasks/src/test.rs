@@ -106,6 +106,8 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         (All, "kv over a bad link", Ok(with([("SOAK_SECONDS", "300")], seeds("--test kv lossy -- --nocapture")))),
         (All, "kv under memory pressure",
             Ok(with([("SOAK_SECONDS", "600")], seeds("--test clients soak -- --nocapture")))),
+        (All, "wake-ups", Ok(with([("LINERATE_TEST_SLEEPS", "3000000")],
+            linted(format!("test {everything} --test dpdk wakeups -- --test-threads=1"))))),
         (All, "fuzzing", Ok(script("fuzz"))),
         (All, "instruction counts", needs(
             &[(machine.has("valgrind"), "instructions are counted by valgrind, which is missing")],

@@ -167,8 +167,8 @@ pub trait Nic {
         None
     }
 
-    /// Makes frames that arrive from now on wake `sleeper`, which is always the same. Frames that arrived before may not
-    /// wake it: the caller looks for them before it sleeps. Returns `false` if the port cannot wake a worker.
+    /// Makes frames that arrive from now on wake `sleeper`, which is always the same. Frames that arrived before may
+    /// not wake it: the caller looks for them before it sleeps. Returns `false` if the port cannot wake a worker.
     fn arm(&mut self, sleeper: &mut Sleeper) -> bool {
         let _ = sleeper;
         false

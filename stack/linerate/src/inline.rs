@@ -48,6 +48,8 @@ impl<S: Service> InlineNetwork<S> {
         if matches!(config.via, Via::Kernel | Via::Rdma { .. } | Via::Roce { .. }) {
             return Err(Error::NoStack(config.via.clone()));
         }
+        // The thread of the program decides when to wait, and the port does not wake it.
+        let config = &NetConfig { idle: None, ..config.clone() };
         let mut port = stack::Port::open_queue(config, &listen, false, 1, &Stop::default(), queue)?;
         let clock = Clock::start();
         let worker = port.worker(service, &clock)?;

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 /// Wake-up of a device's receive queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeupKind {
-    /// None. The driver of memif has none (DPDK 22.11).
+    /// No wake-up, as of the driver of memif (DPDK 22.11).
     None,
     /// Interrupt of the receive queue (`rte_eth_dev_rx_intr_enable`).
     Interrupt,

@@ -54,7 +54,8 @@ pub fn open_device(
     }
     let own: Vec<_> = options.ip.iter().map(|own| (own.address(), own.prefix())).collect();
     let udp = own.iter().map(|(ip, _)| SocketAddr::new(*ip, UDP_PORT)).collect();
-    let port_options = NetConfig { via: via.clone(), ..options.clone() };
+    // The thread of the device decides when to wait, and the port does not wake it.
+    let port_options = NetConfig { via: via.clone(), idle: None, ..options.clone() };
     // The port would propose to leave the address out.
     if let (Via::AfXdp { interface, .. }, Some(address)) = (via, shared::address_of_kernel(&port_options)) {
         return Err(Error::RoceAddressOfKernel { address, interface: interface.clone() });
