@@ -177,7 +177,7 @@ impl Echo {
     /// Returns the command of a load.
     fn load(&self, options: &str) -> Command {
         let to = format!("--connect {SERVER}:7000 --json {options}");
-        linerate(&format!("echo load --via {} --ip {CLIENT}/24 --idle backoff {to}", self.link.load))
+        linerate(&format!("echo load --via {} --ip {CLIENT}/24 --idle wait {to}", self.link.load))
     }
 
     /// Returns the resident memory of the server in KB.
@@ -255,7 +255,7 @@ fn program_cannot_close_descriptors_of_the_network() {
         connect_kernels(namespace, 1);
         let directory = tempfile::tempdir().unwrap();
         let program = compile("calls.c", directory.path());
-        let options = "--via af_xdp:lr1,share --idle backoff";
+        let options = "--via af_xdp:lr1,share --idle wait";
         let words = format!("run {options} -- {} echo 10.9.0.4 7000 close", program.display());
         let mut server = linerate_in(namespace, &words);
         let mut server = Program::start(server.env("RUST_LOG", "info"));
