@@ -176,6 +176,15 @@ pub struct Connection {
     /// Number of times that data waited for buffers of the peer (RDMA).
     #[serde(default)]
     pub rdma_credit_stalls: Option<u64>,
+    /// Version (TLS).
+    #[serde(default)]
+    pub tls_version: Option<String>,
+    /// Cipher suite (TLS).
+    #[serde(default)]
+    pub tls_suite: Option<String>,
+    /// Set if a ticket of an earlier connection was used (TLS).
+    #[serde(default)]
+    pub tls_is_resumed: Option<bool>,
 }
 
 impl From<&ConnInfo> for Connection {
@@ -212,6 +221,9 @@ impl From<&ConnInfo> for Connection {
             rdma_credits: verbs.map(|verbs| verbs.credits),
             rdma_outstanding: verbs.map(|verbs| verbs.outstanding),
             rdma_credit_stalls: verbs.map(|verbs| verbs.credit_stalls),
+            tls_version: info.tls.map(|tls| tls.version.to_owned()),
+            tls_suite: info.tls.map(|tls| tls.suite.to_owned()),
+            tls_is_resumed: info.tls.map(|tls| tls.is_resumed),
         }
     }
 }

@@ -24,9 +24,10 @@ pub fn hub(workers: usize, keys: u64, value: usize, is_cluster: bool) -> Arc<Hub
     let memory = (keys as usize * (value + OVERHEAD)).max(64 << 20) as u64;
     let settings = Settings { memory, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: memory as usize, hugepages: false }).expect("memory");
-    let config = Config { settings, workers, memcached: None, arena, export: None, counters: None };
+    let config =
+        Config { settings, workers, memcached: None, memcached_tls: None, arena, export: None, counters: None };
     if is_cluster {
-        let map = ClusterMap::of_one_process(None, 6379, workers, 1).expect("at most 255 workers");
+        let map = ClusterMap::of_one_process(None, (6379, 0), workers, 1).expect("at most 255 workers");
         return Hub::in_cluster(config, map);
     }
     // A fixed hash secret gives two runs the same index collisions.

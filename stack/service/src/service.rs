@@ -1,6 +1,6 @@
 //! Event handlers of an application.
 
-use crate::inspect::ServiceMetrics;
+use crate::inspect::{ServiceMetrics, TlsInfo};
 use crate::time::Duration;
 use crate::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Transport};
 use std::net::SocketAddr;
@@ -129,6 +129,12 @@ pub trait Service {
     /// Returns the metrics of the service. Called for [queries](crate::inspect) only.
     fn metrics(&self) -> ServiceMetrics {
         ServiceMetrics::default()
+    }
+
+    /// Returns the details of TLS on a connection, if the service encrypts it. Called for
+    /// [queries](crate::inspect) only.
+    fn tls_info(&self, conn: ConnId) -> Option<TlsInfo> {
+        None
     }
 
     /// Called when a connection has ended. Returns its state to the service. `conn` is invalid from now on.

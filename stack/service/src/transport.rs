@@ -1,6 +1,6 @@
 //! Operations that a worker offers to its service.
 
-use crate::inspect::ConnInfo;
+use crate::inspect::{ConnInfo, TlsInfo};
 use crate::time::{Duration, Instant};
 use crate::{Bytes, ConnId, Datagram, OneSidedError, OneSidedOp, Unsent, WriteError};
 use std::net::{IpAddr, SocketAddr};
@@ -206,6 +206,12 @@ pub trait Transport {
 
     /// Returns information about the connection, where the transport has any.
     fn info(&self, conn: ConnId) -> Option<ConnInfo> {
+        let _ = conn;
+        None
+    }
+
+    /// Returns the details of TLS on the connection; `None` for a plain one.
+    fn tls_info(&self, conn: ConnId) -> Option<TlsInfo> {
         let _ = conn;
         None
     }

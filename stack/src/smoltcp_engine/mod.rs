@@ -405,6 +405,7 @@ impl<N: Nic> Engine<N> for SmoltcpEngine {
             unsent: socket.send_queue() as u64,
             tcp: TcpInfo::default(),
             verbs: None,
+            tls: None,
         })
     }
 

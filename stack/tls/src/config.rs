@@ -10,6 +10,7 @@ use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -109,6 +110,27 @@ pub struct TlsConfig {
     pub server: Option<TlsServer>,
     /// TLS of outgoing connections.
     pub client: Option<TlsClient>,
+    /// Ports whose accepted connections use TLS, or empty for all.
+    pub ports: Vec<RangeInclusive<u16>>,
+}
+
+impl TlsConfig {
+    /// Returns whether connections accepted on `port` use TLS.
+    pub(crate) fn is_encrypted(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
+    }
+}
+
+impl From<TlsServer> for TlsConfig {
+    fn from(server: TlsServer) -> Self {
+        TlsConfig { server: Some(server), ..TlsConfig::default() }
+    }
+}
+
+impl From<TlsClient> for TlsConfig {
+    fn from(client: TlsClient) -> Self {
+        TlsConfig { client: Some(client), ..TlsConfig::default() }
+    }
 }
 
 /// Server end of TLS, shared by all workers.

@@ -3,7 +3,7 @@
 use crate::open_conn::SHORT;
 use crate::record::{Alert, MAX_DATA, OVERHEAD};
 use crate::sessions::{Session, Sessions};
-use linerate_service::inspect::ConnInfo;
+use linerate_service::inspect::{ConnInfo, TlsInfo};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
     Bytes, ConnId, Datagram, Keepalive, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, respond_in_steps,
@@ -268,6 +268,10 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
 
     fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         self.net.info(conn)
+    }
+
+    fn tls_info(&self, conn: ConnId) -> Option<TlsInfo> {
+        self.sessions.tls_info(conn)
     }
 
     fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {

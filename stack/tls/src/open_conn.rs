@@ -6,6 +6,7 @@ use crate::handshake::{Established, KeySchedule};
 use crate::record::{
     ALERT, APPLICATION_DATA, Alert, HANDSHAKE, HEADER, MAX_DATA, OVERHEAD, Secret, USER_CANCELED, protected_length,
 };
+use linerate_service::inspect::TlsInfo;
 use linerate_service::{ConnId, Transport};
 use std::sync::Arc;
 
@@ -136,11 +137,12 @@ pub struct OpenConn {
     pub wants_space: bool,
     /// True if the service has closed.
     pub is_closed: bool,
+    is_resumed: bool,
 }
 
 impl OpenConn {
     pub fn new(established: Established, unsent: Unsent, shared: &Shared) -> Self {
-        let Established { mut tx, rx, updates, .. } = established;
+        let Established { mut tx, rx, updates, is_resumed } = established;
         shared.record_limit.into_iter().for_each(|limit| tx.limit_records(limit));
         OpenConn {
             rx,
@@ -158,7 +160,13 @@ impl OpenConn {
             unsent,
             wants_space: false,
             is_closed: false,
+            is_resumed,
         }
+    }
+
+    /// Returns the details of TLS.
+    pub fn info(&self) -> TlsInfo {
+        TlsInfo { version: "TLSv1.3", suite: self.tx.suite(), is_resumed: self.is_resumed }
     }
 
     /// Opens the records that have arrived. Returns whether there is new plaintext.

@@ -64,6 +64,15 @@ impl Secret {
         Some(Secret { key: LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?), iv, sequence, limit })
     }
 
+    /// Returns the name of the cipher suite.
+    pub fn suite(&self) -> &'static str {
+        match self.key.algorithm() {
+            algorithm if *algorithm == AES_128_GCM => "TLS_AES_128_GCM_SHA256",
+            algorithm if *algorithm == AES_256_GCM => "TLS_AES_256_GCM_SHA384",
+            _ => "TLS_CHACHA20_POLY1305_SHA256",
+        }
+    }
+
     /// Returns whether the key must be replaced before it seals more records.
     pub fn is_exhausted(&self) -> bool {
         self.sequence >= self.limit

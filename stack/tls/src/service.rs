@@ -8,7 +8,7 @@ use crate::open_conn::{End, OpenConn, Unsent};
 use crate::record::{HEADER, length_of};
 use crate::sessions::{Dead, Handshaking, Session, Sessions};
 use crate::table::Table;
-use linerate_service::inspect::ServiceMetrics;
+use linerate_service::inspect::{ServiceMetrics, TlsInfo};
 use linerate_service::time::Duration;
 use linerate_service::{CloseReason, ConnId, ConnectError, Datagram, OneSidedResult, Origin, Service, Transport};
 use rustls::pki_types::ServerName;
@@ -106,7 +106,11 @@ impl<S: Service> Tls<S> {
         origin: Origin,
     ) -> Option<Result<Handshake, rustls::Error>> {
         match origin {
-            Origin::Accepted => Some(Handshake::server(self.config.server.as_ref()?.config())),
+            Origin::Accepted => {
+                let server = self.config.server.as_ref()?;
+                let local = net.local_addr(conn).map_or(0, |local| local.port());
+                self.config.is_encrypted(local).then(|| Handshake::server(server.config()))
+            }
             Origin::Connected(_) => {
                 let client = self.config.client.as_ref()?;
                 let address = || net.peer_addr(conn).map(|peer| ServerName::from(peer.ip()));
@@ -514,6 +518,10 @@ impl<S: Service> Service for Tls<S> {
         let mut metrics = self.service.metrics();
         metrics.others.extend(self.counters().metrics());
         metrics
+    }
+
+    fn tls_info(&self, conn: ConnId) -> Option<TlsInfo> {
+        self.sessions.tls_info(conn)
     }
 
     fn closed(&mut self, net: &mut impl Transport, conn: ConnId, (): (), reason: CloseReason) {

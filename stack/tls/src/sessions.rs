@@ -4,6 +4,7 @@ use crate::handshake::Handshake;
 use crate::open_conn::{Failure, OpenConn, Shared, Unsent};
 use crate::record::Alert;
 use crate::table::Table;
+use linerate_service::inspect::TlsInfo;
 use linerate_service::{CloseReason, ConnId, LINGER_LIMIT, Origin, Transport};
 
 /// Handshake of one connection.
@@ -57,6 +58,14 @@ impl Sessions {
     #[inline]
     pub fn is_live(&self, conn: ConnId) -> bool {
         matches!(self.table.get(conn), Some(Session::Open(_) | Session::Plain))
+    }
+
+    /// Returns the details of TLS on a connection, after its handshake.
+    pub fn tls_info(&self, conn: ConnId) -> Option<TlsInfo> {
+        match self.table.get(conn) {
+            Some(Session::Open(open)) => Some(open.info()),
+            _ => None,
+        }
     }
 
     /// Ends an open connection after an error.

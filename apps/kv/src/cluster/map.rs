@@ -14,8 +14,10 @@ pub(crate) const NO_SHARD: u8 = u8::MAX;
 pub struct Node {
     /// Address announced to clients. `None` stands for the address to which the client is connected.
     pub host: Option<String>,
-    /// Port announced to clients.
+    /// Port announced to clients without TLS, or 0.
     pub port: u16,
+    /// Port announced to clients with TLS, or 0.
+    pub tls_port: u16,
     pub slots: Vec<RangeInclusive<u16>>,
 }
 
@@ -24,8 +26,10 @@ pub struct Node {
 pub struct OwnNodes {
     /// Address announced to clients.
     pub host: String,
-    /// Port of worker 0. Worker *n* has this port plus *n*.
+    /// Port of worker 0 without TLS, or 0. Worker *n* has this port plus *n*.
     pub port: u16,
+    /// Likewise with TLS.
+    pub tls_port: u16,
     pub workers: usize,
 }
 
@@ -70,21 +74,32 @@ pub enum MapError {
 }
 
 impl Node {
+    /// Returns the port for clients with or without TLS, or the only port.
+    pub fn port_for(&self, is_tls: bool) -> u16 {
+        if self.port == 0 || is_tls && self.tls_port != 0 { self.tls_port } else { self.port }
+    }
+
     /// Returns the address and port, as in `MOVED`. `own` is the address to which the client is connected.
-    pub fn address(&self, own: IpAddr) -> String {
+    pub fn address(&self, own: IpAddr, is_tls: bool) -> String {
+        let port = self.port_for(is_tls);
         match &self.host {
-            Some(host) => format!("{host}:{}", self.port),
-            None => format!("{own}:{}", self.port),
+            Some(host) => format!("{host}:{port}"),
+            None => format!("{own}:{port}"),
         }
     }
 
     fn name(&self) -> String {
-        format!("{}:{}", self.host.as_deref().unwrap_or("*"), self.port)
+        format!("{}:{}", self.host.as_deref().unwrap_or("*"), self.port_for(false))
     }
 
     fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> {
         self.slots.iter().cloned()
     }
+}
+
+/// Returns the port of `worker`, or 0 if the first worker has none.
+fn port_of(first: u16, worker: usize) -> u16 {
+    if first == 0 { 0 } else { first.wrapping_add(worker as u16) }
 }
 
 /// Returns 40 hexadecimal digits that depend on `parts` only, so that all processes with a map agree.
@@ -104,14 +119,15 @@ impl ClusterMap {
     /// Limit of the workers of one process.
     pub const MAX_WORKERS: usize = NO_SHARD as usize;
 
-    /// Creates the map of a process that serves all slots, in equal ranges, from `workers` workers whose ports start at
-    /// `port`. Nodes are announced as `host`, or with the address to which each client is connected. `seed` is
-    /// different for each process.
-    pub fn of_one_process(host: Option<&str>, port: u16, workers: usize, seed: u64) -> Result<Self, MapError> {
+    /// Creates the map of a process that serves all slots, in equal ranges, from `workers` workers whose ports without
+    /// and with TLS start at `ports`. Nodes are announced as `host`, or with the address to which each client is
+    /// connected. `seed` is different for each process.
+    pub fn of_one_process(host: Option<&str>, ports: (u16, u16), workers: usize, seed: u64) -> Result<Self, MapError> {
         let first = |worker: usize| (SLOTS * worker).div_ceil(workers.max(1));
         let nodes = (0..workers).map(|worker| Node {
             host: host.map(str::to_owned),
-            port: port.wrapping_add(worker as u16),
+            port: port_of(ports.0, worker),
+            tls_port: port_of(ports.1, worker),
             slots: vec![first(worker) as u16..=(first(worker + 1) - 1) as u16],
         });
         ClusterMap::build(nodes.collect(), (0..workers).collect(), seed)
@@ -120,9 +136,17 @@ impl ClusterMap {
     /// Creates the map of a cluster with `nodes`, of which this process serves `own`.
     pub fn of_fleet(nodes: Vec<Node>, own: &OwnNodes) -> Result<Self, MapError> {
         let position = |worker: usize| {
-            let port = own.port.wrapping_add(worker as u16);
-            let is_own = |node: &Node| node.host.as_deref() == Some(&own.host) && node.port == port;
-            let node = || format!("{}:{port}", own.host);
+            let (port, tls_port) = (port_of(own.port, worker), port_of(own.tls_port, worker));
+            let is_own = |node: &Node| {
+                let are_ports =
+                    [(port, node.port), (tls_port, node.tls_port)].iter().all(|(own, of)| *own == 0 || own == of);
+                node.host.as_deref() == Some(&own.host) && are_ports
+            };
+            let node = || match (port, tls_port) {
+                (port, 0) => format!("{}:{port}", own.host),
+                (0, tls) => format!("{} with TLS port {tls}", own.host),
+                (port, tls) => format!("{}:{port} with TLS port {tls}", own.host),
+            };
             nodes.iter().position(is_own).ok_or_else(|| MapError::NotHere { node: node(), worker })
         };
         let positions = (0..own.workers).map(position).collect::<Result<_, _>>()?;
@@ -137,7 +161,7 @@ impl ClusterMap {
         }
         let mut owners = vec![NOBODY; SLOTS];
         for (at, node) in nodes.iter().enumerate() {
-            if nodes[..at].iter().any(|other| (&other.host, other.port) == (&node.host, node.port)) {
+            if nodes[..at].iter().any(|other| other.name() == node.name()) {
                 return Err(MapError::Twice(node.name()));
             }
             for range in node.ranges() {
@@ -158,7 +182,8 @@ impl ClusterMap {
             let len = owners[first..].iter().take_while(|owner| **owner == NOBODY).count();
             return Err(MapError::Missing(first as u16, (first + len - 1) as u16));
         }
-        let id = |node: &Node| digits([node.name().as_bytes(), &node.port.to_be_bytes(), &seed.to_be_bytes()]);
+        let id =
+            |node: &Node| digits([node.name().as_bytes(), &node.port_for(false).to_be_bytes(), &seed.to_be_bytes()]);
         let ids = nodes.iter().map(id).collect();
         let worker_of = |owner: &u16| own.iter().position(|node| *node == usize::from(*owner));
         let workers = owners.iter().map(|owner| worker_of(owner).map_or(NO_SHARD, |worker| worker as u8)).collect();
@@ -226,11 +251,11 @@ mod tests {
     use super::*;
 
     fn node(port: u16, slots: &[RangeInclusive<u16>]) -> Node {
-        Node { host: Some("10.0.0.2".to_owned()), port, slots: slots.to_vec() }
+        Node { host: Some("10.0.0.2".to_owned()), port, tls_port: 0, slots: slots.to_vec() }
     }
 
     fn own(port: u16, workers: usize) -> OwnNodes {
-        OwnNodes { host: "10.0.0.2".to_owned(), port, workers }
+        OwnNodes { host: "10.0.0.2".to_owned(), port, tls_port: 0, workers }
     }
 
     fn fleet() -> Vec<Node> {
@@ -240,7 +265,7 @@ mod tests {
     #[test]
     fn one_process_serves_all_slots_in_equal_ranges() {
         for workers in [1, 2, 3, 5, 255] {
-            let map = ClusterMap::of_one_process(None, 7000, workers, 1).unwrap();
+            let map = ClusterMap::of_one_process(None, (7000, 0), workers, 1).unwrap();
             let ranges: Vec<_> = map.ranges().collect();
             assert_eq!(ranges.len(), workers);
             for (at, (range, owner)) in ranges.iter().enumerate() {
@@ -250,7 +275,7 @@ mod tests {
             assert!((0..SLOTS as u16).all(|slot| map.is_here(slot)));
             assert_eq!(map.shards()[SLOTS - 1], workers as u8 - 1);
         }
-        assert_eq!(ClusterMap::of_one_process(None, 1, 256, 1), Err(MapError::TooMany(256)));
+        assert_eq!(ClusterMap::of_one_process(None, (1, 0), 256, 1), Err(MapError::TooMany(256)));
     }
 
     #[test]
@@ -296,14 +321,23 @@ mod tests {
             error(fleet(), own(7000, 3)),
             "no node 10.0.0.2:7002 for worker 2 of this host: add it, or name this host by --cluster-announce"
         );
+        let with_tls = OwnNodes { tls_port: 7100, ..own(7000, 2) };
+        let error = error(fleet(), with_tls.clone());
+        assert!(error.starts_with("no node 10.0.0.2:7000 with TLS port 7100 for worker 0"), "{error}");
+        let mut nodes = fleet();
+        (nodes[0].tls_port, nodes[1].tls_port) = (7100, 7101);
+        assert!(ClusterMap::of_fleet(nodes, &with_tls).is_ok());
     }
 
     #[test]
     fn client_sees_the_address_to_which_it_is_connected_unless_one_is_announced() {
         let own = IpAddr::from([192, 0, 2, 1]);
-        let map = ClusterMap::of_one_process(None, 7000, 2, 1).unwrap();
-        assert_eq!(map.owner(16383).address(own), "192.0.2.1:7001");
-        let map = ClusterMap::of_one_process(Some("cache.example"), 7000, 2, 1).unwrap();
-        assert_eq!(map.owner(0).address(own), "cache.example:7000");
+        let map = ClusterMap::of_one_process(None, (7000, 0), 2, 1).unwrap();
+        assert_eq!(map.owner(16383).address(own, true), "192.0.2.1:7001");
+        let map = ClusterMap::of_one_process(Some("cache.example"), (7000, 7100), 2, 1).unwrap();
+        let of_clients = [false, true].map(|is_tls| map.owner(16383).address(own, is_tls));
+        assert_eq!(of_clients, ["cache.example:7001", "cache.example:7101"]);
+        let tls_only = Node { host: None, port: 0, tls_port: 7100, slots: Vec::new() };
+        assert_eq!([false, true].map(|is_tls| tls_only.port_for(is_tls)), [7100; 2]);
     }
 }

@@ -27,7 +27,9 @@ pub use admin::slowlog::SlowRequest;
 pub use cluster::redirection;
 pub use error::CommandError;
 pub use scatter::Scatter;
-pub use server::{CommandType, PauseMode, RejectedSetting, Server, Settings, SettingsChange, Stats, Totals};
+pub use server::{
+    CommandType, PauseMode, RejectedSetting, Server, Settings, SettingsChange, Stats, TlsSettings, Totals,
+};
 pub use session::{ClientInfo, Session};
 pub use table::{Command, FastCommand};
 

@@ -109,6 +109,25 @@ pub struct Settings {
     pub slow_entries: u64,
     /// The server is part of a cluster (`cluster-enabled`). The server sets this itself.
     pub is_cluster: bool,
+    /// TLS of Redis clients, if there is any.
+    pub tls: Option<TlsSettings>,
+}
+
+/// TLS of Redis clients as `CONFIG GET` reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Port without TLS, or 0. In a cluster, that of the first worker.
+    pub plain_port: u16,
+    /// Port with TLS, likewise (`tls-port`).
+    pub port: u16,
+    /// Certificate chain (`tls-cert-file`).
+    pub cert: String,
+    /// Private key (`tls-key-file`).
+    pub key: String,
+    /// Authorities of the certificates of clients, or empty (`tls-ca-cert-file`).
+    pub client_ca: String,
+    /// Verification of clients: `no`, `optional` or `yes` (`tls-auth-clients`).
+    pub client_auth: &'static str,
 }
 
 impl Default for Settings {
@@ -126,6 +145,7 @@ impl Default for Settings {
             slow_micros: 10_000,
             slow_entries: 128,
             is_cluster: false,
+            tls: None,
         }
     }
 }

@@ -266,6 +266,7 @@ impl Service for Kv {
             false => {
                 let may_do_all = self.settings().password.is_none();
                 let mut session = Session::new(hub.next_client(), peer, local, may_do_all, self.now);
+                session.set_tls(net.tls_info(conn).is_some());
                 session.set_under_pause(self.server.pause.mode.is_some());
                 ProtocolState::resp(session)
             }

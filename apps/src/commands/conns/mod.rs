@@ -258,6 +258,9 @@ pub fn details(connection: &Connection) -> Vec<String> {
         number("credits", connection.rdma_credits),
         number("outstanding", connection.rdma_outstanding),
         number("stalls", connection.rdma_credit_stalls),
+        connection.tls_version.as_ref().map(|version| format!("tls:{version}")),
+        connection.tls_suite.as_ref().map(|suite| format!("suite:{suite}")),
+        flag("resumed", connection.tls_is_resumed),
         flag("recovering", connection.is_recovering),
         flag("reordering", connection.reorders),
     ]

@@ -87,6 +87,9 @@ fn text_shows_available_details_only() {
         reorders: Some(true),
         is_recovering: Some(false),
         time_outs: Some(0),
+        tls_version: Some("TLSv1.3".to_owned()),
+        tls_suite: Some("TLS_AES_128_GCM_SHA256".to_owned()),
+        tls_is_resumed: Some(true),
         ..connection(1, "10.0.0.2:7", "[fe80::1]:900", "fin-wait-1")
     };
     let text = text(&[bare, full]);
@@ -96,7 +99,8 @@ fn text_shows_available_details_only() {
     assert!(lines[2].ends_with("10.0.0.2:7       [fe80::1]:900"), "{text}");
     assert_eq!(
         lines[3],
-        "    mss:1448  rtt:12.5us/2.00us  minrtt:1.50ms  rto:1.20s  cwnd:14480  retrans:3  reordering"
+        "    mss:1448  rtt:12.5us/2.00us  minrtt:1.50ms  rto:1.20s  cwnd:14480  retrans:3  tls:TLSv1.3  \
+         suite:TLS_AES_128_GCM_SHA256  resumed  reordering"
     );
     assert_eq!(super::text(&[]).lines().count(), 1);
 }

@@ -93,7 +93,7 @@ pub fn run(args: &HttpServeArgs, other_networks: Option<&str>) -> Result<(), Err
     let listen = Listen { tcp: listen.clone(), ..Listen::default() };
     let alpn: &[&[u8]] = &[b"h2", b"http/1.1"];
     serve_local(
-        &ServerArgs { name: "http", net, listen: &listen, tls, alpn, inspect, end, other_networks },
+        &ServerArgs { name: "http", net, listen: &listen, tls, tls_ports: &[], alpn, inspect, end, other_networks },
         |network, stop| {
             let (listening, stop) = (network.listening(), stop.clone());
             Ok(move |ctx| server.service(ctx, listening.clone(), stop.clone()))

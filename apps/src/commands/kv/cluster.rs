@@ -44,7 +44,10 @@ struct MapFile {
 #[serde(deny_unknown_fields)]
 struct NodeEntry {
     host: String,
+    #[serde(default)]
     port: u16,
+    #[serde(default, rename = "tls-port")]
+    tls_port: u16,
     #[serde(default)]
     slots: Vec<Slots>,
 }
@@ -83,7 +86,8 @@ impl TryFrom<SlotsText> for Slots {
 pub struct MapSource {
     path: Option<PathBuf>,
     host: Option<String>,
-    port: u16,
+    /// First port without TLS, and with TLS.
+    ports: (u16, u16),
     workers: usize,
 }
 
@@ -93,8 +97,8 @@ impl ClusterArgs {
         self.cluster || self.cluster_map.is_some()
     }
 
-    /// Checks the arguments against the addresses for Redis clients.
-    pub fn check(&self, listen: &[SocketAddr]) -> Result<(), &'static str> {
+    /// Checks the arguments against the addresses for Redis clients without and with TLS.
+    pub fn check(&self, plain: &[SocketAddr], tls: &[SocketAddr]) -> Result<(), &'static str> {
         if !self.is_cluster() {
             let announces = self.cluster_announce.is_some();
             return if announces {
@@ -103,13 +107,14 @@ impl ClusterArgs {
                 Ok(())
             };
         }
-        let [first, others @ ..] = listen else {
+        let Some(first) = plain.iter().chain(tls).next() else {
             return Err("--cluster: applies to Redis clients only: add --listen");
         };
-        if first.port() == 0 {
+        if plain.iter().chain(tls).any(|address| address.port() == 0) {
             return Err("--cluster: the workers have consecutive ports: give --listen a port, such as 6379");
         }
-        if others.iter().any(|other| other.port() != first.port()) {
+        let is_one = |all: &[SocketAddr]| all.iter().all(|address| address.port() == all[0].port());
+        if !is_one(plain) || !is_one(tls) {
             return Err("--cluster: each node has one port: give all addresses of --listen the same port");
         }
         if self.cluster_map.is_some() && self.cluster_announce.is_none() && first.ip().is_unspecified() {
@@ -118,31 +123,38 @@ impl ClusterArgs {
         Ok(())
     }
 
-    /// Returns the source of the map of a process that serves Redis clients on `listen`; `None` without cluster mode.
-    pub fn source(&self, listen: &[SocketAddr], workers: usize) -> Option<MapSource> {
-        let first = listen.first().filter(|_| self.is_cluster())?;
+    /// Returns the source of the map of a process that serves Redis clients on `plain` and `tls`; `None` without
+    /// cluster mode.
+    pub fn source(&self, plain: &[SocketAddr], tls: &[SocketAddr], workers: usize) -> Option<MapSource> {
+        let first = plain.iter().chain(tls).next().filter(|_| self.is_cluster())?;
+        let port = |all: &[SocketAddr]| all.first().map_or(0, SocketAddr::port);
         let host = self.cluster_announce.clone();
         let host = host.or_else(|| (!first.ip().is_unspecified()).then(|| first.ip().to_string()));
-        Some(MapSource { path: self.cluster_map.clone(), host, port: first.port(), workers })
+        Some(MapSource { path: self.cluster_map.clone(), host, ports: (port(plain), port(tls)), workers })
     }
 }
 
 impl MapSource {
     pub fn read(&self) -> Result<ClusterMap, Error> {
         let Some(path) = &self.path else {
-            let map = ClusterMap::of_one_process(self.host.as_deref(), self.port, self.workers, fastrand::u64(..));
+            let map = ClusterMap::of_one_process(self.host.as_deref(), self.ports, self.workers, fastrand::u64(..));
             return map.map_err(|error| Error::Usage(format!("--cluster: {error}")));
         };
         let failed = |reason| Error::ClusterMap { path: path.clone(), reason };
         let text = fs::read_to_string(path);
         let text = text.map_err(|error| failed(format!("{error}: name the file of the map")))?;
         let file = parse(&text).map_err(failed)?;
+        if let Some(entry) = file.node.iter().find(|entry| entry.port == 0 && entry.tls_port == 0) {
+            return Err(failed(format!("node {} has no port: add port, tls-port or both", entry.host)));
+        }
         let node = |entry: NodeEntry| Node {
             host: Some(entry.host),
             port: entry.port,
+            tls_port: entry.tls_port,
             slots: entry.slots.into_iter().map(|Slots(range)| range).collect(),
         };
-        let own = OwnNodes { host: self.host.clone().unwrap_or_default(), port: self.port, workers: self.workers };
+        let (port, tls_port) = self.ports;
+        let own = OwnNodes { host: self.host.clone().unwrap_or_default(), port, tls_port, workers: self.workers };
         ClusterMap::of_fleet(file.node.into_iter().map(node).collect(), &own).map_err(|error| failed(error.to_string()))
     }
 
@@ -201,7 +213,7 @@ mod tests {
         for (text, parts) in [
             ("[[node]]\nhost = \"a\"\nport = 1\nslot = []\n", ["line 4", "slot"]),
             ("[[node]]\nhost = \"a\"\nport = 70000\n", ["line 3", "70000"]),
-            ("[[node]]\nhost = \"a\"\n", ["line 1", "port"]),
+            ("[[node]]\nport = 1\n", ["line 1", "host"]),
             ("[[node]]\nhost = \"a\"\nport = 1\nslots = [\"9-x\"]\n", ["line 4", "9-x"]),
             ("nodes", ["line 1", "key"]),
         ] {

@@ -7,12 +7,13 @@ use crate::commands::shared::{REDIS_ADDRESS, WorkArgs};
 use crate::error::Error;
 use crate::inspect::InspectArgs;
 use clap::builder::ArgPredicate;
+use linerate::tls::ClientAuth;
 use linerate::units::{
     format_size, parse_address_or_port, parse_bytes, parse_duration_or_none, parse_memory, parse_memory_or_none,
     parse_size_or_none,
 };
 use linerate::{Listen, NetConfig, Network};
-use linerate_kv::commands::Settings;
+use linerate_kv::commands::{Settings, TlsSettings};
 use linerate_kv::counters::CounterNames;
 use linerate_kv::export::{Export, Layout};
 use linerate_kv::service::{Config, Hub, Kv, PasswordConflict};
@@ -22,14 +23,21 @@ use linerate_service::{RemoteAddrCell, WorkerCtx};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Default port of Redis.
 const REDIS_PORT: u16 = 6379;
+/// Default port of Redis with TLS.
+const REDIS_TLS_PORT: u16 = 6380;
 /// Default port of memcached.
 const MEMCACHED_PORT: u16 = 11211;
+/// Default port of memcached with TLS.
+const MEMCACHED_TLS_PORT: u16 = 11212;
+/// Options of addresses without which Redis has a default address.
+const OTHER_ADDRESSES: [&str; 3] = ["memcached", "listen_tls", "memcached_tls"];
 /// Minimum of the default of --max-client-memory: the default limit of the requests, and of the replies, of one client.
 const MIN_CLIENT_MEMORY: u64 = 64 << 20;
 /// Maximum number of counters. Each name takes about a hundred bytes.
@@ -40,11 +48,11 @@ const MAX_PASSWORD: u64 = 4096;
 /// Arguments of `linerate kv serve`.
 #[derive(Debug, clap::Args)]
 pub struct KvServeArgs {
-    /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable. No default with --memcached
+    /// Listening address for Redis clients, such as 10.0.0.2 or [::]:6379; repeatable. No default with another address
     #[arg(
         long,
         value_name = "ADDR[:PORT]",
-        default_value_if("memcached", ArgPredicate::IsPresent, None),
+        default_value_ifs(OTHER_ADDRESSES.map(|id| (id, ArgPredicate::IsPresent, None::<&str>))),
         default_value = REDIS_ADDRESS,
         value_parser = parse_redis,
         display_order = 1,
@@ -55,9 +63,30 @@ pub struct KvServeArgs {
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_memcached, display_order = 2)]
     memcached: Option<SocketAddr>,
 
+    /// Listening address for Redis clients with TLS; repeatable. Without it and --memcached-tls, TLS is used on all
+    /// addresses [default port: 6380]
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT]",
+        value_parser = |text: &str| parse_address_or_port(text, REDIS_TLS_PORT),
+        requires = "tls_cert",
+        help_heading = "TLS",
+    )]
+    listen_tls: Vec<SocketAddr>,
+
+    /// Listening address for memcached clients with TLS [default port: 11212]
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT]",
+        value_parser = |text: &str| parse_address_or_port(text, MEMCACHED_TLS_PORT),
+        requires = "tls_cert",
+        help_heading = "TLS",
+    )]
+    memcached_tls: Option<SocketAddr>,
+
     /// One memcached port for each worker: the port of --memcached plus the number of the worker. Each worker has its
     /// own keys, for clients that distribute keys over a list of servers
-    #[arg(long, requires = "memcached", conflicts_with = "udp", display_order = 3)]
+    #[arg(long, conflicts_with = "udp", display_order = 3)]
     memcached_sharded: bool,
 
     /// Also serve memcached's UDP protocol on the address of --memcached. It has no authentication, and requests with
@@ -160,15 +189,89 @@ pub struct KvServeArgs {
     net: NetConfig,
 }
 
+/// Addresses of one kind of clients.
+struct Addresses<'a> {
+    option: &'static str,
+    is_memcached: bool,
+    is_tls: bool,
+    all: &'a [SocketAddr],
+    /// True if each worker has a port of its own.
+    is_by_worker: bool,
+}
+
+impl Addresses<'_> {
+    /// Returns the ports of `workers` workers.
+    fn ports(&self, workers: usize) -> impl Iterator<Item = RangeInclusive<u16>> {
+        let more = if self.is_by_worker { workers.saturating_sub(1) } else { 0 };
+        self.all.iter().map(move |first| first.port()..=first.port().saturating_add(more.min(u16::MAX.into()) as u16))
+    }
+}
+
+impl KvServeArgs {
+    /// Returns whether TLS is used on some addresses only.
+    fn has_tls_addresses(&self) -> bool {
+        !self.listen_tls.is_empty() || self.memcached_tls.is_some()
+    }
+
+    /// Returns the addresses of all kinds of clients: Redis, Redis with TLS, memcached, memcached with TLS.
+    fn addresses(&self) -> [Addresses<'_>; 4] {
+        let is_tls_everywhere = self.tls.is_used() && !self.has_tls_addresses();
+        let kinds = [
+            ("--listen", &self.listen[..]),
+            ("--listen-tls", &self.listen_tls),
+            ("--memcached", self.memcached.as_slice()),
+            ("--memcached-tls", self.memcached_tls.as_slice()),
+        ];
+        let mut at = 0;
+        kinds.map(|(option, all)| {
+            let (is_memcached, is_tls) = (at > 1, at % 2 == 1 || is_tls_everywhere);
+            at += 1;
+            let is_by_worker = if is_memcached { self.memcached_sharded } else { self.cluster.is_cluster() };
+            Addresses { option, is_memcached, is_tls, all, is_by_worker }
+        })
+    }
+
+    /// Returns the addresses for Redis clients without or with TLS.
+    fn redis(&self, is_tls: bool) -> &[SocketAddr] {
+        let all = self.addresses();
+        all.into_iter()
+            .find(|of| !of.is_memcached && of.is_tls == is_tls && !of.all.is_empty())
+            .map_or(&[], |of| of.all)
+    }
+
+    /// Returns TLS as `CONFIG GET` reports it.
+    fn tls_settings(&self) -> Option<TlsSettings> {
+        let (port, plain_port) =
+            (self.redis(true).first()?.port(), self.redis(false).first().map_or(0, SocketAddr::port));
+        let name = |path: Option<&PathBuf>| path.map(|path| path.display().to_string()).unwrap_or_default();
+        Some(TlsSettings {
+            plain_port,
+            port,
+            cert: name(self.tls.tls_cert.first()),
+            key: name(self.tls.tls_key.first()),
+            client_ca: name(self.tls.tls_client_ca.as_ref()),
+            client_auth: match self.tls.client_auth() {
+                ClientAuth::No => "no",
+                ClientAuth::Optional => "optional",
+                ClientAuth::Required => "yes",
+            },
+        })
+    }
+}
+
 /// Runs `linerate kv serve`, which prints `other_networks`.
 pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error> {
     check_password(args)?;
     check(args).map_err(|message| Error::Usage(message.to_owned()))?;
+    check_ports(args)?;
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let udp = args.memcached.filter(|_| args.udp).into_iter().collect();
     let mut listen = Listen { udp, ..Listen::default() };
-    if args.cluster.is_cluster() { &mut listen.by_worker } else { &mut listen.tcp }.extend(&args.listen);
-    if args.memcached_sharded { &mut listen.by_worker } else { &mut listen.tcp }.extend(args.memcached);
+    let mut tls_ports = Vec::new();
+    for of in args.addresses() {
+        if of.is_by_worker { &mut listen.by_worker } else { &mut listen.tcp }.extend(of.all);
+        tls_ports.extend(of.ports(args.net.worker_count()).filter(|_| of.is_tls && args.has_tls_addresses()));
+    }
     let mut net = args.net.clone();
     net.arena = args.memory as usize;
     let open = |network: &Network| -> Result<_, Error> {
@@ -180,19 +283,19 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
             clients: args.max_clients,
             output: args.client_output_limit as u64,
             client_memory: args.max_client_memory.unwrap_or((args.memory / 2).max(MIN_CLIENT_MEMORY)),
+            tls: args.tls_settings(),
             ..Settings::default()
         };
-        let memcached = args.memcached.map(|address| address.port());
+        let [memcached, memcached_tls] = [args.memcached, args.memcached_tls].map(|of| of.map(|of| of.port()));
         let workers = network.workers();
-        check_ports(args, workers)?;
         check_memory(args, workers)?;
         // A wrong map is reported before memory is allocated.
-        let cluster = args.cluster.source(&args.listen, workers);
+        let cluster = args.cluster.source(args.redis(false), args.redis(true), workers);
         let cluster = cluster.map(|source| source.read().map(|map| (source, map))).transpose()?;
         let arena = network.arena(args.memory as usize)?;
         let export = args.export.map(|bytes| export(network, bytes, workers)).transpose()?;
         let counters = (args.counters > 0).then(|| counters(network, args.counters)).transpose()?;
-        let config = Config { settings, workers, memcached, arena, export, counters };
+        let config = Config { settings, workers, memcached, memcached_tls, arena, export, counters };
         let hub = match cluster {
             None => Hub::new(config),
             Some((source, map)) => {
@@ -210,7 +313,17 @@ pub fn run(args: &KvServeArgs, other_networks: Option<&str>) -> Result<(), Error
         Ok(hub)
     };
     let KvServeArgs { tls, inspect, end, .. } = args;
-    let server = Server { name: "kv", net: &net, listen: &listen, tls, alpn: &[], inspect, end, other_networks };
+    let server = Server {
+        name: "kv",
+        net: &net,
+        listen: &listen,
+        tls,
+        tls_ports: &tls_ports,
+        alpn: &[],
+        inspect,
+        end,
+        other_networks,
+    };
     let Some(time) = args.work.time() else {
         let make = |network: &_| open(network).map(|hub| move |ctx| Kv::new(hub.clone(), ctx));
         return serve_on(&server, make).map(|_: Vec<Kv>| ());
@@ -256,20 +369,25 @@ fn check_password(args: &KvServeArgs) -> Result<(), Error> {
 fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if !args.net.via.has_loopback()
         && args.memcached.is_none()
+        && !args.has_tls_addresses()
         && args.listen.iter().all(|address| address.ip().is_loopback())
     {
         return Err("no listening address on the network: give --listen ADDR for Redis clients, --memcached ADDR for \
                     memcached clients, or both");
     }
-    if let Some(memcached) = args.memcached {
-        if memcached.port() == 0 {
-            return Err("--memcached: the port identifies memcached clients: give one, such as 11211");
-        }
-        if args.listen.iter().any(|redis| redis.port() == memcached.port()) {
-            return Err("--memcached: port already used for Redis clients: give another");
-        }
+    let has_port_zero = |all: &[SocketAddr]| all.iter().any(|address| address.port() == 0);
+    if has_port_zero(args.memcached.as_slice()) {
+        return Err("--memcached: the port identifies memcached clients: give one, such as 11211");
     }
-    args.cluster.check(&args.listen)?;
+    if has_port_zero(&args.listen_tls) || has_port_zero(args.memcached_tls.as_slice()) {
+        return Err("--listen-tls and --memcached-tls: the port identifies clients with TLS: give one, such as 6380");
+    }
+    let (plain, tls) = (args.redis(false), args.redis(true));
+    let is_redis = !plain.is_empty() || !tls.is_empty();
+    args.cluster.check(plain, tls)?;
+    if args.memcached_sharded && args.memcached.is_none() && args.memcached_tls.is_none() {
+        return Err("--memcached-sharded: applies to memcached clients only: add --memcached or --memcached-tls");
+    }
     if args.cluster.is_cluster() && args.net.via.is_rdma() {
         return Err("--cluster has no effect with --via rdma, whose clients know no nodes: leave it out");
     }
@@ -279,7 +397,7 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
     if args.udp && args.net.via.is_rdma() {
         return Err("--udp has no effect with --via rdma, which has no UDP: leave it out");
     }
-    if args.counters > 0 && args.listen.is_empty() {
+    if args.counters > 0 && !is_redis {
         return Err("--counters: clients find counters through the Redis protocol: add --listen");
     }
     // Checked before memory is allocated.
@@ -291,28 +409,30 @@ fn check(args: &KvServeArgs) -> Result<(), &'static str> {
             return Err("--counters has an effect only with --via rdma:DEVICE: leave it out");
         }
     }
-    if args.password_file.is_some() && args.listen.is_empty() {
+    if args.password_file.is_some() && !is_redis {
         return Err("--password-file: applies to Redis clients only: add --listen");
     }
     Ok(())
 }
 
-/// Checks that no port belongs to Redis clients and to memcached clients of different workers.
-fn check_ports(args: &KvServeArgs, workers: usize) -> Result<(), Error> {
-    let ports = |first: &SocketAddr, is_by_worker: bool| {
-        let first = usize::from(first.port());
-        first..first + if is_by_worker { workers } else { 1 }
-    };
-    let Some(memcached) = args.memcached.as_ref().map(|first| ports(first, args.memcached_sharded)) else {
-        return Ok(());
-    };
-    let redis = args.listen.iter().map(|first| ports(first, args.cluster.is_cluster()));
-    match redis.clone().find(|redis| redis.start < memcached.end && memcached.start < redis.end) {
-        Some(redis) => Err(Error::Usage(format!(
-            "--memcached: ports {memcached:?} of the workers overlap ports {redis:?} for Redis clients: give another"
-        ))),
-        None => Ok(()),
+/// Checks that no port belongs to several kinds of clients.
+fn check_ports(args: &KvServeArgs) -> Result<(), Error> {
+    let (all, workers) = (args.addresses(), args.net.worker_count());
+    for (at, of) in all.iter().enumerate() {
+        for (ports, other) in
+            of.ports(workers).flat_map(|ports| all[..at].iter().map(move |other| (ports.clone(), other)))
+        {
+            let is_common =
+                |others: &RangeInclusive<u16>| others.start() <= ports.end() && ports.start() <= others.end();
+            if let Some(others) = other.ports(workers).find(is_common).filter(|_| *ports.end() != 0) {
+                return Err(Error::Usage(format!(
+                    "{}: ports {ports:?} of the workers overlap ports {others:?} of {}: give another",
+                    of.option, other.option
+                )));
+            }
+        }
     }
+    Ok(())
 }
 
 /// Checks that the shards can address the memory.

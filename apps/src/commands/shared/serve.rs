@@ -11,6 +11,7 @@ use linerate_load::services::ServiceTime;
 use linerate_process::output::{eprint_line, print_line};
 use linerate_service::{Service, Stop, WorkerCtx};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Arguments of every serve command.
@@ -44,6 +45,8 @@ pub struct Server<'a> {
     pub net: &'a NetConfig,
     pub listen: &'a Listen,
     pub tls: &'a TlsServeArgs,
+    /// Ports that use TLS, or empty for all.
+    pub tls_ports: &'a [RangeInclusive<u16>],
     /// Protocols over TLS in order of preference (ALPN), or empty for any.
     pub alpn: &'a [&'a [u8]],
     pub inspect: &'a InspectArgs,
@@ -93,7 +96,7 @@ pub fn serve<S: Service + Send + 'static>(
     let udp = if udp { args.listen.clone() } else { Vec::new() };
     let listen = Listen { tcp: args.listen.clone(), udp, ..Listen::default() };
     let ServeArgs { tls, inspect, end, net, .. } = args;
-    let server = Server { name, net, listen: &listen, tls, alpn: &[], inspect, end, other_networks };
+    let server = Server { name, net, listen: &listen, tls, tls_ports: &[], alpn: &[], inspect, end, other_networks };
     serve_on(&server, |_| Ok(make))
 }
 
@@ -120,11 +123,18 @@ where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
     let Server { name, net, inspect, end, .. } = *server;
-    let tls = server.tls.config(server.alpn)?;
+    let tls = server.tls.config(server)?;
     let stop = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
     let builder = Network::builder().config(net.clone()).listen_on(server.listen.clone()).stop(stop.clone());
-    let is_encrypted = tls.is_some();
+    let encrypted = match &tls {
+        None => String::new(),
+        Some(tls) if tls.ports.is_empty() => ", TLS".to_owned(),
+        Some(tls) => {
+            let ports = tls.ports.iter().map(|ports| ports.start().to_string()).collect::<Vec<_>>();
+            format!(", TLS on port {}", ports.join(", "))
+        }
+    };
     let network = tls.into_iter().fold(builder, NetworkBuilder::tls).build()?;
     allocate_payload(&network, &net.via);
     let (workers, context) = (network.workers(), network.run_context());
@@ -140,7 +150,7 @@ where
         "ready {name} on {} via {}, {workers} worker{plural}{threading}{}{metrics}",
         addresses.join(", "),
         net.via,
-        if is_encrypted { ", TLS" } else { "" },
+        encrypted,
     );
     if running.await_ready() {
         print_line(ready).map_err(Error::Output)?;

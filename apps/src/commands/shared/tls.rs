@@ -1,5 +1,6 @@
 //! Options of TLS.
 
+use super::serve::Server;
 use crate::error::Error;
 use linerate::tls::{ClientAuth, ClientOptions, Identity, ServerOptions, TlsClient, TlsConfig, TlsServer};
 use signal_hook::consts::SIGHUP;
@@ -13,15 +14,15 @@ pub struct TlsServeArgs {
     /// Serve TLS 1.3 with the certificate chain in this file (PEM); repeatable, each with a --tls-key: the first valid
     /// for the name that a client requests is used, or else the first [default: no TLS]
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
-    tls_cert: Vec<PathBuf>,
+    pub tls_cert: Vec<PathBuf>,
 
     /// Private key of the certificate (PEM); one for each --tls-cert, in the same order
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
-    tls_key: Vec<PathBuf>,
+    pub tls_key: Vec<PathBuf>,
 
     /// Certificates of the authorities that issue certificates of clients (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
-    tls_client_ca: Option<PathBuf>,
+    pub tls_client_ca: Option<PathBuf>,
 
     /// Certificates of clients: no (not requested), optional, or required [default: required with --tls-client-ca, else
     /// no]
@@ -38,9 +39,25 @@ enum AuthArg {
 }
 
 impl TlsServeArgs {
-    /// Reads the files and returns the configuration, if TLS is requested. SIGHUP reads them again from then on.
-    pub fn config(&self, alpn: &[&[u8]]) -> Result<Option<TlsConfig>, Error> {
-        if self.tls_cert.is_empty() {
+    /// Returns whether TLS is requested.
+    pub fn is_used(&self) -> bool {
+        !self.tls_cert.is_empty()
+    }
+
+    /// Returns the verification of clients.
+    pub fn client_auth(&self) -> ClientAuth {
+        match self.tls_client_auth {
+            None if self.tls_client_ca.is_some() => ClientAuth::Required,
+            None | Some(AuthArg::No) => ClientAuth::No,
+            Some(AuthArg::Optional) => ClientAuth::Optional,
+            Some(AuthArg::Required) => ClientAuth::Required,
+        }
+    }
+
+    /// Reads the files and returns the configuration of the server `of`, if TLS is requested. SIGHUP reads them again
+    /// from then on.
+    pub fn config(&self, of: &Server<'_>) -> Result<Option<TlsConfig>, Error> {
+        if !self.is_used() {
             return Ok(None);
         }
         if self.tls_cert.len() != self.tls_key.len() {
@@ -50,12 +67,7 @@ impl TlsServeArgs {
                 self.tls_key.len()
             )));
         }
-        let client_auth = match self.tls_client_auth {
-            None if self.tls_client_ca.is_some() => ClientAuth::Required,
-            None | Some(AuthArg::No) => ClientAuth::No,
-            Some(AuthArg::Optional) => ClientAuth::Optional,
-            Some(AuthArg::Required) => ClientAuth::Required,
-        };
+        let client_auth = self.client_auth();
         if (client_auth == ClientAuth::No) != self.tls_client_ca.is_none() {
             return Err(Error::Usage(
                 "--tls-client-auth: certificates of clients are verified with --tls-client-ca: give both, or neither"
@@ -67,11 +79,11 @@ impl TlsServeArgs {
             identities: identities.map(|(chain, key)| Identity { chain: chain.clone(), key: key.clone() }).collect(),
             client_ca: self.tls_client_ca.clone(),
             client_auth,
-            alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+            alpn: of.alpn.iter().map(|protocol| protocol.to_vec()).collect(),
         })
         .map_err(Error::TlsServer)?;
         reload_on_sighup(server.clone())?;
-        Ok(Some(TlsConfig { server: Some(server), client: None }))
+        Ok(Some(TlsConfig { ports: of.tls_ports.to_vec(), ..server.into() }))
     }
 }
 
@@ -145,6 +157,6 @@ impl TlsLoadArgs {
             alpn: Vec::new(),
         })
         .map_err(Error::TlsClient)?;
-        Ok(Some(TlsConfig { server: None, client: Some(client) }))
+        Ok(Some(client.into()))
     }
 }

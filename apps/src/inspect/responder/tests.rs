@@ -44,6 +44,7 @@ impl Inspect for FakeWorker {
             unsent: 2,
             tcp,
             verbs: None,
+            tls: None,
         })
     }
 }

@@ -61,10 +61,22 @@ impl Client {
         match self {
             Client::RedisCli => redis_cli::try_on(server),
             Client::RedisBenchmark => redis_benchmark::try_on(server),
-            Client::RedisPy => script(PYTHON, "redis_py.py", server.redis, server.password),
-            Client::NodeRedis => script("node", "node_redis.js", server.redis, server.password),
-            Client::Pymemcache => script(PYTHON, "pymemcache_py.py", server.memcached, None),
+            _ => self.run_script(server, None),
         }
+    }
+
+    /// Runs the checks of a client with a script, over TLS if `ca` is the file of an authority.
+    #[track_caller]
+    pub fn run_script(self, server: &Server, ca: Option<&str>) {
+        let (program, name, address, password) = match self {
+            Client::NodeRedis => ("node", "node_redis.js", server.redis, server.password),
+            Client::Pymemcache => (PYTHON, "pymemcache_py.py", server.memcached, None),
+            _ => (PYTHON, "redis_py.py", server.redis, server.password),
+        };
+        let mut command = script_command(program, name, address);
+        let output = command.args(password).envs(ca.map(|ca| ("TLS_CA", ca))).output().unwrap();
+        let is_well = output.status.success() && output.stdout == b"all is well\n";
+        assert!(is_well, "{name} with {address}: {}", output_of(&output));
     }
 }
 
@@ -89,16 +101,6 @@ fn script_command(program: &str, name: &str, server: SocketAddr) -> Command {
     command.arg(format!("{}/tests/clients/kv/{name}", env!("CARGO_MANIFEST_DIR")));
     command.args([server.ip().to_string(), server.port().to_string()]).env("NODE_PATH", NODE_PATH);
     command
-}
-
-#[track_caller]
-fn script(program: &str, name: &str, server: SocketAddr, password: Option<&str>) {
-    let output = script_command(program, name, server).args(password).output().unwrap();
-    assert!(
-        output.status.success() && output.stdout == b"all is well\n",
-        "{name} with {server}: {}",
-        output_of(&output)
-    );
 }
 
 /// Formats the output of a program for a failure message.

@@ -3,6 +3,7 @@
 use super::clients::{Client, Server, bounded, cluster_script, output_of};
 use super::redis_cli::redis_cli;
 use crate::common::stop;
+use crate::tls::certificates::Certificates;
 use linerate_harness::address::unused_address;
 use linerate_harness::program::{Program, turn};
 use linerate_harness::rerun::has_cores;
@@ -28,12 +29,14 @@ fn consecutive<const N: usize>() -> [SocketAddr; N] {
     }
 }
 
+/// Writes a map. The ports with TLS follow the others.
 fn write_map(path: &Path, nodes: &[SocketAddr], slots: &[&str]) {
     let mut text = String::new();
     for (node, slots) in nodes.iter().zip(slots) {
         let ranges: Vec<String> = slots.split(", ").map(|range| format!("\"{range}\"")).collect();
-        let (host, port) = (node.ip(), node.port());
-        writeln!(text, "[[node]]\nhost = \"{host}\"\nport = {port}\nslots = [{}]\n", ranges.join(", ")).unwrap();
+        let (host, port, tls_port) = (node.ip(), node.port(), node.port() + nodes.len() as u16);
+        writeln!(text, "[[node]]\nhost = \"{host}\"\nport = {port}\ntls-port = {tls_port}").unwrap();
+        writeln!(text, "slots = [{}]", ranges.join(", ")).unwrap();
     }
     fs::write(path, text).unwrap();
 }
@@ -41,22 +44,27 @@ fn write_map(path: &Path, nodes: &[SocketAddr], slots: &[&str]) {
 /// Fleet of two processes, the first of which has two workers.
 struct Fleet {
     nodes: [SocketAddr; 3],
+    /// Addresses with TLS.
+    tls_nodes: [SocketAddr; 3],
     processes: [Program; 2],
     directory: tempfile::TempDir,
 }
 
 impl Fleet {
-    fn start() -> Self {
+    /// Starts the processes, with TLS if there are certificates.
+    fn start(certificates: Option<&Certificates>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let map = directory.path().join("map.toml");
-        let nodes = consecutive();
+        let all: [SocketAddr; 6] = consecutive();
+        let (nodes, tls_nodes) = ([all[0], all[1], all[2]], [all[3], all[4], all[5]]);
         write_map(&map, &nodes, &BEFORE);
-        let serve = |first: SocketAddr, workers: usize| {
-            let map = map.display();
-            let args = format!("--via kernel --listen {first} --cluster-map {map} --memory 64m --workers {workers}");
-            crate::common::serve("kv", &format!("{args} --json"))
+        let serve = |first: usize, workers: usize| {
+            let (listen, map) = (nodes[first], map.display());
+            let tls = certificates.map(|of| format!("--listen-tls {} {}", tls_nodes[first], of.server()));
+            let args = format!("--via kernel --listen {listen} --cluster-map {map} --memory 64m --workers {workers}");
+            crate::common::serve("kv", &format!("{args} --json {}", tls.unwrap_or_default()))
         };
-        Fleet { nodes, processes: [serve(nodes[0], 2), serve(nodes[2], 1)], directory }
+        Fleet { nodes, tls_nodes, processes: [serve(0, 2), serve(2, 1)], directory }
     }
 
     fn server(&self, node: usize) -> Server {
@@ -87,20 +95,26 @@ impl Fleet {
 }
 
 /// Runs `act` on a fleet, unless the client is not installed.
-fn on_fleet(client: Client, act: impl FnOnce(&Fleet)) {
+fn on_fleet(client: Client, certificates: Option<&Certificates>, act: impl FnOnce(&Fleet)) {
     if !client.is_installed() || !has_cores(2) {
         return;
     }
     let _turn = turn();
-    let fleet = Fleet::start();
+    let fleet = Fleet::start(certificates);
     act(&fleet);
     fleet.stop();
 }
 
 /// Runs a script that uses the cluster, requests a change of the map, and goes on.
-fn script_works(client: Client) {
-    on_fleet(client, |fleet| {
-        let mut script = Program::start(cluster_script(client, fleet.nodes[0]));
+fn script_works(client: Client, is_tls: bool) {
+    let certificates = is_tls.then(Certificates::new).flatten();
+    if is_tls && certificates.is_none() {
+        return;
+    }
+    on_fleet(client, certificates.as_ref(), |fleet| {
+        let mut command = cluster_script(client, if is_tls { fleet.tls_nodes[0] } else { fleet.nodes[0] });
+        command.envs(certificates.as_ref().map(|of| ("TLS_CA", of.file("ca.pem"))));
+        let mut script = Program::start(command);
         script.wait_for_line("ready for another map");
         fleet.change_map(|path| write_map(path, &fleet.nodes, &AFTER));
         fleet.wait_for_slots(&AFTER);
@@ -112,8 +126,10 @@ fn script_works(client: Client) {
 }
 
 tests! {
-    redis_py_cluster_follows_the_map => script_works(Client::RedisPy);
-    node_redis_cluster_follows_the_map => script_works(Client::NodeRedis);
+    redis_py_cluster_follows_the_map => script_works(Client::RedisPy, false);
+    redis_py_cluster_follows_the_map_over_tls => script_works(Client::RedisPy, true);
+    node_redis_cluster_follows_the_map => script_works(Client::NodeRedis, false);
+    node_redis_cluster_follows_the_map_over_tls => script_works(Client::NodeRedis, true);
 }
 
 /// Returns the command of redis-cli that follows redirections.
@@ -125,7 +141,7 @@ fn following(server: SocketAddr) -> Command {
 
 #[test]
 fn redis_cli_follows_redirections() {
-    on_fleet(Client::RedisCli, |fleet| {
+    on_fleet(Client::RedisCli, None, |fleet| {
         for (node, address) in fleet.nodes.iter().enumerate() {
             for n in 0..30 {
                 let run = |args: &[&str]| {
@@ -159,7 +175,7 @@ fn redis_cli_follows_redirections() {
 
 #[test]
 fn redis_benchmark_loads_all_nodes() {
-    on_fleet(Client::RedisBenchmark, |fleet| {
+    on_fleet(Client::RedisBenchmark, None, |fleet| {
         let mut command = bounded("redis-benchmark");
         let (ip, port) = (fleet.nodes[0].ip().to_string(), fleet.nodes[0].port().to_string());
         command.args(["--cluster", "-h", &ip, "-p", &port, "-n", "20000", "-r", "10000", "-c", "12", "-P", "8"]);
@@ -182,12 +198,12 @@ fn wrong_map_on_sighup_leaves_the_previous_map_in_force() {
         return;
     }
     let _turn = turn();
-    let mut fleet = Fleet::start();
+    let mut fleet = Fleet::start(None);
     for (slots, part) in [
         (["0-4999", "5000-9999", "10000-16382"], "slots 16383-16383 belong to no node"),
         (["0-5000", "5000-9999", "10000-16383"], "slot 5000 belongs to node"),
         (["0-4999", "5000-9999", "10000-16384"], "slots from 0 to 16383"),
-        (["0-4999", "5000-9999", "x"], "line 14"),
+        (["0-4999", "5000-9999", "x"], "line 15"),
     ] {
         let nodes = fleet.nodes;
         fleet.change_map(|path| write_map(path, &nodes, &slots));

@@ -1,13 +1,15 @@
-// Checks of node-redis's cluster client on a cluster whose map changes. Usage: cluster_node.js HOST PORT. A failed
-// check exits with 1.
+// Checks of node-redis's cluster client on a cluster whose map changes. Usage: cluster_node.js HOST PORT, with TLS
+// if TLS_CA names an authority. A failed check exits with 1.
 
 'use strict';
 
 const assert = require('node:assert').strict;
+const { readFileSync } = require('node:fs');
 const { createCluster } = require('redis');
 
 const [host, port] = process.argv.slice(2);
 const TIMEOUT = 20_000;
+const TLS = process.env.TLS_CA ? { tls: true, ca: readFileSync(process.env.TLS_CA) } : {};
 const NAMES = Array.from({ length: 500 }, (_, n) => `key:${n}`);
 
 async function works(cluster) {
@@ -25,7 +27,7 @@ async function works(cluster) {
 }
 
 async function main() {
-    const cluster = createCluster({ rootNodes: [{ url: `redis://${host}:${port}` }] });
+    const cluster = createCluster({ rootNodes: [{ socket: { host, port, ...TLS } }], defaults: { socket: TLS } });
     cluster.on('error', () => {});
     await cluster.connect();
     assert.equal(cluster.getMasters().length, 3);

@@ -1,7 +1,9 @@
-"""Checks of redis-py's RedisCluster on a cluster whose map changes. Usage: cluster_py.py HOST PORT.
+"""Checks of redis-py's RedisCluster on a cluster whose map changes. Usage: cluster_py.py HOST PORT,
+with TLS if TLS_CA names an authority.
 
 A failed check ends with a traceback."""
 
+import os
 import sys
 import time
 
@@ -10,6 +12,7 @@ from redis.cluster import RedisCluster
 
 HOST, PORT = sys.argv[1], int(sys.argv[2])
 TIMEOUT = 20
+TLS = {"ssl": True, "ssl_ca_certs": os.environ["TLS_CA"]} if "TLS_CA" in os.environ else {}
 ALL = RedisCluster.PRIMARIES
 NAMES = [f"key:{n}" for n in range(500)]
 
@@ -41,13 +44,13 @@ def works(r):
 
 
 def main():
-    r = RedisCluster(host=HOST, port=PORT, socket_timeout=TIMEOUT)
+    r = RedisCluster(host=HOST, port=PORT, socket_timeout=TIMEOUT, **TLS)
     assert len(r.get_primaries()) == 3 and r.keyslot("foo") == 12182 and r.cluster_keyslot("foo") == 12182
     assert r.cluster_info()["cluster_state"] == "ok"
     works(r)
     assert r.set("{t}n", 7) and r.cluster_countkeysinslot(r.keyslot("t")) == 1
     assert r.get_node_from_key("foo").port == PORT + 2
-    node = redis.Redis(HOST, PORT + 2)
+    node = redis.Redis(HOST, PORT + 2, **TLS)
     fails(lambda: node.mget("a", "b"), "Keys in request don't hash to the same slot")
     fails(lambda: node.get("{bar}"), f"5061 {HOST}:{PORT + 1}")
     fails(lambda: node.execute_command("SELECT", 1), "SELECT is not allowed in cluster mode")

@@ -1,15 +1,18 @@
-// Checks of features that users of node-redis rely on. Usage: node_redis.js HOST PORT [PASSWORD]. A failed check exits with 1.
+// Checks of features that users of node-redis rely on. Usage: node_redis.js HOST PORT [PASSWORD], with TLS
+// if TLS_CA names an authority. A failed check exits with 1.
 
 'use strict';
 
 const assert = require('node:assert').strict;
+const { readFileSync } = require('node:fs');
 const { createClient, commandOptions, WatchError } = require('redis');
 
 const [host, port, password] = process.argv.slice(2);
 const TIMEOUT = 20_000;
+const TLS = process.env.TLS_CA ? { tls: true, ca: readFileSync(process.env.TLS_CA) } : {};
 
 async function connect(more = {}) {
-    const client = createClient({ socket: { host, port: Number(port), connectTimeout: TIMEOUT }, password, ...more });
+    const client = createClient({ socket: { host, port: Number(port), connectTimeout: TIMEOUT, ...TLS }, password, ...more });
     // Errors are handled by the failing requests.
     client.on('error', () => {});
     await client.connect();

@@ -1,7 +1,10 @@
-"""Checks of features that users of pymemcache rely on. Usage: pymemcache_py.py HOST PORT. A failed check ends with a traceback."""
+"""Checks of features that users of pymemcache rely on. Usage: pymemcache_py.py HOST PORT, with TLS if TLS_CA
+names an authority. A failed check ends with a traceback."""
 
+import os
 import random
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -11,10 +14,12 @@ from pymemcache.exceptions import MemcacheIllegalInputError
 
 SERVER = (sys.argv[1], int(sys.argv[2]))
 TIMEOUT = 20
+TLS = ssl.create_default_context(cafile=os.environ["TLS_CA"]) if "TLS_CA" in os.environ else None
+OPTIONS = {"timeout": TIMEOUT, "tls_context": TLS}
 
 
 def connect(**more):
-    return Client(SERVER, timeout=TIMEOUT, connect_timeout=TIMEOUT, default_noreply=False, **more)
+    return Client(SERVER, **OPTIONS, connect_timeout=TIMEOUT, default_noreply=False, **more)
 
 
 def wait_for(done):
@@ -136,14 +141,15 @@ def wrong_input(c):
 
 def ask(request):
     """Returns the first line of the reply to a request."""
-    with socket.create_connection(SERVER, timeout=TIMEOUT) as connection:
+    plain = socket.create_connection(SERVER, timeout=TIMEOUT)
+    with TLS.wrap_socket(plain, server_hostname=SERVER[0]) if TLS else plain as connection:
         connection.sendall(request + b"\r\n")
         return connection.makefile("rb").readline().rstrip()
 
 
 def noreply(c):
     """Requests without reply are processed in order with the others."""
-    quiet = Client(SERVER, timeout=TIMEOUT, default_noreply=True)
+    quiet = Client(SERVER, **OPTIONS, default_noreply=True)
     for n in range(1000):
         quiet.set("quiet", b"%d" % n)
     assert quiet.get("quiet") == b"999"
@@ -168,11 +174,11 @@ def server(c):
 
 
 def pools(c):
-    pool = PooledClient(SERVER, max_pool_size=20, timeout=TIMEOUT, default_noreply=False)
+    pool = PooledClient(SERVER, max_pool_size=20, **OPTIONS, default_noreply=False)
     c.set("hits", "0")
     at_once(20, lambda: [pool.incr("hits", 1) for _ in range(50)])
     assert c.get("hits") == b"1000"
-    ring = HashClient([SERVER], timeout=TIMEOUT, default_noreply=False)
+    ring = HashClient([SERVER], **OPTIONS, default_noreply=False)
     assert ring.set_many({"a": b"1", "b": b"2"}) == [] and ring.get_many(["a", "b"]) == {"a": b"1", "b": b"2"}
 
 

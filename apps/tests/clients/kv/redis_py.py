@@ -1,8 +1,10 @@
-"""Checks of features that users of redis-py rely on. Usage: redis_py.py HOST PORT [PASSWORD]. A failed check ends with a traceback."""
+"""Checks of features that users of redis-py rely on. Usage: redis_py.py HOST PORT [PASSWORD], with TLS if
+TLS_CA names an authority. A failed check ends with a traceback."""
 
 import hashlib
 import inspect
 import itertools
+import os
 import random
 import sys
 import threading
@@ -13,10 +15,11 @@ import redis
 HOST, PORT = sys.argv[1], int(sys.argv[2])
 PASSWORD = sys.argv[3] if len(sys.argv) > 3 else None
 TIMEOUT = 20
+TLS = {"ssl": True, "ssl_ca_certs": os.environ["TLS_CA"]} if "TLS_CA" in os.environ else {}
 
 
 def connect(**more):
-    return redis.Redis(HOST, PORT, password=PASSWORD, socket_timeout=TIMEOUT, **more)
+    return redis.Redis(HOST, PORT, password=PASSWORD, socket_timeout=TIMEOUT, **TLS, **more)
 
 
 def wait_for(done):

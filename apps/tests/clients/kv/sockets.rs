@@ -2,6 +2,7 @@
 
 use super::clients::{Client, Server};
 use crate::common::{serve, stop};
+use crate::tls::certificates::Certificates;
 use linerate_harness::address::{unused_address, wait_until_listening};
 use linerate_harness::program::{Program, turn};
 use linerate_harness::rerun::{has_cores, is_installed};
@@ -33,7 +34,23 @@ fn serves(client: Client) {
     }
 }
 
+/// Tests ports with TLS, next to plain ones.
+fn serves_tls(client: Client) {
+    let Some(certificates) = Certificates::new().filter(|_| client.is_installed()) else { return };
+    let _turn = turn();
+    let [redis, memcached, plain, plain_memcached] = [(); 4].map(|()| unused_address());
+    let tls = format!("--listen-tls {redis} --memcached-tls {memcached} {}", certificates.server());
+    let args = format!("--via kernel --listen {plain} --memcached {plain_memcached} --memory 256m --json");
+    let program = serve("kv", &format!("{args} {tls}"));
+    client.run_script(&Server { redis, memcached, password: None }, Some(&certificates.file("ca.pem")));
+    client.run_script(&Server { redis: plain, memcached: plain_memcached, password: None }, None);
+    stop(program);
+}
+
 tests! {
+    redis_py_works_over_tls => serves_tls(Client::RedisPy);
+    node_redis_works_over_tls => serves_tls(Client::NodeRedis);
+    pymemcache_works_over_tls => serves_tls(Client::Pymemcache);
     redis_cli_works => serves(Client::RedisCli);
     redis_benchmark_works => serves(Client::RedisBenchmark);
     redis_py_works => serves(Client::RedisPy);

@@ -1,5 +1,5 @@
 //! TLS with OpenSSL, curl, redis-cli and the loads.
 
-mod certificates;
+pub mod certificates;
 mod openssl;
 mod services;

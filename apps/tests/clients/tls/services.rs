@@ -2,6 +2,7 @@
 
 use super::certificates::Certificates;
 use crate::common::{ANY_PORT, assert_refused, linerate, run, serve, stop};
+use linerate_harness::address::unused_address;
 use linerate_harness::program::turn;
 use linerate_harness::rerun::is_installed;
 use std::process::Command;
@@ -66,9 +67,16 @@ fn redis_cli_and_redis_benchmark_work() {
     if !is_installed("redis-cli", &["--version"], "redis-tools") {
         return;
     }
-    let server = serve("kv", &format!("{ANY_PORT} --memory 64m {}", certificates.server()));
-    let (port, ca) = (server.address().port(), certificates.file("ca.pem"));
+    let [tls, plain] = [(); 2].map(|()| unused_address());
+    let options = format!("--via kernel --listen {plain} --listen-tls {tls} --memory 64m");
+    let server = serve("kv", &format!("{options} {}", certificates.server()));
+    assert!(server.ready.contains(&format!(", TLS on port {}", tls.port())), "{}", server.ready);
+    let (port, ca) = (tls.port(), certificates.file("ca.pem"));
     let cli = format!("-p {port} --tls --cacert {ca}");
+    for (options, is_tls) in [(&cli[..], true), (&format!("-p {}", plain.port()), false)] {
+        let ports = output("redis-cli", &format!("{options} config get *port"));
+        assert_eq!(ports, format!("port\n{}\ntls-port\n{port}\n", plain.port()), "TLS: {is_tls}");
+    }
     assert_eq!(output("redis-cli", &format!("{cli} set key value")), "OK\n");
     assert_eq!(output("redis-cli", &format!("{cli} get key")), "value\n");
     let report = output("redis-benchmark", &format!("{cli} -q -n 2000 -c 10 -P 4 -t set,get"));
@@ -87,6 +95,17 @@ fn wrong_options_are_refused() {
     refused(&format!("echo serve {own} --tls-cert {chain}"), 2, &["2 certificates and 1 keys"]);
     refused(&format!("echo serve --tls-cert {chain} --tls-key {key}"), 1, &["--tls-cert: ", "other.key"]);
     refused(&format!("echo serve --tls-cert /nonexistent --tls-key {key}"), 1, &["--tls-cert: /nonexistent"]);
+    refused("kv serve --listen-tls 127.0.0.1", 2, &["--tls-cert"]);
+    for (more, parts) in [
+        ("--listen-tls 127.0.0.1:0", &["--listen-tls", "the port identifies"][..]),
+        (
+            "--listen 127.0.0.1:7000 --listen-tls 127.0.0.1:7001 --cluster --workers 2",
+            &["--listen-tls", "7001", "--listen:"],
+        ),
+        ("--memcached 127.0.0.1:7000 --memcached-tls 127.0.0.1:7000", &["--memcached-tls", "--memcached:"]),
+    ] {
+        refused(&format!("kv serve {own} {more}"), 2, parts);
+    }
     refused("echo load --tls", 2, &["--tls-ca", "--tls-insecure"]);
     refused(&format!("echo load --udp --tls --tls-ca {ca}"), 2, &["--tls", "UDP"]);
     if cfg!(feature = "rdma") {

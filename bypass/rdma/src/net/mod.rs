@@ -580,6 +580,7 @@ impl<C: Provider> HostedNet for Net<C> {
             unsent: connection.tx.len() as u64,
             tcp: connection.link.transport.tcp_info(connection.link.longest),
             verbs: Some(connection.verbs_info()),
+            tls: None,
         })
     }
 }

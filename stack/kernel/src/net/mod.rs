@@ -336,6 +336,7 @@ impl HostedNet for Net {
             // A socket just closed has no kernel state.
             tcp: stream.and_then(|stream| tcp_info(stream).ok()).unwrap_or_default(),
             verbs: None,
+            tls: None,
         })
     }
 }

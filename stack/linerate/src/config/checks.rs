@@ -1,5 +1,6 @@
 //! Parts of the checks of a configuration.
 
+use super::NetConfig;
 use crate::error::Error;
 use linerate_bypass::Via;
 use linerate_stack::IpCidr;
@@ -78,5 +79,12 @@ pub(super) fn host_fault(own: &IpCidr) -> Option<&'static str> {
         }
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => Some("an IPv4-mapped address"),
         _ => None,
+    }
+}
+
+impl NetConfig {
+    /// Returns the number of workers that the options request.
+    pub fn worker_count(&self) -> usize {
+        self.cores.as_ref().map_or(self.workers.unwrap_or(1), |cores| cores.cores().len())
     }
 }

@@ -388,7 +388,7 @@ impl NetConfig {
                 if self.ip.is_empty() {
                     return Err(Error::RoceNeedsAddress);
                 }
-                let workers = self.cores.as_ref().map_or(self.workers.unwrap_or(1), |cores| cores.cores().len());
+                let workers = self.worker_count();
                 if workers > 1 {
                     return Err(Error::RoceWorkers { workers });
                 }

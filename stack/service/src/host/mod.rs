@@ -298,6 +298,8 @@ impl<N: HostedNet, S: Service> Inspect for ServiceHost<N, S> {
     }
 
     fn connection(&self, slot: usize) -> Option<ConnInfo> {
-        self.net.conn_info(slot)
+        let info = self.net.conn_info(slot)?;
+        let tls = self.service.tls_info(info.conn);
+        Some(ConnInfo { tls, ..info })
     }
 }

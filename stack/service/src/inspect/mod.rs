@@ -183,6 +183,19 @@ pub struct ConnInfo {
     pub tcp: TcpInfo,
     /// Details of RDMA connections.
     pub verbs: Option<VerbsInfo>,
+    /// Details of TLS, after its handshake.
+    pub tls: Option<TlsInfo>,
+}
+
+/// Details of TLS on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsInfo {
+    /// Version, such as `TLSv1.3`.
+    pub version: &'static str,
+    /// Cipher suite by its name in RFC 8446.
+    pub suite: &'static str,
+    /// True if a ticket of an earlier connection was used.
+    pub is_resumed: bool,
 }
 
 /// Details of an RDMA connection.
@@ -338,6 +351,7 @@ mod tests {
                 unsent: 0,
                 tcp: TcpInfo::default(),
                 verbs: None,
+                tls: None,
             })
         }
     }

@@ -40,6 +40,7 @@ impl<P: Packet, C: CongestionControl> NativeEngine<P, C> {
             unsent: tcb.unsent.into(),
             tcp: self.tcp_info(slot, tcb),
             verbs: None,
+            tls: None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Transport of one connection in memory, a service that records its events, and the peer of both.
 
-use crate::config::{ClientOptions, Identity, ServerOptions, TlsClient, TlsConfig, TlsServer};
+use crate::config::{ClientOptions, Identity, ServerOptions, TlsClient, TlsServer};
 use crate::handshake::{Established, Handshake, KeySchedule, Progress};
 use crate::record::{HEADER, OVERHEAD, Secret, length_of};
 use crate::service::Tls;
@@ -203,7 +203,7 @@ pub fn configs() -> (TlsServer, TlsClient) {
 
 /// Returns a server that has accepted a connection.
 pub fn accepted(server: TlsServer) -> (Tls<Recorder>, Wire) {
-    let mut tls = Tls::new(TlsConfig { server: Some(server), client: None }, Recorder::default());
+    let mut tls = Tls::new(server.into(), Recorder::default());
     let mut wire = Wire { space: 1 << 20, buffer: 1400, ..Wire::default() };
     tls.opened(&mut wire, conn(), Origin::Accepted);
     (tls, wire)

@@ -2,7 +2,7 @@
 
 use crate::common::{Authority, Ends, SERVER};
 use linerate_service::{CloseReason, ConnId, ConnectError, Origin, Service, Transport};
-use linerate_tls::{ClientAuth, ClientOptions, ServerOptions, Tls, TlsClient, TlsConfig, TlsServer};
+use linerate_tls::{ClientAuth, ClientOptions, ServerOptions, Tls, TlsClient, TlsServer};
 
 /// Service that records its events, and opens a connection at a client.
 #[derive(Debug, Default)]
@@ -45,8 +45,8 @@ impl Service for Probe {
 
 /// Runs one connection until the client has ended it.
 fn connect(server: ServerOptions, client: &ClientOptions) -> Ends<Tls<Probe>, Tls<Probe>> {
-    let server = TlsConfig { server: Some(TlsServer::new(server).unwrap()), client: None };
-    let client = TlsConfig { server: None, client: Some(TlsClient::new(client).unwrap()) };
+    let server = TlsServer::new(server).unwrap().into();
+    let client = TlsClient::new(client).unwrap().into();
     let probe = Probe { is_client: true, ..Probe::default() };
     let mut ends = Ends::new(Tls::new(client, probe), Tls::new(server, Probe::default()));
     ends.turn_until("the connection ends", |ends| {

@@ -54,7 +54,7 @@ impl Authority {
     }
 
     pub fn server(&self) -> TlsConfig {
-        TlsConfig { server: Some(TlsServer::new(self.server_options()).unwrap()), client: None }
+        TlsServer::new(self.server_options()).unwrap().into()
     }
 
     pub fn client_options(&self) -> ClientOptions {
@@ -62,7 +62,7 @@ impl Authority {
     }
 
     pub fn client(&self) -> TlsConfig {
-        TlsConfig { server: None, client: Some(TlsClient::new(&self.client_options()).unwrap()) }
+        TlsClient::new(&self.client_options()).unwrap().into()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::commands::data::glob;
 use crate::commands::error::{CommandError, CommandResult, SYNTAX};
-use crate::commands::server::{RejectedSetting, Settings};
+use crate::commands::server::{RejectedSetting, Settings, TlsSettings};
 use crate::commands::{Context, Request, Session};
 use crate::resp::{Args, Reply, number};
 use crate::store::{DATABASES, Evictable, EvictionPolicy};
@@ -99,7 +99,13 @@ const PARAMETERS: &[Parameter] = &[
     fixed("client-output-buffer-limit", |settings, _| {
         format!("normal {} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60", settings.output)
     }),
-    fixed("port", |_, session| session.local.port().to_string()),
+    fixed("port", |settings, session| port(settings, session, false).to_string()),
+    fixed("tls-port", |settings, session| port(settings, session, true).to_string()),
+    fixed("tls-cert-file", |settings, _| of_tls(settings, |tls| &tls.cert)),
+    fixed("tls-key-file", |settings, _| of_tls(settings, |tls| &tls.key)),
+    fixed("tls-ca-cert-file", |settings, _| of_tls(settings, |tls| &tls.client_ca)),
+    fixed("tls-auth-clients", |settings, _| settings.tls.as_ref().map_or("no", |tls| tls.client_auth).to_owned()),
+    fixed("tls-protocols", |_, _| "TLSv1.3".to_owned()),
     fixed("databases", |_, _| DATABASES.to_string()),
     fixed("save", |_, _| String::new()),
     fixed("appendonly", |_, _| "no".to_owned()),
@@ -108,6 +114,22 @@ const PARAMETERS: &[Parameter] = &[
     fixed("maxmemory-samples", |_, _| "16".to_owned()),
     fixed("lazyfree-lazy-user-flush", |_, _| "yes".to_owned()),
 ];
+
+/// Returns the port with or without TLS of the node that a client is connected to, or 0.
+fn port(settings: &Settings, session: &Session, is_tls: bool) -> u16 {
+    let local = session.local.port();
+    let first = |is_tls| settings.tls.as_ref().map_or(0, |tls| if is_tls { tls.port } else { tls.plain_port });
+    match first(is_tls) {
+        _ if session.is_tls == is_tls => local,
+        0 => 0,
+        port if settings.is_cluster => port.wrapping_add(local.wrapping_sub(first(session.is_tls))),
+        port => port,
+    }
+}
+
+fn of_tls(settings: &Settings, part: fn(&TlsSettings) -> &String) -> String {
+    settings.tls.as_ref().map(part).cloned().unwrap_or_default()
+}
 
 /// Returns the name of a policy in Redis.
 pub fn policy_name(evict: EvictionPolicy) -> &'static str {
@@ -271,6 +293,32 @@ mod tests {
             }
             client.expect("get nosuch", "_");
             assert!(client.run("info stats").contains("keyspace_misses:1 "));
+        }
+    }
+
+    #[test]
+    fn config_gets_tls_of_the_server_and_the_port_of_the_client() {
+        for mut client in TestClient::each() {
+            client.expect("config get tls-*t", "*2 $8 tls-port $1 0");
+            client.server.settings.tls = Some(TlsSettings {
+                plain_port: 6380,
+                port: 6390,
+                cert: "/c.pem".to_owned(),
+                key: "/c.key".to_owned(),
+                client_ca: String::new(),
+                client_auth: "no",
+            });
+            client.expect("config get tls-port tls-cert-file", "*4 $8 tls-port $4 6390 $13 tls-cert-file $6 /c.pem");
+            client.expect(
+                "config get tls-ca-cert-file tls-auth-clients",
+                "*4 $16 tls-ca-cert-file $0  $16 tls-auth-clients $2 no",
+            );
+            // A client with TLS, whose local port is 6380.
+            client.session.set_tls(true);
+            client.server.settings.tls.as_mut().unwrap().plain_port = 0;
+            client.expect("config get port tls-port", "*4 $4 port $1 0 $8 tls-port $4 6380");
+            client.server.settings.tls.as_mut().unwrap().plain_port = 7000;
+            client.expect("config get port tls-port", "*4 $4 port $4 7000 $8 tls-port $4 6380");
         }
     }
 

@@ -110,7 +110,7 @@ mod tests {
     fn keys_beyond_output_limit_are_not_collected() {
         const LIMIT: usize = 100_000;
         let mut client = TestClient::each().next().unwrap();
-        client.server.cluster = Some(ClusterMap::of_one_process(None, 6380, 1, 0).unwrap());
+        client.server.cluster = Some(ClusterMap::of_one_process(None, (6380, 0), 1, 0).unwrap());
         client.server.settings.output = LIMIT as u64;
         (0..10_000).for_each(|n| _ = client.run(&format!("set {{a}}{n:0>60} x")));
         client.session.allow_pausing();

@@ -8,25 +8,23 @@ pub use redirection::{moved, redirection};
 
 use crate::cluster::{ClusterMap, Node, SLOTS, key_slot};
 use crate::commands::error::{CommandResult, NO_CLUSTER};
-use crate::commands::{Context, Request};
+use crate::commands::{Context, Request, Session};
 use crate::resp::Reply;
 use std::fmt::Write;
-use std::net::IpAddr;
 
-/// Returns the address of `node` without the port. `own` is the address to which the client is connected.
-fn host_of(node: &Node, own: IpAddr) -> String {
-    node.host.clone().unwrap_or_else(|| own.to_string())
+/// Returns the address of `node` without the port.
+fn host_of(node: &Node, session: &Session) -> String {
+    node.host.clone().unwrap_or_else(|| session.local.ip().to_string())
 }
 
-/// Calls `act` with the map of the cluster, the index of the node that answers, and the address to which the client is
-/// connected.
+/// Calls `act` with the map of the cluster, the index of the node that answers, and the session of the client.
 fn with_map(
     cx: &mut Context<'_, '_>,
     reply: &mut Reply<'_>,
-    act: impl FnOnce(&ClusterMap, usize, IpAddr, &mut Reply<'_>),
+    act: impl FnOnce(&ClusterMap, usize, &Session, &mut Reply<'_>),
 ) -> CommandResult {
     let (map, worker) = cx.server.cluster().ok_or(NO_CLUSTER)?;
-    act(map, map.own(worker), cx.session.local.ip(), reply);
+    act(map, map.own(worker), cx.session, reply);
     Ok(())
 }
 
@@ -53,7 +51,7 @@ pub fn keyslot(cx: &mut Context<'_, '_>, request: &Request<'_>, reply: &mut Repl
 }
 
 pub fn slots(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    with_map(cx, reply, |map, _, own, reply| {
+    with_map(cx, reply, |map, _, session, reply| {
         reply.array(map.ranges().count());
         for (range, index) in map.ranges() {
             let node = &map.nodes()[index];
@@ -61,8 +59,8 @@ pub fn slots(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -
             reply.integer((*range.start()).into());
             reply.integer((*range.end()).into());
             reply.array(4);
-            reply.bulk(host_of(node, own).as_bytes());
-            reply.integer(node.port.into());
+            reply.bulk(host_of(node, session).as_bytes());
+            reply.integer(node.port_for(session.is_tls).into());
             reply.bulk(map.id(index).as_bytes());
             // No further metadata.
             reply.map(0);
@@ -71,7 +69,7 @@ pub fn slots(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -
 }
 
 pub fn shards(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    with_map(cx, reply, |map, _, own, reply| {
+    with_map(cx, reply, |map, _, session, reply| {
         reply.array(map.nodes().len());
         for (index, node) in map.nodes().iter().enumerate() {
             reply.map(2);
@@ -82,12 +80,16 @@ pub fn shards(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) 
             }
             reply.bulk(b"nodes");
             reply.array(1);
-            let host = host_of(node, own);
-            reply.map(7);
+            let host = host_of(node, session);
+            let ports = [(&b"port"[..], node.port), (b"tls-port", node.tls_port)];
+            let ports = ports.into_iter().filter(|(_, port)| *port != 0);
+            reply.map(6 + ports.clone().count());
             reply.bulk(b"id");
             reply.bulk(map.id(index).as_bytes());
-            reply.bulk(b"port");
-            reply.integer(node.port.into());
+            for (name, port) in ports {
+                reply.bulk(name);
+                reply.integer(port.into());
+            }
             for name in [b"ip".as_slice(), b"endpoint"] {
                 reply.bulk(name);
                 reply.bulk(host.as_bytes());
@@ -103,11 +105,11 @@ pub fn shards(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) 
 }
 
 pub fn nodes(cx: &mut Context<'_, '_>, _: &Request<'_>, reply: &mut Reply<'_>) -> CommandResult {
-    with_map(cx, reply, |map, myself, own, reply| {
+    with_map(cx, reply, |map, myself, session, reply| {
         let mut text = String::new();
         for (index, node) in map.nodes().iter().enumerate() {
             let flags = if index == myself { "myself,master" } else { "master" };
-            let (id, address, epoch) = (map.id(index), node.address(own), index + 1);
+            let (id, address, epoch) = (map.id(index), session.address_of(node), index + 1);
             // Writing to a `String` cannot fail. There is no cluster bus, hence port 0.
             let _ = write!(text, "{id} {address}@0 {flags} - 0 0 {epoch} connected");
             for range in &node.slots {

@@ -23,5 +23,5 @@ pub fn redirection(args: Args<'_>, session: &Session, map: &ClusterMap) -> Optio
 
 /// Returns the error that redirects a client to the owner of `slot`.
 pub fn moved(map: &ClusterMap, slot: u16, session: &Session) -> String {
-    format!("MOVED {slot} {}", map.owner(slot).address(session.local.ip()))
+    format!("MOVED {slot} {}", session.address_of(map.owner(slot)))
 }

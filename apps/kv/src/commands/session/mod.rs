@@ -5,6 +5,7 @@ pub mod connection;
 pub mod transactions;
 pub mod watched_keys;
 
+use crate::cluster::Node;
 use crate::commands::cluster::SlotProgress;
 use crate::commands::data::bits::{BitOpTask, BitSearch};
 use crate::commands::data::hashes::Fields;
@@ -22,6 +23,8 @@ pub struct Session {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+    /// True if the connection uses TLS.
+    pub(super) is_tls: bool,
     /// Database, which is the keyspace of its keys.
     pub(super) space: u8,
     pub(super) protocol: Protocol,
@@ -122,6 +125,7 @@ impl Session {
             id,
             peer,
             local,
+            is_tls: false,
             space: 0,
             protocol: Protocol::default(),
             is_authenticated,
@@ -141,6 +145,16 @@ impl Session {
             is_silent: false,
             is_under_pause: false,
         }
+    }
+
+    /// Sets whether the connection uses TLS.
+    pub fn set_tls(&mut self, is_tls: bool) {
+        self.is_tls = is_tls;
+    }
+
+    /// Returns the address of a node of the cluster, as in `MOVED`.
+    pub(super) fn address_of(&self, node: &Node) -> String {
+        node.address(self.local.ip(), self.is_tls)
     }
 
     pub fn id(&self) -> u64 {

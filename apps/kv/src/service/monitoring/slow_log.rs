@@ -162,7 +162,7 @@ mod tests {
         let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
         let (export, counters) = (None, None);
-        let config = Config { settings, workers: 1, memcached: None, arena, export, counters };
+        let config = Config { settings, workers: 1, memcached: None, memcached_tls: None, arena, export, counters };
         let hub = Hub::new(config);
         let (sender, _mail) = mailbox(4);
         let mut kv =

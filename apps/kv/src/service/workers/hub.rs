@@ -32,6 +32,8 @@ pub struct Config {
     pub workers: usize,
     /// Port of memcached clients. All other ports are for Redis clients.
     pub memcached: Option<u16>,
+    /// Port of memcached clients with TLS.
+    pub memcached_tls: Option<u16>,
     /// Arena of items and values, which use up to [`Settings::memory`] bytes. Long values are sent without a copy if
     /// the transport can read the arena.
     pub arena: Arena,
@@ -46,6 +48,7 @@ pub struct Config {
 pub struct Hub {
     workers: usize,
     memcached: Option<u16>,
+    memcached_tls: Option<u16>,
     /// True if memcached clients may use datagrams.
     datagrams: AtomicBool,
     /// True if each worker has a memcached port and keys of its own.
@@ -159,7 +162,7 @@ impl Hub {
     }
 
     fn build(config: Config, key: [u8; 16], map: Option<ClusterMap>) -> Arc<Self> {
-        let Config { mut settings, workers, memcached, arena, export, counters } = config;
+        let Config { mut settings, workers, memcached, memcached_tls, arena, export, counters } = config;
         settings.is_cluster = map.is_some();
         let store = store::Config {
             memory: settings.memory as usize / workers.max(1),
@@ -172,6 +175,7 @@ impl Hub {
         Arc::new(Hub {
             workers,
             memcached,
+            memcached_tls,
             datagrams: AtomicBool::new(false),
             shards_memcached: AtomicBool::new(false),
             store,
@@ -255,7 +259,8 @@ impl Hub {
 
     pub(in crate::service) fn is_memcached(&self, port: u16) -> bool {
         let ports = if self.shards_memcached() { self.workers } else { 1 };
-        self.memcached.is_some_and(|first| (usize::from(first)..usize::from(first) + ports).contains(&port.into()))
+        let mut first = self.memcached.into_iter().chain(self.memcached_tls).map(usize::from);
+        first.any(|first| (first..first + ports).contains(&port.into()))
     }
 
     /// Makes workers created from now on keep the keys of memcached clients to themselves. The clients of worker *n*
@@ -278,7 +283,7 @@ impl Hub {
     }
 
     pub(in crate::service) fn memcached(&self) -> u16 {
-        self.memcached.unwrap_or_default()
+        self.memcached.or(self.memcached_tls).unwrap_or_default()
     }
 
     /// Makes workers created from now on answer datagrams on the memcached port. Datagrams carry no password, and their
@@ -461,7 +466,7 @@ mod tests {
         let arena = Arena::new(ArenaConfig { bytes: 4 << 20, hugepages: false }).unwrap();
         let settings = Settings { memory: 8 << 20, ..Settings::default() };
         let (export, counters) = (None, None);
-        Config { settings, workers: 1, memcached: None, arena, export, counters }
+        Config { settings, workers: 1, memcached: None, memcached_tls: None, arena, export, counters }
     }
 
     fn set_password(hub: &Hub, password: Option<&[u8]>) -> Result<(), RejectedSetting> {

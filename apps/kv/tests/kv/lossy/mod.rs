@@ -74,7 +74,8 @@ fn simulate(seed: u64) -> [ImpairmentStats; 2] {
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
     let (workers, memcached) = (queues, Some(11211));
-    let hub = Hub::new(KvConfig { settings, workers, memcached, arena, export: None, counters: None });
+    let hub =
+        Hub::new(KvConfig { settings, workers, memcached, memcached_tls: None, arena, export: None, counters: None });
     let (a, b) = Link::with_queues(link.clone(), queues);
     let link_of_a = a[0].link().clone();
     let connections = if few { 2 } else { random.usize(4..24) };

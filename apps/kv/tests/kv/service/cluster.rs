@@ -18,10 +18,11 @@ fn map(parts: [usize; 4]) -> ClusterMap {
         let (host, port) = if index < WORKERS { ("10.0.0.2", PORT + index as u16) } else { ("10.0.0.9", 6379) };
         let first = parts[..index].iter().sum::<usize>() * 1024;
         let slots = (part > 0).then(|| first as u16..=(first + part * 1024 - 1) as u16).into_iter().collect();
-        Node { host: Some(host.to_owned()), port, slots }
+        Node { host: Some(host.to_owned()), port, tls_port: 0, slots }
     };
     let nodes = parts.into_iter().enumerate().map(node).collect();
-    ClusterMap::of_fleet(nodes, &OwnNodes { host: "10.0.0.2".to_owned(), port: PORT, workers: WORKERS }).unwrap()
+    let own = OwnNodes { host: "10.0.0.2".to_owned(), port: PORT, tls_port: 0, workers: WORKERS };
+    ClusterMap::of_fleet(nodes, &own).unwrap()
 }
 
 fn connect(server: &mut TestServer, worker: usize) -> Client {

@@ -198,7 +198,7 @@ fn run_in_steps(server: &mut TestServer, other: Client, command: &str, client_me
 
 #[test]
 fn commands_in_steps_are_within_memory_limit() {
-    for map in [None, Some(ClusterMap::of_one_process(None, 6379, 1, 0).unwrap())] {
+    for map in [None, Some(ClusterMap::of_one_process(None, (6379, 0), 1, 0).unwrap())] {
         let is_cluster = map.is_some();
         let (mut server, other) = server_with_keys(map);
         for (command, least) in IN_STEPS.into_iter().filter(|(command, _)| command.starts_with("cluster") == is_cluster)

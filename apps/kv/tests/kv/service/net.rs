@@ -239,7 +239,8 @@ impl TestServer {
         set(&mut settings);
         let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
         let (export, counters) = (None, None);
-        let config = Config { settings, workers, memcached: Some(MEMCACHED), arena, export, counters };
+        let config =
+            Config { settings, workers, memcached: Some(MEMCACHED), memcached_tls: None, arena, export, counters };
         let hub = match map {
             Some(map) => Hub::in_cluster(config, map),
             None => Hub::new(config),
