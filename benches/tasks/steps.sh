@@ -122,12 +122,12 @@ fuzz() {
     cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz ||
         skip "it needs cargo-fuzz, which cargo could not install"
     built=$(realpath -m "$target/fuzz")
-    for crate in stack apps/kv bypass/rdma/roce; do
+    for crate in stack stack/tls apps/kv bypass/rdma/roce; do
         (cd "$crate" && cargo +nightly fuzz build --target-dir "$built")
     done
     scratch=$(mktemp -d /tmp/linerate-fuzz.XXXXXX)
     trap 'rm -rf "$scratch"' EXIT
-    printf '%s\n' {stack,apps/kv,bypass/rdma/roce}/fuzz/corpus/* |
+    printf '%s\n' {stack,stack/tls,apps/kv,bypass/rdma/roce}/fuzz/corpus/* |
         xargs -P "$(nproc)" -I{} "$0" fuzz_one "$built" "$scratch" {} || fail "a fuzz target failed"
 }
 

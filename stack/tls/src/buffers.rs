@@ -17,6 +17,8 @@ pub struct Buffers {
     received: [Recycled; 2],
     stages: Vec<Box<[u8]>>,
     records: Vec<Vec<u8>>,
+    /// Empty queues, which connections without data do not keep.
+    queues: Vec<VecDeque<Chunk>>,
 }
 
 /// Vectors for received data, which may still be shared with slices that a service has taken.
@@ -124,6 +126,9 @@ impl Received {
             free >= bytes.len() && Arc::get_mut(&mut chunk.buffer).is_some()
         });
         if !has_space {
+            if self.chunks.capacity() == 0 {
+                self.chunks = buffers.queues.pop().unwrap_or_default();
+            }
             self.chunks.push_back(Chunk { buffer: buffers.take(bytes.len()), start: 0, end: 0 });
         }
         let chunk = self.chunks.back_mut().expect("a chunk has been added");
@@ -171,6 +176,9 @@ impl Received {
             {
                 buffers.give(chunk.buffer);
             }
+        }
+        if self.len == 0 && buffers.queues.len() < KEPT {
+            buffers.queues.push(std::mem::take(&mut self.chunks));
         }
     }
 

@@ -8,11 +8,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, KeyLog, NoKeyLog, RootCertStore, ServerConfig, SignatureScheme};
 use std::fmt;
+use std::fs::File;
+use std::io::Write;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+/// Time before the end of a certificate from which a warning is logged.
+const NEAR_END: Duration = Duration::from_secs(7 * 86_400);
 
 /// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +93,8 @@ pub struct ServerOptions {
     pub client_auth: ClientAuth,
     /// Protocols in order of preference (ALPN), or empty for any.
     pub alpn: Vec<Vec<u8>>,
+    /// File that the secrets of all connections are appended to.
+    pub keylog: Option<PathBuf>,
 }
 
 /// Options of clients.
@@ -101,6 +110,8 @@ pub struct ClientOptions {
     pub identity: Option<Identity>,
     /// Protocols in order of preference (ALPN).
     pub alpn: Vec<Vec<u8>>,
+    /// File that the secrets of all connections are appended to.
+    pub keylog: Option<PathBuf>,
 }
 
 /// TLS of accepted and of outgoing connections. Connections of a kind without TLS are plain.
@@ -202,6 +213,7 @@ impl TlsClient {
         };
         config.enable_secret_extraction = true;
         config.alpn_protocols.clone_from(&options.alpn);
+        config.key_log = key_log(options.keylog.as_deref())?;
         let name = options
             .name
             .as_ref()
@@ -231,17 +243,17 @@ impl fmt::Debug for TlsClient {
     }
 }
 
-fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::File { path: path.to_owned(), source };
     let chain = CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     if chain.is_empty() { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(chain) }
 }
 
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|source| TlsError::File { path: path.to_owned(), source })
 }
 
-fn roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
+pub(crate) fn roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in chain(path)? {
         roots.add(certificate).map_err(|source| TlsError::Content { path: path.to_owned(), source })?;
@@ -254,10 +266,12 @@ fn server_config(options: &ServerOptions) -> Result<Arc<ServerConfig>, TlsError>
     let other = |error: String| TlsError::Other(error);
     let mut keys = Vec::new();
     for identity in &options.identities {
-        let (chain, private) = (chain(&identity.chain)?, key(&identity.key)?);
-        let key = CertifiedKey::from_der(chain, private, &provider)
-            .map_err(|source| TlsError::Content { path: identity.key.clone(), source })?;
-        keys.push(Arc::new(key));
+        keys.push(Arc::new(identity.read()?));
+        let now = SystemTime::now();
+        match identity.validity() {
+            Ok(period) if period.contains(&now) && period.contains(&(now + NEAR_END)) => {}
+            _ => tracing::warn!("{}: expired, or expires within a week: renew it", identity.chain.display()),
+        }
     }
     if keys.is_empty() {
         return Err(TlsError::NoIdentity);
@@ -279,9 +293,31 @@ fn server_config(options: &ServerOptions) -> Result<Arc<ServerConfig>, TlsError>
     let mut config = builder.with_cert_resolver(Arc::new(ByName(keys)));
     config.enable_secret_extraction = true;
     config.alpn_protocols.clone_from(&options.alpn);
+    config.key_log = key_log(options.keylog.as_deref())?;
     // Tickets are encrypted with keys that all workers share and that change every six hours.
     config.ticketer = provider::Ticketer::new().map_err(|error| other(error.to_string()))?;
     Ok(Arc::new(config))
+}
+
+/// File with the secrets of connections, in the format of NSS that Wireshark reads.
+#[derive(Debug)]
+struct KeyLogFile(Mutex<File>);
+
+impl KeyLog for KeyLogFile {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let line = format!("{label} {} {}\n", hex(client_random), hex(secret));
+        // A missing line makes one connection unreadable.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    }
+}
+
+fn key_log(path: Option<&Path>) -> Result<Arc<dyn KeyLog>, TlsError> {
+    let Some(path) = path else { return Ok(Arc::new(NoKeyLog)) };
+    let failed = |error: std::io::Error| TlsError::Other(format!("{}: {error}", path.display()));
+    let file = File::options().create(true).append(true).mode(0o600).open(path).map_err(failed)?;
+    tracing::warn!("{}: receives the secrets of all connections, which decrypt them", path.display());
+    Ok(Arc::new(KeyLogFile(Mutex::new(file))))
 }
 
 /// Identities of a server, selected by the name that the client requests.

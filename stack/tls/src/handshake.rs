@@ -1,7 +1,9 @@
 //! Handshakes by rustls, and the secrets that they result in. The rest of the crate does not depend on the API of
 //! rustls for connections.
 
-use crate::record::{ALERT, Algorithm, OVERHEAD, Secret};
+use crate::open_conn::Failure;
+use crate::record::{ALERT, Algorithm, HEADER, OVERHEAD, Secret, length_of};
+use linerate_service::{ConnId, Transport};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
@@ -9,7 +11,7 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedConnectionCommon, UnbufferedStatus,
 };
-use rustls::{ClientConfig, ConnectionTrafficSecrets, Error, HandshakeKind, ServerConfig};
+use rustls::{AlertDescription, ClientConfig, ConnectionTrafficSecrets, Error, HandshakeKind, ServerConfig};
 use std::sync::Arc;
 
 /// Handshake in progress.
@@ -174,4 +176,40 @@ fn encode<D>(mut data: EncodeTlsData<'_, D>, output: &mut Vec<u8>) -> Result<(),
 /// Returns whether a record of a handshake is an alert. A protected one is shorter than any other.
 fn is_alert(record: &[u8]) -> bool {
     record.first() == Some(&ALERT) || record.len() == OVERHEAD + 2
+}
+
+/// Returns the alert that a handshake has failed with, if `error` has one.
+pub fn alert_of(error: &Error, output: &[u8]) -> Option<Failure> {
+    match (error, output) {
+        (Error::AlertReceived(alert), _) => Some(Failure::Peer((*alert).into())),
+        // A plain alert is the last record.
+        (_, [.., ALERT, 3, 3, 0, 2, 2, alert]) => Some(Failure::Local(*alert)),
+        (_, []) => None,
+        (Error::InvalidCertificate(error), _) => Some(Failure::Local(AlertDescription::from(error.clone()).into())),
+        (Error::NoCertificatesPresented, _) => Some(Failure::Local(AlertDescription::CertificateRequired.into())),
+        _ => Some(Failure::Local(AlertDescription::Unknown(u8::MAX).into())),
+    }
+}
+
+/// Moves received bytes of the next record to `partial`. Returns whether the record is complete.
+pub fn read_record(net: &mut impl Transport, conn: ConnId, partial: &mut Vec<u8>) -> bool {
+    loop {
+        let needed = match partial.first_chunk::<HEADER>() {
+            None => HEADER,
+            Some(header) => HEADER + length_of(*header),
+        };
+        // rustls rejects a header with a wrong type or length before the rest has arrived.
+        let is_wrong = partial.first_chunk::<HEADER>().is_some_and(|header| !(20..=23).contains(&header[0]));
+        if needed > HEADER && partial.len() == needed || is_wrong {
+            return true;
+        }
+        let slice = net.peek(conn);
+        let n = slice.len().min(needed - partial.len());
+        if n == 0 {
+            // An empty record has no more bytes.
+            return needed == HEADER && partial.len() == HEADER;
+        }
+        partial.extend_from_slice(&slice[..n]);
+        net.consume(conn, n);
+    }
 }

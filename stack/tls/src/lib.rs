@@ -16,9 +16,11 @@
 #![warn(missing_docs)]
 
 mod buffers;
+mod certificate;
 mod config;
 mod counters;
 mod handshake;
+mod limits;
 mod net;
 mod open_conn;
 mod record;
@@ -30,5 +32,6 @@ mod tests;
 
 pub use config::{ClientAuth, ClientOptions, Identity, ServerOptions, TlsClient, TlsConfig, TlsError, TlsServer};
 pub use counters::Counters;
+pub use limits::{HANDSHAKE_TIME, MAX_HANDSHAKES, MAX_HANDSHAKES_PER_SOURCE};
 pub use net::TlsNet;
-pub use service::{HANDSHAKE_TIME, MAX_HANDSHAKES, Tls};
+pub use service::Tls;

@@ -6,7 +6,8 @@ use crate::sessions::{Session, Sessions};
 use linerate_service::inspect::{ConnInfo, TlsInfo};
 use linerate_service::time::{Duration, Instant};
 use linerate_service::{
-    Bytes, ConnId, Datagram, Keepalive, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, respond_in_steps,
+    Bytes, ConnId, Datagram, Keepalive, OneSidedError, OneSidedOp, Transport, Unsent, WriteError, forward_in_steps,
+    respond_in_steps,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -205,13 +206,44 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
         respond_in_steps(self, conn, 0, len, write)
     }
 
+    /// Seals data of the same connection from the buffer that it was opened in.
+    #[inline]
+    fn forward(&mut self, from: ConnId, to: ConnId) -> usize {
+        if from == to && self.is_plain(from) {
+            return self.net.forward(from, to);
+        }
+        let mut moved = 0;
+        if from == to
+            && let Some((open, shared)) = self.sessions.open_mut(from)
+        {
+            let len = open.received.front().len();
+            if (1..=MAX_DATA).contains(&len)
+                && !open.is_closed
+                && open.can_write()
+                && let Ok(buffer) = self.net.reserve(to, len + OVERHEAD)
+                && buffer.len() == len + OVERHEAD
+            {
+                open.seal_front(buffer);
+                self.net.commit(to, len + OVERHEAD);
+                shared.counters.records_sent += 1;
+                open.received.consume(len, &mut shared.buffers);
+                open.consumed(self.net, from, shared);
+                if open.received.len() == 0 {
+                    return len;
+                }
+                moved = len;
+            }
+        }
+        moved + forward_in_steps(self, from, to)
+    }
+
     fn close(&mut self, conn: ConnId) {
         if let Some((open, shared)) = self.sessions.open_mut(conn) {
             if open.is_closed {
                 return;
             }
             open.flush(self.net, conn, shared);
-            open.send_alert(self.net, conn, Alert::CloseNotify, shared);
+            open.send_alert(self.net, conn, Alert::CloseNotify as u8, shared);
             open.is_closed = true;
             open.wants_space = false;
             if open.unsent.is_empty() {

@@ -95,14 +95,14 @@ pub enum End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// This end sends the alert.
-    Local(Alert),
+    Local(u8),
     /// The peer has sent an alert.
     Peer(u8),
 }
 
 impl From<Alert> for Failure {
     fn from(alert: Alert) -> Self {
-        Failure::Local(alert)
+        Failure::Local(alert as u8)
     }
 }
 
@@ -476,6 +476,14 @@ impl OpenConn {
         self.tx.seal(APPLICATION_DATA, buffer);
     }
 
+    /// Seals the first slice of received data into the empty `buffer`.
+    #[inline]
+    pub fn seal_front(&mut self, buffer: &mut [u8]) {
+        let end = buffer.len() - OVERHEAD + HEADER;
+        buffer[HEADER..end].copy_from_slice(self.received.front());
+        self.tx.seal(APPLICATION_DATA, buffer);
+    }
+
     /// Sends one record, across several buffers of the transport if necessary.
     fn send_record(&mut self, net: &mut impl Transport, conn: ConnId, content: u8, data: &[u8], shared: &mut Shared) {
         let Shared { scratch, buffers, .. } = shared;
@@ -488,9 +496,9 @@ impl OpenConn {
     }
 
     /// Sends an alert.
-    pub fn send_alert(&mut self, net: &mut impl Transport, conn: ConnId, alert: Alert, shared: &mut Shared) {
-        let level = if alert == Alert::CloseNotify { 1 } else { 2 };
-        self.send_record(net, conn, ALERT, &[level, alert as u8], shared);
+    pub fn send_alert(&mut self, net: &mut impl Transport, conn: ConnId, alert: u8, shared: &mut Shared) {
+        let level = if alert == Alert::CloseNotify as u8 { 1 } else { 2 };
+        self.send_record(net, conn, ALERT, &[level, alert], shared);
     }
 
     /// Sends KeyUpdate and replaces the sending key.

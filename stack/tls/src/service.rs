@@ -2,11 +2,12 @@
 
 use crate::config::TlsConfig;
 use crate::counters::Counters;
-use crate::handshake::{Handshake, Progress};
+use crate::handshake::{Handshake, Progress, alert_of, read_record};
+use crate::limits::{HANDSHAKE_TIME, Limits, MAX_HANDSHAKES, source_of};
 use crate::net::TlsNet;
-use crate::open_conn::{End, OpenConn, Unsent};
-use crate::record::{HEADER, length_of};
-use crate::sessions::{Dead, Handshaking, Session, Sessions};
+use crate::open_conn::{End, Failure, OpenConn, Unsent};
+use crate::record::{ALERT, Alert};
+use crate::sessions::{Handshaking, Session, Sessions};
 use crate::table::Table;
 use linerate_service::inspect::{ServiceMetrics, TlsInfo};
 use linerate_service::time::Duration;
@@ -15,13 +16,6 @@ use rustls::pki_types::ServerName;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Time limit of a handshake.
-pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of unfinished handshakes of a worker. A further one displaces the oldest.
-pub const MAX_HANDSHAKES: usize = 4096;
-/// Handshake steps of a worker in one turn. Others wait for the next turn, so that connections with keys do not wait
-/// for more than a few signatures.
-const STEPS: usize = 4;
 /// Maximum length of a record of a handshake, and of the unprocessed records.
 const MAX_INPUT: usize = 1 << 17;
 /// Rounds of events in one call: a service may consume data, for which more records are opened.
@@ -39,10 +33,9 @@ pub struct Tls<S: Service> {
     config: TlsConfig,
     /// Unfinished handshakes from the oldest on, and finished ones among them.
     handshakes: VecDeque<ConnId>,
-    unfinished: usize,
-    /// Handshakes whose next step waits for the next turn.
-    waiting: Vec<ConnId>,
-    steps: usize,
+    limits: Limits,
+    /// Handshakes whose next step waits for a later turn.
+    waiting: VecDeque<ConnId>,
     /// Reused buffer.
     readable: Vec<ConnId>,
 }
@@ -56,9 +49,8 @@ impl<S: Service> Tls<S> {
             sessions: Sessions::default(),
             config,
             handshakes: VecDeque::new(),
-            unfinished: 0,
-            waiting: Vec::new(),
-            steps: STEPS,
+            limits: Limits::new(),
+            waiting: VecDeque::new(),
             readable: Vec::new(),
         }
     }
@@ -68,8 +60,9 @@ impl<S: Service> Tls<S> {
         &self.service
     }
 
-    #[cfg(test)]
-    pub(crate) fn service_mut(&mut self) -> &mut S {
+    /// Returns the service, for tests.
+    #[doc(hidden)]
+    pub fn service_mut(&mut self) -> &mut S {
         &mut self.service
     }
 
@@ -122,10 +115,10 @@ impl<S: Service> Tls<S> {
 
     /// Aborts the oldest handshakes beyond the limit.
     fn bound_handshakes(&mut self, net: &mut impl Transport) {
-        while self.unfinished > MAX_HANDSHAKES || self.handshakes.len() > 2 * MAX_HANDSHAKES {
+        while self.limits.unfinished() > MAX_HANDSHAKES || self.handshakes.len() > 2 * MAX_HANDSHAKES {
             let Some(oldest) = self.handshakes.pop_front() else { return };
             if let Some(Session::Handshaking(_)) = self.sessions.table.get(oldest) {
-                if self.unfinished <= MAX_HANDSHAKES {
+                if self.limits.unfinished() <= MAX_HANDSHAKES {
                     self.handshakes.push_back(oldest);
                     continue;
                 }
@@ -135,11 +128,20 @@ impl<S: Service> Tls<S> {
         }
     }
 
+    /// Resets a connection before its handshake.
+    fn refuse(&mut self, net: &mut impl Transport, conn: ConnId, origin: Origin) {
+        self.sessions.abort(net, conn, None);
+        if let Origin::Connected(token) = origin {
+            self.service.failed(&mut TlsNet::new(net, &mut self.sessions), token, ConnectError::Handshake);
+        }
+    }
+
     /// Ends an unfinished handshake: with a reset, or after sending `alert`.
     fn end_handshake(&mut self, net: &mut impl Transport, conn: ConnId, alert: Option<&[u8]>) {
         let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) else { return };
-        let origin = handshaking.origin;
-        self.unfinished -= 1;
+        let (origin, source) = (handshaking.origin, handshaking.source);
+        self.limits.remove(source);
+        let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) else { return };
         match alert {
             Some(alert) => {
                 handshaking.unsent.send(net, conn, alert, &mut self.sessions.shared.buffers);
@@ -152,10 +154,15 @@ impl<S: Service> Tls<S> {
         }
     }
 
-    /// Counts and logs a failed handshake.
-    fn report(&mut self, net: &impl Transport, conn: ConnId, error: &rustls::Error) {
+    /// Counts and logs a failed handshake, whose last records are `output`.
+    fn report(&mut self, net: &impl Transport, conn: ConnId, error: &rustls::Error, output: &[u8]) {
         let counters = &mut self.sessions.shared.counters;
         counters.failed += 1;
+        match alert_of(error, output) {
+            Some(Failure::Peer(alert)) => *counters.alerts_received.entry(alert).or_default() += 1,
+            Some(Failure::Local(alert)) => *counters.alerts_sent.entry(alert).or_default() += 1,
+            None => {}
+        }
         let peer = net.peer_addr(conn).map(|peer| peer.to_string()).unwrap_or_default();
         // Peers must not be able to fill the log.
         if counters.failed == 1 {
@@ -168,7 +175,8 @@ impl<S: Service> Tls<S> {
     /// Continues a handshake with what has been received. Returns whether the connection is open.
     fn step(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
         let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) else { return false };
-        let Handshaking { handshake, origin, input, partial, unsent } = &mut **handshaking;
+        let begun = std::time::Instant::now();
+        let Handshaking { handshake, origin, input, partial, .. } = &mut **handshaking;
         let mut output = self.sessions.shared.buffers.take_records();
         let mut progress = Progress::NeedsInput;
         // A client begins.
@@ -185,15 +193,27 @@ impl<S: Service> Tls<S> {
                 break;
             }
         }
+        if let Progress::Failed(rustls::Error::InvalidMessage(_)) = progress
+            && output.is_empty()
+            && !handshaking.has_sent
+        {
+            // rustls has no alert for a few of them. Before the first flight it is plain.
+            output.extend([ALERT, 3, 3, 0, 2, 2, Alert::DecodeError as u8]);
+        }
+        let spent = begun.elapsed();
+        handshaking.spent += spent;
+        self.limits.wasted += spent;
+        let unsent = &mut handshaking.unsent;
         let is_open = match progress {
             Progress::NeedsInput => {
                 if !output.is_empty() {
+                    handshaking.has_sent = true;
                     unsent.send(net, conn, &output, &mut self.sessions.shared.buffers);
                 }
                 false
             }
             Progress::Failed(error) => {
-                self.report(net, conn, &error);
+                self.report(net, conn, &error, &output);
                 self.end_handshake(net, conn, Some(&output));
                 false
             }
@@ -209,19 +229,18 @@ impl<S: Service> Tls<S> {
     /// Opens a connection whose handshake is complete. Returns whether it is open.
     fn complete(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
         let Some(Session::Handshaking(handshaking)) = self.sessions.table.remove(conn) else { return false };
-        let Handshaking { handshake, origin, unsent, .. } = *handshaking;
+        let Handshaking { handshake, origin, unsent, source, spent, .. } = *handshaking;
+        self.limits.complete(source, spent);
         let established = match handshake.finish() {
             Ok(established) => established,
             Err(_) => {
                 // Not reached: the handshake is complete, and its output has been taken.
-                self.unfinished -= 1;
                 self.sessions.shared.counters.failed += 1;
-                self.sessions.table.insert(conn, Session::Dead(Dead::default()));
+                self.sessions.table.insert(conn, Session::dead(None, Unsent::default()));
                 net.abort(conn);
                 return false;
             }
         };
-        self.unfinished -= 1;
         let shared = &mut self.sessions.shared;
         shared.counters.handshakes += 1;
         shared.counters.resumed += u64::from(established.is_resumed);
@@ -237,7 +256,10 @@ impl<S: Service> Tls<S> {
     fn receive(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
         match self.sessions.table.get_mut(conn) {
             Some(Session::Open(open)) => match open.receive(net, conn, &mut self.sessions.shared) {
-                Ok(is_new) => is_new,
+                Ok(is_new) => {
+                    self.limits.has_served |= is_new;
+                    is_new
+                }
                 Err(failure) => {
                     self.sessions.fail(net, conn, failure);
                     false
@@ -245,13 +267,15 @@ impl<S: Service> Tls<S> {
             },
             Some(Session::Plain) => true,
             Some(Session::Handshaking(_)) => {
-                if self.steps == 0 {
-                    if !self.waiting.contains(&conn) {
-                        self.waiting.push(conn);
+                if !self.limits.may_step(net.now()) {
+                    if let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn)
+                        && !std::mem::replace(&mut handshaking.is_waiting, true)
+                    {
+                        self.waiting.push_back(conn);
                     }
                     return false;
                 }
-                self.steps -= 1;
+                self.limits.steps -= 1;
                 self.step(net, conn) && self.receive(net, conn)
             }
             Some(Session::Dead(_)) | None => {
@@ -313,34 +337,6 @@ impl<S: Service> Tls<S> {
             }
         }
     }
-
-    /// Returns whether events wait for the next turn.
-    fn is_unsettled(&self) -> bool {
-        !self.waiting.is_empty() || !self.sessions.shared.resumed.is_empty() || !self.sessions.shared.ended.is_empty()
-    }
-}
-
-/// Moves received bytes of the next record to `partial`. Returns whether the record is complete.
-fn read_record(net: &mut impl Transport, conn: ConnId, partial: &mut Vec<u8>) -> bool {
-    loop {
-        let needed = match partial.first_chunk::<HEADER>() {
-            None => HEADER,
-            Some(header) => HEADER + length_of(*header),
-        };
-        // rustls rejects a header with a wrong type or length before the rest has arrived.
-        let is_wrong = partial.first_chunk::<HEADER>().is_some_and(|header| !(20..=23).contains(&header[0]));
-        if needed > HEADER && partial.len() == needed || is_wrong {
-            return true;
-        }
-        let slice = net.peek(conn);
-        let n = slice.len().min(needed - partial.len());
-        if n == 0 {
-            // An empty record has no more bytes.
-            return needed == HEADER && partial.len() == HEADER;
-        }
-        partial.extend_from_slice(&slice[..n]);
-        net.consume(conn, n);
-    }
 }
 
 impl<S: Service> Service for Tls<S> {
@@ -373,17 +369,18 @@ impl<S: Service> Service for Tls<S> {
             }
             Some(Err(_)) => {
                 self.sessions.shared.counters.failed += 1;
-                self.sessions.abort(net, conn, None);
-                if let Origin::Connected(token) = origin {
-                    self.service.failed(&mut TlsNet::new(net, &mut self.sessions), token, ConnectError::Handshake);
-                }
+                self.refuse(net, conn, origin);
             }
             Some(Ok(handshake)) => {
-                let unsent = Unsent::default();
-                let handshaking = Handshaking { handshake, origin, input: Vec::new(), partial: Vec::new(), unsent };
+                let source = source_of(net.peer_addr(conn));
+                if !self.limits.add(source) {
+                    self.sessions.shared.counters.refused += 1;
+                    self.refuse(net, conn, origin);
+                    return self.settle(net);
+                }
+                let handshaking = Handshaking::new(handshake, origin, source);
                 self.sessions.table.insert(conn, Session::Handshaking(Box::new(handshaking)));
                 self.handshakes.push_back(conn);
-                self.unfinished += 1;
                 net.set_timer(conn, Some(HANDSHAKE_TIME));
                 if matches!(origin, Origin::Connected(_)) {
                     self.step(net, conn);
@@ -475,19 +472,30 @@ impl<S: Service> Service for Tls<S> {
     }
 
     fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.steps = STEPS;
+        self.limits.begin_turn();
         if !self.waiting.is_empty() {
-            let waiting = std::mem::take(&mut self.waiting);
-            for conn in waiting {
-                if self.receive(net, conn) {
-                    self.readable.push(conn);
+            while self.limits.may_step(net.now())
+                && let Some(conn) = self.waiting.pop_front()
+            {
+                if let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) {
+                    handshaking.is_waiting = false;
+                    if self.receive(net, conn) {
+                        self.readable.push(conn);
+                    }
                 }
             }
             self.deliver(net);
         }
         let rest = self.service.turn(&mut TlsNet::new(net, &mut self.sessions));
         self.settle(net);
-        if self.is_unsettled() { Some(Duration::ZERO) } else { rest }
+        if !self.sessions.shared.resumed.is_empty() || !self.sessions.shared.ended.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        if self.waiting.is_empty() {
+            return rest;
+        }
+        let wait = self.limits.wait(net.now());
+        Some(rest.map_or(wait, |rest| rest.min(wait)))
     }
 
     fn datagram(&mut self, net: &mut impl Transport, datagram: Datagram) {
@@ -544,7 +552,7 @@ impl<S: Service> Service for Tls<S> {
                 }
                 open.release(&mut self.sessions.shared);
             }
-            Some(Session::Dead(Dead { reason: Some(other), .. })) => reason = other,
+            Some(Session::Dead(dead)) => reason = dead.reason.unwrap_or(reason),
             _ => {}
         }
         if let Some(state) = self.states.remove(conn) {

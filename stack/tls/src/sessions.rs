@@ -5,6 +5,7 @@ use crate::open_conn::{Failure, OpenConn, Shared, Unsent};
 use crate::record::Alert;
 use crate::table::Table;
 use linerate_service::inspect::TlsInfo;
+use linerate_service::time::Duration;
 use linerate_service::{CloseReason, ConnId, LINGER_LIMIT, Origin, Transport};
 
 /// Handshake of one connection.
@@ -16,6 +17,22 @@ pub struct Handshaking {
     /// Incomplete record at the end of the input.
     pub partial: Vec<u8>,
     pub unsent: Unsent,
+    /// Source, for the limit of each.
+    pub source: u64,
+    /// Time spent on this handshake.
+    pub spent: Duration,
+    /// True if this end has sent records.
+    pub has_sent: bool,
+    /// True if the next step waits for a later turn.
+    pub is_waiting: bool,
+}
+
+impl Handshaking {
+    pub fn new(handshake: Handshake, origin: Origin, source: u64) -> Self {
+        let (input, partial, unsent) = (Vec::new(), Vec::new(), Unsent::default());
+        let spent = Duration::ZERO;
+        Handshaking { handshake, origin, input, partial, unsent, source, spent, has_sent: false, is_waiting: false }
+    }
 }
 
 /// State of one connection.
@@ -25,11 +42,17 @@ pub enum Session {
     Handshaking(Box<Handshaking>),
     Open(Box<OpenConn>),
     /// Connection whose service receives only `closed`.
-    Dead(Dead),
+    Dead(Box<Dead>),
+}
+
+impl Session {
+    /// Returns the state after the end, with records to send.
+    pub fn dead(reason: Option<CloseReason>, unsent: Unsent) -> Self {
+        Session::Dead(Box::new(Dead { reason, unsent }))
+    }
 }
 
 /// State of a connection whose service receives only `closed`.
-#[derive(Default)]
 pub struct Dead {
     /// Reason to report in place of that of the transport.
     pub reason: Option<CloseReason>,
@@ -74,7 +97,7 @@ impl Sessions {
         match failure {
             Failure::Local(alert) => {
                 open.send_alert(net, conn, alert, shared);
-                *shared.counters.alerts_sent.entry(alert as u8).or_default() += 1;
+                *shared.counters.alerts_sent.entry(alert).or_default() += 1;
                 self.end(net, conn, Some(CloseReason::Aborted));
             }
             Failure::Peer(alert) => {
@@ -96,7 +119,7 @@ impl Sessions {
         } else {
             net.set_timer(conn, Some(LINGER_LIMIT));
         }
-        self.table.insert(conn, Session::Dead(Dead { reason, unsent }));
+        self.table.insert(conn, Session::dead(reason, unsent));
     }
 
     /// Closes a connection with close_notify, and discards its input.
@@ -104,7 +127,7 @@ impl Sessions {
         let Some((open, shared)) = self.open_mut(conn) else { return };
         if !open.is_closed {
             open.flush(net, conn, shared);
-            open.send_alert(net, conn, Alert::CloseNotify, shared);
+            open.send_alert(net, conn, Alert::CloseNotify as u8, shared);
         }
         self.end(net, conn, None);
     }
@@ -114,13 +137,13 @@ impl Sessions {
         match self.table.remove(conn) {
             Some(Session::Open(open)) => drop(open.release(&mut self.shared)),
             Some(Session::Dead(dead)) if dead.reason.is_some() => {
-                self.table.insert(conn, Session::Dead(Dead { reason: dead.reason, ..Dead::default() }));
+                self.table.insert(conn, Session::dead(dead.reason, Unsent::default()));
                 return net.abort(conn);
             }
             None => return net.abort(conn),
             Some(_) => {}
         }
-        self.table.insert(conn, Session::Dead(Dead { reason, ..Dead::default() }));
+        self.table.insert(conn, Session::dead(reason, Unsent::default()));
         net.abort(conn);
     }
 

@@ -28,6 +28,10 @@ pub struct TlsServeArgs {
     /// no]
     #[arg(long, value_name = "RULE", value_enum, hide_possible_values = true, help_heading = "TLS")]
     tls_client_auth: Option<AuthArg>,
+
+    /// Append the secrets of all connections to this file, with which Wireshark decrypts captures; for debugging
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    tls_keylog: Option<PathBuf>,
 }
 
 /// Values of `--tls-client-auth`.
@@ -80,6 +84,7 @@ impl TlsServeArgs {
             client_ca: self.tls_client_ca.clone(),
             client_auth,
             alpn: of.alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+            keylog: self.tls_keylog.clone(),
         })
         .map_err(Error::TlsServer)?;
         reload_on_sighup(server.clone())?;
@@ -128,6 +133,10 @@ pub struct TlsLoadArgs {
     /// Private key of --tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
     tls_key: Option<PathBuf>,
+
+    /// Append the secrets of all connections to this file, with which Wireshark decrypts captures; for debugging
+    #[arg(long, value_name = "FILE", requires = "tls", help_heading = "TLS")]
+    tls_keylog: Option<PathBuf>,
 }
 
 impl TlsLoadArgs {
@@ -155,6 +164,7 @@ impl TlsLoadArgs {
             name: self.tls_name.clone(),
             identity: identity.map(|(chain, key)| Identity { chain, key }),
             alpn: Vec::new(),
+            keylog: self.tls_keylog.clone(),
         })
         .map_err(Error::TlsClient)?;
         Ok(Some(client.into()))

@@ -129,14 +129,21 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "linerate_tls_handshakes_total",
         kind: MetricType::Counter,
-        help: "TLS handshakes by result: full, resumed (with a ticket), failed, timed_out, or displaced by newer ones.",
+        help: "TLS handshakes by result: full, resumed (with a ticket), failed, timed_out, displaced by newer \
+               ones, or refused beyond the limit of their source.",
         values: Values::By("result", |snapshot| service_values(snapshot, "tls handshakes")),
     },
     Metric {
-        name: "linerate_tls_alerts_total",
+        name: "linerate_tls_alerts_sent_total",
         kind: MetricType::Counter,
-        help: "Fatal TLS alerts after the handshake, by direction: sent or received.",
-        values: Values::By("direction", |snapshot| service_values(snapshot, "tls alerts")),
+        help: "Fatal TLS alerts sent, by their name in RFC 8446.",
+        values: Values::By("alert", |snapshot| service_values(snapshot, "tls alerts sent")),
+    },
+    Metric {
+        name: "linerate_tls_alerts_received_total",
+        kind: MetricType::Counter,
+        help: "Fatal TLS alerts received, by their name in RFC 8446.",
+        values: Values::By("alert", |snapshot| service_values(snapshot, "tls alerts received")),
     },
     Metric {
         name: "linerate_tls_key_updates_total",

@@ -1,12 +1,16 @@
 //! Records, alerts and ends of connections, over a transport in memory.
 
+mod memory;
 mod wire;
 
-use crate::handshake::{Handshake, Progress};
+use crate::handshake::{Established, Handshake, Progress};
+use crate::limits::{HANDSHAKE_TIME, MAX_HANDSHAKES};
 use crate::record::OVERHEAD;
-use crate::service::HANDSHAKE_TIME;
-use linerate_service::{CloseReason, Service};
-use wire::{Pair, Recorder, Seen, accepted, configs, conn, deliver};
+use crate::service::Tls;
+use linerate_service::time::{Duration, Instant};
+use linerate_service::{CloseReason, ConnId, Origin, Service};
+use memory::{Recorder, Seen, Wire, conn};
+use wire::{Pair, accepted, client_hello, configs, deliver};
 
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
@@ -268,20 +272,161 @@ fn unfinished_handshake_ends_after_its_time() {
     assert_eq!(Pair::new(100).wire.timer, None);
 }
 
+/// Returns a ClientHello of TLS 1.2 with the given suite and extensions.
+fn hello(suite: u16, extensions: &[u8]) -> Vec<u8> {
+    let len = |bytes: &[u8]| (bytes.len() as u16).to_be_bytes();
+    let suite = suite.to_be_bytes();
+    let body = [&[3, 3][..], &[7; 32], &[0, 0, 2], &suite, &[1, 0], &len(extensions), extensions].concat();
+    let message = [&[1, 0][..], &len(&body), &body].concat();
+    [&[22, 3, 1][..], &len(&message), &message].concat()
+}
+
 #[test]
-fn bytes_that_are_not_tls_fail_with_an_alert() {
-    for bytes in
-        [&b"GET / HTTP/1.1\r\n"[..], &[22, 3, 1, 0xff, 0xff], &[23, 3, 3, 0, 1, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]]
-    {
+fn wrong_handshakes_get_their_alert_and_are_counted() {
+    const SIGNATURES: &[u8] = &[0, 13, 0, 4, 0, 2, 4, 3];
+    const VERSION: &[u8] = &[0, 43, 0, 3, 2, 3, 4];
+    let old = hello(0xc02f, SIGNATURES);
+    let [twice, no_groups] = [[VERSION, VERSION].concat(), [VERSION, SIGNATURES].concat()];
+    for (bytes, alert) in [
+        (&b"GET / HTTP/1.1\r\n"[..], 50),
+        (&[22, 3, 1, 0xff, 0xff], 50),
+        (&[22, 3, 1, 0, 0], 50),
+        // Application data, an end of early data, a fragment without end, and a plain alert.
+        (&[23, 3, 3, 0, 1, 0], 10),
+        (&[22, 3, 1, 0, 4, 5, 0, 0, 0], 10),
+        (&[22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff], 50),
+        (&[22, 3, 1, 0, 4, 2, 0, 0, 0], 50),
+        // TLS 1.2.
+        (&old, 70),
+        (&hello(0x1301, &twice), 47),
+        (&hello(0x1301, &no_groups), 40),
+        (&hello(0xc02f, &no_groups), 40),
+    ] {
         let (server, _) = configs();
         let (mut tls, mut wire) = accepted(server);
         let mut bytes = bytes.to_vec();
         bytes.resize(70_000, 0);
         deliver(&mut tls, &mut wire, &bytes, 1400);
-        assert_eq!((wire.sent[0], wire.sent[5]), (ALERT, 2), "{:?}", wire.sent);
+        assert_eq!(wire.sent, [ALERT, 3, 3, 0, 2, 2, alert], "{:?}", &bytes[..20]);
         assert!(wire.is_lingering);
-        assert_eq!(tls.counters().failed, 1);
+        let counters = tls.counters();
+        assert_eq!((counters.failed, counters.alerts_sent.get(&alert)), (1, Some(&1)));
+        assert!(counters.metrics().any(|metric| metric.name == "tls alerts sent" && metric.part != "other"));
         assert_eq!(tls.service().seen, []);
+    }
+}
+
+#[test]
+fn alert_of_the_peer_in_a_handshake_is_counted() {
+    let (server, _) = configs();
+    let (mut tls, mut wire) = accepted(server);
+    deliver(&mut tls, &mut wire, &[ALERT, 3, 1, 0, 2, 2, 48], usize::MAX);
+    assert_eq!((tls.counters().failed, tls.counters().alerts_received.get(&48)), (1, Some(&1)));
+}
+
+#[test]
+fn source_with_many_unfinished_handshakes_displaces_none() {
+    let (server, _) = configs();
+    let (mut tls, _) = accepted(server);
+    let mut open = |slot: usize| {
+        let mut wire = Wire::default();
+        tls.opened(&mut wire, ConnId::new(0, slot, 0), Origin::Accepted);
+        (wire.is_aborted, tls.counters().refused)
+    };
+    let limit = MAX_HANDSHAKES;
+    assert!((10..limit + 9).all(|slot| open(slot) == (false, 0)));
+    assert_eq!(open(limit + 9), (true, 1));
+    // An ended one makes space.
+    tls.closed(&mut Wire::default(), ConnId::new(0, 10, 0), (), CloseReason::Reset);
+    let mut wire = Wire::default();
+    tls.opened(&mut wire, ConnId::new(0, 10, 1), Origin::Accepted);
+    assert!(!wire.is_aborted);
+}
+
+#[test]
+fn handshakes_that_come_to_nothing_wait_while_others_are_served() {
+    let (_, client) = configs();
+    let mut pair = Pair::new(usize::MAX);
+    let (_, hello) = client_hello(&client);
+    let answered = |pair: &mut Pair, slot: usize, now: Duration| {
+        let mut wire = Wire { now: Instant::ZERO + now, ..Wire::default() };
+        pair.tls.turn(&mut wire);
+        pair.tls.opened(&mut wire, ConnId::new(0, slot, 0), Origin::Accepted);
+        wire.received.push_back(hello.clone().into());
+        pair.tls.burst(&mut wire, &[ConnId::new(0, slot, 0)]);
+        !wire.sent.is_empty()
+    };
+    // Without other connections to serve, none waits.
+    assert!((10..500).all(|slot| answered(&mut pair, slot, Duration::from_millis(200))));
+    pair.wire.now = Instant::ZERO + Duration::from_millis(200);
+    pair.send(DATA, b"served");
+    assert!(!answered(&mut pair, 500, Duration::from_millis(299)));
+    // The next interval has time for some.
+    pair.wire.now = Instant::ZERO + Duration::from_millis(300);
+    pair.send(DATA, b"served");
+    assert!(answered(&mut pair, 501, Duration::from_millis(300)));
+}
+
+#[test]
+fn idle_connection_takes_little_memory() {
+    /// Bytes of an idle connection, with the keys of both directions.
+    const LIMIT: i64 = 2400;
+    const CONNECTIONS: usize = 64;
+    let (server, client) = configs();
+    let mut tls = Tls::new(server.into(), Recorder { is_silent: true, ..Recorder::default() });
+    let mut used = 0;
+    // The first has the highest slot, which makes the tables large enough.
+    for slot in (0..=CONNECTIONS).rev() {
+        let (conn, mut wire) = (ConnId::new(0, slot, 0), Wire::default());
+        wire.now += Duration::from_secs(10 * (CONNECTIONS - slot) as u64);
+        wire.sent.reserve(1 << 16);
+        let (mut handshake, hello) = client_hello(&client);
+        let of_server = |tls: &mut Tls<Recorder>, wire: &mut Wire, bytes: Vec<u8>| {
+            wire.received.push_back(bytes.into());
+            // Each step has an interval of its own.
+            wire.now += Duration::from_secs(1);
+            let info = allocation_counter::measure(|| {
+                tls.turn(wire);
+                tls.burst(wire, &[conn]);
+            });
+            info.bytes_current
+        };
+        let info = allocation_counter::measure(|| tls.opened(&mut wire, conn, Origin::Accepted));
+        let mut of_conn = info.bytes_current + of_server(&mut tls, &mut wire, hello);
+        let (mut input, mut output) = (std::mem::take(&mut wire.sent), Vec::new());
+        wire.sent.reserve(1 << 16);
+        assert!(matches!(handshake.advance(&mut input, &mut output), Progress::Complete));
+        of_conn += of_server(&mut tls, &mut wire, output);
+        let Established { mut tx, .. } = handshake.finish().unwrap();
+        let mut record = vec![0; 64 + OVERHEAD];
+        tx.seal(DATA, &mut record);
+        of_conn += of_server(&mut tls, &mut wire, record);
+        used += if slot < CONNECTIONS { of_conn } else { 0 };
+    }
+    assert_eq!(tls.counters().handshakes, CONNECTIONS as u64 + 1);
+    let each = used / CONNECTIONS as i64;
+    println!("an idle connection takes {each} bytes");
+    assert!(each < LIMIT, "{each}");
+}
+
+#[test]
+fn forwarded_data_arrives_whole() {
+    for space in [10, 100, 1000, 1 << 20] {
+        let mut pair = Pair::new(usize::MAX);
+        pair.tls.service_mut().is_silent = true;
+        let mut expected = Vec::new();
+        for n in 0..30 {
+            let part = vec![n; 20 * usize::from(n)];
+            pair.wire.space = space;
+            pair.send(DATA, &part);
+            expected.extend(part);
+        }
+        for _ in 0..2000 {
+            pair.wire.space = space.max(100);
+            pair.tls.writable(&mut pair.wire, conn(), &mut ());
+            pair.tls.read_all(&mut pair.wire, conn());
+        }
+        assert!(pair.data() == expected, "space {space}");
     }
 }
 

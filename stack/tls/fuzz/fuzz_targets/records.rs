@@ -1,0 +1,4 @@
+//! See [`linerate_tls_fuzz::records`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate_tls_fuzz::records(data));
