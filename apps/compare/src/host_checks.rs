@@ -25,6 +25,8 @@ pub enum Subject {
     Rdma,
     /// Privileges of this user.
     Privileges,
+    /// A certificate for TLS.
+    Tls,
 }
 
 /// Result of a check.

@@ -15,10 +15,12 @@ mod pci;
 mod pmd;
 mod privileges;
 mod rdma;
+mod tls;
 
 pub use facts::facts;
 pub use machine::{AfXdpSocket, Machine};
 pub use pci::pci_advice;
+pub use tls::{TlsCheckArgs, checks as tls_checks};
 
 pub use linerate_compare::host_checks::{Check, Examined, Report, State, Subject};
 

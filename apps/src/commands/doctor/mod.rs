@@ -5,7 +5,7 @@
 
 mod fix;
 
-use crate::doctor::{Check, Examined, Machine, State, Subject, examine_here};
+use crate::doctor::{Check, Examined, Machine, State, Subject, TlsCheckArgs, examine_here, tls_checks};
 use fix::{Confirmation, fix};
 use linerate_process::output::is_coloured;
 use std::io::{self, IsTerminal, Write};
@@ -27,6 +27,9 @@ pub struct DoctorArgs {
     /// Run the proposed commands of --fix without confirmation, except commands that take a device from the kernel
     #[arg(long, requires = "fix")]
     yes: bool,
+
+    #[command(flatten)]
+    tls: TlsCheckArgs,
 }
 
 /// Error of `linerate doctor`.
@@ -51,7 +54,8 @@ pub fn run(args: DoctorArgs) -> Result<(), DoctorError> {
     if args.fix && !args.yes && !io::stdin().is_terminal() {
         return Err(DoctorError::NoTerminal);
     }
-    let examined = examine_here(&Machine::local());
+    let mut examined = examine_here(&Machine::local());
+    examined.report.checks.extend(tls_checks(&args.tls));
     let mut out = io::stdout().lock();
     match print(&examined, args.json, is_coloured(&io::stdout()), &mut out) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -117,6 +121,7 @@ fn title(subject: Subject) -> &'static str {
         Subject::Pci => "PCI devices (--via pci)",
         Subject::Rdma => "RDMA",
         Subject::Privileges => "Privileges",
+        Subject::Tls => "TLS (--tls-cert)",
     }
 }
 

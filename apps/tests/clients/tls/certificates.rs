@@ -1,5 +1,6 @@
 //! A private certificate authority, made with the openssl command as the book describes it.
 
+use linerate_harness::address::unused_address;
 use linerate_harness::rerun::is_installed;
 use std::path::Path;
 use std::process::Command;
@@ -16,9 +17,9 @@ impl Certificates {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Certificates(directory);
         certificates.openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=ca -keyout ca.key -out ca.pem",
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key -out ca.pem",
         );
-        certificates.issue("server", "DNS:localhost,IP:127.0.0.1");
+        certificates.issue("server", &format!("DNS:localhost,IP:127.0.0.1,IP:{}", unused_address().ip()));
         certificates.issue("other", "DNS:other.test");
         certificates.issue("client", "DNS:client.test");
         Some(certificates)
@@ -31,7 +32,7 @@ impl Certificates {
             "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={file} -keyout {file}.key -out {file}.csr"
         ));
         self.openssl(&format!(
-            "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 1 -extfile names -out {file}.pem"
+            "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile names -out {file}.pem"
         ));
     }
 

@@ -2,8 +2,8 @@
 
 use super::certificates::Certificates;
 use crate::common::{ANY_PORT, assert_refused, linerate, run, serve, stop};
-use linerate_harness::address::unused_address;
-use linerate_harness::program::turn;
+use linerate_harness::address::{unused_address, wait_until_listening};
+use linerate_harness::program::{Program, turn};
 use linerate_harness::rerun::is_installed;
 use std::process::Command;
 
@@ -27,7 +27,8 @@ fn loads_run_over_tls() {
         ("kv", "--memory 64m", &["--keys 1000", "--keys 100 --value-size 40k"]),
     ] {
         for threading in ["inline", "split"] {
-            let args = format!("{ANY_PORT} --threading {threading} --json {serving} {}", certificates.server());
+            let log = format!("--tls-keylog {}", certificates.file("keylog"));
+            let args = format!("{ANY_PORT} --threading {threading} --json {serving} {log} {}", certificates.server());
             let server = serve(service, &args);
             for more in loads {
                 let load = format!("{service} load --connect {} --duration 300ms --json", server.address());
@@ -39,6 +40,8 @@ fn loads_run_over_tls() {
             stop(server);
         }
     }
+    let log = std::fs::read_to_string(certificates.file("keylog")).unwrap();
+    assert!(log.lines().any(|line| line.starts_with("SERVER_TRAFFIC_SECRET_0 ") && line.split(' ').count() == 3));
 }
 
 #[test]
@@ -58,6 +61,44 @@ fn curl_gets_a_page_and_a_long_file() {
         assert!(output("curl", &format!("{curl} {url}/missing")).ends_with(version));
         assert_eq!(output("curl", &format!("{curl} {url}/long")), format!("{long}{version}"));
     }
+    if is_installed("h2load", &["--version"], "nghttp2-client") {
+        let report = output("h2load", &format!("-n 60 -c 3 -m 4 https://{}/long", server.address()));
+        assert!(report.contains("60 succeeded") && report.contains("TLS Protocol: TLSv1.3"), "{report}");
+    }
+    server.stop();
+}
+
+#[test]
+fn haproxy_works_at_either_end() {
+    let Some(certificates) = Certificates::new() else { return };
+    if !is_installed("haproxy", &["-v"], "haproxy") || !is_installed("redis-cli", &["--version"], "redis-tools") {
+        return;
+    }
+    let _turn = turn();
+    let [plain, tls, to_tls, from_tls] = [(); 4].map(|()| unused_address());
+    let own = certificates.server();
+    let server = serve("kv", &format!("--via kernel --listen {plain} --listen-tls {tls} --memory 64m {own}"));
+    let [both, file] = ["both.pem", "haproxy.cfg"].map(|name| certificates.file(name));
+    let read = |name| std::fs::read_to_string(certificates.file(name)).unwrap();
+    std::fs::write(&both, read("server.pem") + &read("server.key")).unwrap();
+    let ca = certificates.file("ca.pem");
+    let config = format!(
+        "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n\
+         listen to-tls\n bind {to_tls}\n server s {tls} ssl verify required verifyhost localhost ca-file {ca}\n\
+         listen from-tls\n bind {from_tls} ssl crt {both}\n server s {plain}\n"
+    );
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new("haproxy");
+    command.args(["-db", "-f", &file]);
+    let haproxy = Program::start(command);
+    [to_tls, from_tls].iter().for_each(|address| wait_until_listening(*address, "haproxy").unwrap());
+    let cli = format!("-h {} -p {}", to_tls.ip(), to_tls.port());
+    assert_eq!(output("redis-cli", &format!("{cli} set key value")), "OK\n");
+    assert_eq!(output("redis-cli", &format!("{cli} get key")), "value\n");
+    let load = format!("kv load --connect {from_tls} --keys 100 --duration 300ms --json");
+    let ended = run(&format!("{load} {}", certificates.load()));
+    assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
+    drop(haproxy);
     server.stop();
 }
 
@@ -72,8 +113,8 @@ fn redis_cli_and_redis_benchmark_work() {
     let server = serve("kv", &format!("{options} {}", certificates.server()));
     assert!(server.ready.contains(&format!(", TLS on port {}", tls.port())), "{}", server.ready);
     let (port, ca) = (tls.port(), certificates.file("ca.pem"));
-    let cli = format!("-p {port} --tls --cacert {ca}");
-    for (options, is_tls) in [(&cli[..], true), (&format!("-p {}", plain.port()), false)] {
+    let cli = format!("-h {} -p {port} --tls --cacert {ca}", tls.ip());
+    for (options, is_tls) in [(&cli[..], true), (&format!("-h {} -p {}", plain.ip(), plain.port()), false)] {
         let ports = output("redis-cli", &format!("{options} config get *port"));
         assert_eq!(ports, format!("port\n{}\ntls-port\n{port}\n", plain.port()), "TLS: {is_tls}");
     }
@@ -82,6 +123,26 @@ fn redis_cli_and_redis_benchmark_work() {
     let report = output("redis-benchmark", &format!("{cli} -q -n 2000 -c 10 -P 4 -t set,get"));
     assert!(report.contains("SET") && report.contains("GET"), "{report}");
     server.stop();
+}
+
+#[test]
+fn doctor_checks_a_certificate() {
+    let Some(certificates) = Certificates::new() else { return };
+    let (own, ca) = (certificates.server(), certificates.file("ca.pem"));
+    let other = format!("--tls-cert {} --tls-key {}", certificates.file("server.pem"), certificates.file("other.key"));
+    for (options, expected) in [
+        (format!("{own} --tls-ca {ca} --tls-name localhost"), &[("ok", "valid for 29 days"), ("ok", "localhost")][..]),
+        (format!("{own} --tls-ca {ca} --tls-name a.test"), &[("ok", "server.pem"), ("missing", "a.test")]),
+        (other, &[("missing", "other.key")]),
+        (own.replace("server.pem", "none"), &[("missing", "none: ")]),
+    ] {
+        let report = run(&format!("doctor --json {options}")).json();
+        let checks: Vec<_> = report["checks"].as_array().unwrap().iter().filter(|of| of["subject"] == "tls").collect();
+        assert_eq!(checks.len(), expected.len(), "{report}");
+        for (check, (state, part)) in checks.iter().zip(expected) {
+            assert!(check["state"] == *state && check["found"].as_str().unwrap().contains(part), "{options}: {check}");
+        }
+    }
 }
 
 #[test]
