@@ -156,7 +156,7 @@ fn frame_wakes_each_end_of_a_bridge_with_tap_interfaces() {
         ip("link add br0 type bridge");
         let eal = eal();
         let ports = ["tap:t0", "tap:t1"].map(|via| open(&eal, via, wakes()));
-        ["t0", "t1"].iter().for_each(|name| _ = ip(&format!("link set {name} master br0")));
+        ["t0", "t1"].iter().for_each(|name| ip(&format!("link set {name} master br0")));
         over_ports(&eal, ports, &["br0", "t0", "t1"]);
     });
 }

@@ -40,7 +40,7 @@ fn hub() -> Arc<Hub> {
     let settings = Settings { memory: 64 << 20, ..Settings::default() };
     let arena = Arena::new(ArenaConfig { bytes: settings.memory as usize, hugepages: false }).unwrap();
     let (export, counters) = (None, None);
-    let config = Config { settings, workers: 1, memcached: Some(11211), arena, export, counters };
+    let config = Config { settings, workers: 1, memcached: Some(11211), memcached_tls: None, arena, export, counters };
     let hub = Hub::new(config);
     hub.answer_datagrams();
     hub
