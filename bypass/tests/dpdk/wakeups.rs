@@ -43,13 +43,15 @@ impl End {
     /// Receives frames, and returns whether there are any before the sleep is over.
     fn receive(&mut self) -> bool {
         let mut has_slept = true;
-        while self.queue.rx_burst(&mut self.frames) == 0 && has_slept {
+        self.queue.rx_burst(&mut self.frames);
+        while self.frames.is_empty() && has_slept {
             assert!(self.queue.arm(&mut self.sleeper), "the port does not wake");
             if self.queue.rx_burst(&mut self.frames) == 0 {
                 self.sleeps += 1;
                 has_slept = self.sleeper.sleep(LOST);
             }
             self.queue.disarm();
+            self.queue.rx_burst(&mut self.frames);
         }
         has_slept
     }
