@@ -9,6 +9,9 @@ use linerate_service::time::{Clock, Duration, Instant};
 /// Longest polling before a sleep: about the cost of a sleep, so that a gap costs at most twice the cost of a worker
 /// that knows its length.
 const LONGEST_POLLING: Duration = Duration::from_micros(20);
+/// Longest gap after which the polling grows. A sleep lengthens a gap by the time of its wake-up: without this
+/// allowance a worker that has begun to sleep between bursts would do so for ever.
+const SHORT_GAP: Duration = Duration::from_micros(100);
 /// Shortest polling, below which there is none.
 const SHORTEST_POLLING: Duration = Duration::from_micros(1);
 /// Longest sleep. A stop does not wake a worker, nor does the supervisor of its port.
@@ -53,7 +56,7 @@ impl Polling {
 
     /// Adapts the time to a gap that has ended at `now`, during a sleep.
     fn adapt(&mut self, now: Instant) {
-        self.time = if self.gap(now) <= LONGEST_POLLING {
+        self.time = if self.gap(now) <= SHORT_GAP {
             (self.time * 2).clamp(SHORTEST_POLLING, LONGEST_POLLING)
         } else {
             Some(self.time / 2).filter(|time| *time >= SHORTEST_POLLING).unwrap_or_default()
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn long_gaps_end_polling_and_short_gaps_bring_it_back() {
-        let (long, short) = (LONGEST_POLLING * 2, LONGEST_POLLING / 2);
+        let (long, short) = (SHORT_GAP * 2, SHORT_GAP);
         assert_eq!(polling_after([long]), LONGEST_POLLING / 2);
         assert_eq!(polling_after([long; 6]), Duration::ZERO);
         assert_eq!(polling_after([long; 6].into_iter().chain([short])), SHORTEST_POLLING);
