@@ -268,9 +268,10 @@ fn server_config(options: &ServerOptions) -> Result<Arc<ServerConfig>, TlsError>
     for identity in &options.identities {
         keys.push(Arc::new(identity.read()?));
         let now = SystemTime::now();
-        match identity.validity() {
-            Ok(period) if period.contains(&now) && period.contains(&(now + NEAR_END)) => {}
-            _ => tracing::warn!("{}: expired, or expires within a week: renew it", identity.chain.display()),
+        if let Ok(period) = identity.validity()
+            && !(period.contains(&now) && period.contains(&(now + NEAR_END)))
+        {
+            tracing::warn!("{}: not yet valid, expired, or expires within a week: renew it", identity.chain.display());
         }
     }
     if keys.is_empty() {
