@@ -217,17 +217,14 @@ impl KvServeArgs {
     fn addresses(&self) -> [Addresses<'_>; 4] {
         let is_tls_everywhere = self.tls.is_used() && !self.has_tls_addresses();
         let kinds = [
-            ("--listen", &self.listen[..]),
-            ("--listen-tls", &self.listen_tls),
-            ("--memcached", self.memcached.as_slice()),
-            ("--memcached-tls", self.memcached_tls.as_slice()),
+            ("--listen", false, false, &self.listen[..]),
+            ("--listen-tls", false, true, &self.listen_tls),
+            ("--memcached", true, false, self.memcached.as_slice()),
+            ("--memcached-tls", true, true, self.memcached_tls.as_slice()),
         ];
-        let mut at = 0;
-        kinds.map(|(option, all)| {
-            let (is_memcached, is_tls) = (at > 1, at % 2 == 1 || is_tls_everywhere);
-            at += 1;
+        kinds.map(|(option, is_memcached, is_tls, all)| {
             let is_by_worker = if is_memcached { self.memcached_sharded } else { self.cluster.is_cluster() };
-            Addresses { option, is_memcached, is_tls, all, is_by_worker }
+            Addresses { option, is_memcached, is_tls: is_tls || is_tls_everywhere, all, is_by_worker }
         })
     }
 

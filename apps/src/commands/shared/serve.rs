@@ -123,7 +123,7 @@ where
     M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
 {
     let Server { name, net, inspect, end, .. } = *server;
-    let tls = server.tls.config(server)?;
+    let tls = server.tls.config(server.alpn, server.tls_ports)?;
     let stop = signals::stop(end.drain).map_err(Error::Signals)?;
     let listeners = inspect.listen()?;
     let builder = Network::builder().config(net.clone()).listen_on(server.listen.clone()).stop(stop.clone());

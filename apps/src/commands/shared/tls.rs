@@ -1,10 +1,10 @@
 //! Options of TLS.
 
-use super::serve::Server;
 use crate::error::Error;
 use linerate::tls::{ClientAuth, ClientOptions, Identity, ServerOptions, TlsClient, TlsConfig, TlsServer};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
 
@@ -58,9 +58,9 @@ impl TlsServeArgs {
         }
     }
 
-    /// Reads the files and returns the configuration of the server `of`, if TLS is requested. SIGHUP reads them again
-    /// from then on.
-    pub fn config(&self, of: &Server<'_>) -> Result<Option<TlsConfig>, Error> {
+    /// Reads the files and returns the configuration of a server with the protocols `alpn` and TLS on `ports`, if TLS is
+    /// requested. SIGHUP reads the files again from then on.
+    pub fn config(&self, alpn: &[&[u8]], ports: &[RangeInclusive<u16>]) -> Result<Option<TlsConfig>, Error> {
         if !self.is_used() {
             return Ok(None);
         }
@@ -83,12 +83,12 @@ impl TlsServeArgs {
             identities: identities.map(|(chain, key)| Identity { chain: chain.clone(), key: key.clone() }).collect(),
             client_ca: self.tls_client_ca.clone(),
             client_auth,
-            alpn: of.alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+            alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             keylog: self.tls_keylog.clone(),
         })
         .map_err(Error::TlsServer)?;
         reload_on_sighup(server.clone())?;
-        Ok(Some(TlsConfig { ports: of.tls_ports.to_vec(), ..server.into() }))
+        Ok(Some(TlsConfig { ports: ports.to_vec(), ..server.into() }))
     }
 }
 
