@@ -13,7 +13,7 @@ use std::time::Duration;
 ///
 /// A worker prepares its mailboxes ([`about_to_sleep`](linerate_service::mailbox::Receiver::about_to_sleep)),
 /// [arms](crate::Nic::arm) its port, looks for messages and frames once more, and sleeps only if there are none.
-/// Whatever arrives after that look wakes it.
+/// A message or frame that arrives after that look wakes it.
 pub struct Sleeper {
     waker: Waker,
     epoll: OwnedFd,

@@ -17,7 +17,8 @@ impl Certificates {
         let directory = tempfile::tempdir().unwrap();
         let certificates = Certificates(directory);
         certificates.openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key -out ca.pem",
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key \
+             -out ca.pem",
         );
         certificates.issue("server", &format!("DNS:localhost,IP:127.0.0.1,IP:{}", unused_address().ip()));
         certificates.issue("other", "DNS:other.test");
