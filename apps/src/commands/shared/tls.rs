@@ -58,8 +58,8 @@ impl TlsServeArgs {
         }
     }
 
-    /// Reads the files and returns the configuration of a server with the protocols `alpn` and TLS on `ports`, if TLS is
-    /// requested. SIGHUP reads the files again from then on.
+    /// Reads the files and returns the configuration of a server with the protocols `alpn` and TLS on `ports`, if TLS
+    /// is requested. SIGHUP reads the files again from then on.
     pub fn config(&self, alpn: &[&[u8]], ports: &[RangeInclusive<u16>]) -> Result<Option<TlsConfig>, Error> {
         if !self.is_used() {
             return Ok(None);
