@@ -75,7 +75,7 @@ pub fn side_by_side(pair: &Pair) -> Plan<'_> {
 }
 
 /// Loads of [`links`]: name, network, service, and options of the server and of the load.
-const LOADS: [(&str, Network, &str, &str, &str); 13] = [
+const LOADS: [(&str, Network, &str, &str, &str); 16] = [
     (MANY, Network::Virtio, "echo", "", "--connections 64"),
     (ONE, Network::Virtio, "echo", "", "--connections 1"),
     ("1 000 connections", Network::Virtio, "echo", "", "--connections 1000"),
@@ -95,12 +95,16 @@ const LOADS: [(&str, Network, &str, &str, &str); 13] = [
     ),
     (KB_16, Network::Virtio, "echo", "", "--connections 16 --depth 4 --size 16384"),
     (KB_64, Network::Virtio, "echo", "", "--connections 16 --depth 4 --size 65536"),
+    ("RoCEv2, 64 queue pairs", Network::Roce, "echo", "", "--connections 64"),
+    ("RoCEv2, one queue pair", Network::Roce, "echo", "", "--connections 1"),
+    (ROCE_KB_64, Network::Roce, "echo", "", "--connections 16 --depth 4 --size 65536"),
 ];
 const MANY: &str = "64 connections";
 const ONE: &str = "one connection";
 const HALF: &str = "64 connections at half of their rate";
 const KB_16: &str = "messages of 16 KB, 16 connections, 4 in flight";
 const KB_64: &str = "messages of 64 KB, 16 connections, 4 in flight";
+const ROCE_KB_64: &str = "RoCEv2, messages of 64 KB, 16 queue pairs, 4 in flight";
 
 /// Returns loads over virtio-user and memif relative to each other, and to the capacity of the link.
 pub fn links(pair: &Pair) -> Plan<'_> {
@@ -134,6 +138,9 @@ pub fn links(pair: &Pair) -> Plan<'_> {
         time("memif, one connection", ONE, 1.2),
         rate("UDP, 64 in flight", MANY, 1.3),
         rate("key-value service, 90 % GETs of 64 bytes", MANY, 0.9),
+        rate("RoCEv2, 64 queue pairs", MANY, 1.0),
+        time("RoCEv2, one queue pair", ONE, 1.0),
+        rate(ROCE_KB_64, KB_64, 0.8),
         Required::new("bytes/s: messages of 64 KB, to those of 16 KB", Bound::AtLeast(1.0), |round| {
             Some(4.0 * round.value(&[KB_64], RATE)? / round.value(&[KB_16], RATE)?)
         }),

@@ -28,6 +28,8 @@ const MAX_LOSS: f64 = 1e-3;
 pub enum Network {
     /// A vhost port at the server and a virtio-user port at the load.
     Virtio,
+    /// The same ports with RoCEv2.
+    Roce,
     /// Shared memory.
     Memif,
     /// Kernel sockets over loopback, sleeping in `epoll_wait`.
@@ -85,6 +87,7 @@ impl Pair {
         let socket = socket.display();
         let [server_via, load_via] = match network {
             Network::Virtio => [format!("vhost:{socket}"), format!("virtio-user:{socket}")],
+            Network::Roce => [format!("roce:vhost:{socket}"), format!("roce:virtio-user:{socket}")],
             Network::Memif => [format!("memif:{socket},server"), format!("memif:{socket}")],
             Network::Sleeping | Network::Spinning => {
                 let (address, spin) = (unused_address(), if network == Network::Spinning { "--spin" } else { "" });
