@@ -57,6 +57,8 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
     };
     let has_packaging = machine.has("debhelper dpkg-dev lintian man-db");
     let root = (machine.has_namespaces, "a root file system of Debian 13 needs root");
+    // Tests that start programs wait for half of their time.
+    let threads = (2 * std::thread::available_parallelism().map_or(1, usize::from)).to_string();
     let cases = [("PROPTEST_CASES", "5000"), ("SIMULATOR_SEEDS", "12000"), ("LINERATE_SCRIPTS_EACH_FAST_PATH", "1")];
     let lab = |is_quick, command| machine.lab_obstacle(is_quick).map_or(Ok(command), Err);
     #[rustfmt::skip]
@@ -70,7 +72,8 @@ fn plan(machine: &Machine, all: bool) -> Vec<Step> {
         // Includes the programs that the lab runs, with the features of all packages.
         (Check, "clippy and build of the tests",
             Ok(linted(format!("build --profile test {everything} --lib --bins --examples --tests")))),
-        (Always, "tests", Ok(linted(format!("test {everything} --no-fail-fast")))),
+        (Always, "tests", Ok(with([("RUST_TEST_THREADS", &threads)],
+            linted(format!("test {everything} --no-fail-fast"))))),
         (All, "documentation", Ok(with([("RUSTDOCFLAGS", "-D warnings")],
             cargo(&format!("doc --profile test {everything} --no-deps"))))),
         (All, "lock-free protocols (loom)", Ok(script("loom"))),
