@@ -3,7 +3,7 @@
 use super::clients::{self, curl, fetch, fill, has};
 use crate::common::{ANY_PORT, client, run, serve, stop};
 use linerate_harness::metrics::await_metric;
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use linerate_harness::rerun::has_cores;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -50,7 +50,6 @@ fn h2load_reports_no_error() {
     if !has("h2load", "nghttp2-client") {
         return;
     }
-    let _turn = turn();
     let server = serve_json("");
     clients::h2load_gets_everything(server.address());
     stop(server);
@@ -58,7 +57,6 @@ fn h2load_reports_no_error() {
 
 #[test]
 fn load_reports_requests_and_their_bytes() {
-    let _turn = turn();
     // A service on a thread of its own reports no requests.
     let server = serve_json("--threading inline --metrics 127.0.0.1:0");
     for more in ["--connections 8", "--depth 4 --histogram", "--connections 4 --rate 1000 --path /a%20b"] {
@@ -114,7 +112,6 @@ fn files_that_are_not_served_are_named_without_an_option() {
 
 #[test]
 fn drain_ends_idle_connections_and_completes_requests() {
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path());
     let mut server = serve_json(&format!("--drain 1m --metrics 127.0.0.1:0 --dir {}", directory.path().display()));

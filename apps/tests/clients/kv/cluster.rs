@@ -5,7 +5,7 @@ use super::redis_cli::redis_cli;
 use crate::common::stop;
 use crate::tls::certificates::Certificates;
 use linerate_harness::address::unused_address;
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use linerate_harness::rerun::has_cores;
 use linerate_harness::{tests, wait_for};
 use rustix::process::Signal;
@@ -99,7 +99,6 @@ fn on_fleet(client: Client, certificates: Option<&Certificates>, act: impl FnOnc
     if !client.is_installed() || !has_cores(2) {
         return;
     }
-    let _turn = turn();
     let fleet = Fleet::start(certificates);
     act(&fleet);
     fleet.stop();
@@ -197,7 +196,6 @@ fn wrong_map_on_sighup_leaves_the_previous_map_in_force() {
     if !Client::RedisCli.is_installed() || !has_cores(2) {
         return;
     }
-    let _turn = turn();
     let mut fleet = Fleet::start(None);
     for (slots, part) in [
         (["0-4999", "5000-9999", "10000-16382"], "slots 16383-16383 belong to no node"),

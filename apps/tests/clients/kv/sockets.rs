@@ -4,7 +4,7 @@ use super::clients::{Client, Server};
 use crate::common::{serve, stop};
 use crate::tls::certificates::Certificates;
 use linerate_harness::address::{unused_address, wait_until_listening};
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use linerate_harness::rerun::{has_cores, is_installed};
 use linerate_harness::tests;
 use std::io::Write;
@@ -18,7 +18,6 @@ fn serves(client: Client) {
     if !client.is_installed() {
         return;
     }
-    let _turn = turn();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "{PASSWORD}").unwrap();
     let password = format!("--password-file {}", file.path().display());
@@ -37,7 +36,6 @@ fn serves(client: Client) {
 /// Tests ports with TLS, next to plain ones.
 fn serves_tls(client: Client) {
     let Some(certificates) = Certificates::new().filter(|_| client.is_installed()) else { return };
-    let _turn = turn();
     let [redis, memcached, plain, plain_memcached] = [(); 4].map(|()| unused_address());
     let tls = format!("--listen-tls {redis} --memcached-tls {memcached} {}", certificates.server());
     let args = format!("--via kernel --listen {plain} --memcached {plain_memcached} --memory 256m --json");
@@ -75,7 +73,6 @@ pub fn external_server(program: &str, args: &str, address: SocketAddr) -> Option
 #[test]
 #[ignore = "tests Redis and memcached, not Linerate: ./run test --all"]
 fn clients_work_with_redis_and_memcached() {
-    let _turn = turn();
     let [redis, memcached] = [unused_address(), unused_address()];
     let server = Server { redis, memcached, password: Some("sesame") };
     let args = format!("--bind {} --port {} --requirepass sesame --appendonly no --save", redis.ip(), redis.port());

@@ -1,7 +1,7 @@
 //! Usage errors and operation of `linerate kv serve`.
 
 use crate::common::{ANY_PORT, client, linerate, serve, start};
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -116,7 +116,6 @@ fn file_without_a_password_is_named() {
 
 #[test]
 fn password_is_required_and_a_readable_file_is_warned_of() {
-    let _turn = turn();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, "sesame\r\nanything").unwrap();
     for (mode, warns) in [(0o600, false), (0o640, true), (0o604, true)] {
@@ -134,7 +133,6 @@ fn password_is_required_and_a_readable_file_is_warned_of() {
 
 #[test]
 fn memory_is_set_between_the_minimum_and_the_initial_size() {
-    let _turn = turn();
     let server = serve_json("--memory 16m");
     // Refused: 0 (unlimited in Redis), less than the minimum, and more than was mapped. Accepted: less, and the initial
     // size.
@@ -150,7 +148,6 @@ fn memory_is_set_between_the_minimum_and_the_initial_size() {
 
 #[test]
 fn sigint_during_requests_ends_the_server_with_a_summary() {
-    let _turn = turn();
     let server = serve_json("--memory 16m");
     let address = server.address();
     let load = format!("kv load --via kernel --connect {address} --keys 100 --connections 4 --depth 16 --duration 10m");

@@ -4,7 +4,7 @@ use super::certificates::Certificates;
 use crate::common::{ANY_PORT, run, serve};
 use linerate_harness::address::{unused_address, wait_until_listening};
 use linerate_harness::metrics::await_metric;
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -228,7 +228,6 @@ impl Drop for OpensslServer {
 #[test]
 fn load_sends_to_a_server_of_every_suite() {
     let Some(certificates) = Certificates::new() else { return };
-    let _turn = turn();
     for suite in SUITES {
         let server = OpensslServer::start(&certificates, &format!("-ciphersuites {suite}"));
         let load = format!("discard load --connect {} --connections 1 --duration 200ms --json", server.1);

@@ -3,7 +3,7 @@
 use super::certificates::Certificates;
 use crate::common::{ANY_PORT, assert_refused, linerate, run, serve, stop};
 use linerate_harness::address::{unused_address, wait_until_listening};
-use linerate_harness::program::{Program, turn};
+use linerate_harness::program::Program;
 use linerate_harness::rerun::is_installed;
 use std::process::Command;
 
@@ -18,7 +18,6 @@ fn output(program: &str, args: &str) -> String {
 #[test]
 fn loads_run_over_tls() {
     let Some(certificates) = Certificates::new() else { return };
-    let _turn = turn();
     for (service, serving, loads) in [
         ("echo", "", &["", "--size 20000 --connections 4 --depth 4", "--reconnect --connections 2"][..]),
         ("discard", "", &[""]),
@@ -74,7 +73,6 @@ fn haproxy_works_at_either_end() {
     if !is_installed("haproxy", &["-v"], "haproxy") || !is_installed("redis-cli", &["--version"], "redis-tools") {
         return;
     }
-    let _turn = turn();
     let [plain, tls, to_tls, from_tls] = [(); 4].map(|()| unused_address());
     let own = certificates.server();
     let server = serve("kv", &format!("--via kernel --listen {plain} --listen-tls {tls} --memory 64m {own}"));
