@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 
 #include "shim.h"
 #include <rte_eal.h>
@@ -549,7 +550,7 @@ static atomic_uint vhost_replaced[RTE_MAX_ETHPORTS];
 static atomic_int vhost_switching[RTE_MAX_ETHPORTS];
 
 /* Called by the thread that connects and removes guests, so the guest exists during the call. */
-static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *argument, void *returned)
+static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void *eventfd, void *returned)
 {
 	/* VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, MRG_RXBUF */
 	static const uint64_t wanted = 1 << 1 | 1 << 7 | 1 << 8 | 1 << 15;
@@ -558,7 +559,7 @@ static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void
 	uint64_t features = 0;
 	int guest = -1, former;
 
-	(void)event, (void)argument, (void)returned;
+	(void)event, (void)returned;
 	*(void **)&guest_of = function(LIBRARY("rte_net_vhost"), "rte_eth_vhost_get_vid_from_port_id");
 	*(void **)&features_of = function(LIBRARY("rte_vhost"), "rte_vhost_get_negotiated_features");
 	if (guest_of != NULL && features_of != NULL && lr_port_link_up(port) == 1) {
@@ -573,24 +574,25 @@ static int vhost_link_changed(uint16_t port, enum rte_eth_event_type event, void
 	/* The library frees the former guest after this call. */
 	while (former >= 0 && guest != former && atomic_load(&vhost_switching[port]) != 0)
 		rte_pause();
-	return 0;
+	return eventfd_write((int)(intptr_t)eventfd, 1);
 }
 
-int lr_vhost_watch(uint16_t port)
+int lr_vhost_watch(uint16_t port, int eventfd)
 {
+	void *argument = (void *)(intptr_t)eventfd;
 	int ret;
 
 	atomic_store(&vhost_guest[port], -1);
-	ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
+	ret = rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, argument);
 	/* A guest may have connected before the registration. */
 	if (ret == 0)
-		vhost_link_changed(port, RTE_ETH_EVENT_INTR_LSC, NULL, NULL);
+		vhost_link_changed(port, RTE_ETH_EVENT_INTR_LSC, argument, NULL);
 	return ret;
 }
 
 void lr_vhost_unwatch(uint16_t port)
 {
-	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, NULL);
+	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, vhost_link_changed, (void *)-1);
 }
 
 int lr_vhost_takes_large(uint16_t port)

@@ -195,8 +195,9 @@ int lr_port_set_mac(uint16_t port, const uint8_t mac[6]);
 /* Returns 1 if the link is up, 0 if it is down, or a negative errno. */
 int lr_port_link_up(uint16_t port);
 
-/* Starts to record the features that a guest of the started vhost port negotiates. */
-int lr_vhost_watch(uint16_t port);
+/* Starts to record the features that a guest of the started vhost port negotiates, and to signal the eventfd when a
+ * guest connects or leaves. The eventfd must outlive the port. */
+int lr_vhost_watch(uint16_t port, int eventfd);
 void lr_vhost_unwatch(uint16_t port);
 /* Returns whether the guest of a watched port accepts frames longer than its MTU: merged TCP segments over IPv4 and
  * IPv6. */

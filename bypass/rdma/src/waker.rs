@@ -34,8 +34,8 @@ pub struct IdleWait<C: Provider> {
 
 /// Sleep after a failed wait, and longest sleep if only the worker drives the device.
 const SHORT: Duration = Duration::from_millis(1);
-/// Maximum sleep of an idle worker, which a stop does not wake.
-const STOP_CHECK: Duration = Duration::from_millis(20);
+/// Maximum sleep of an idle worker.
+const LONG: Duration = Duration::from_secs(1);
 
 impl<C: Provider> IdleWait<C> {
     /// Creates the sources of one worker on the device of `provider`. The worker's completion queues must use the
@@ -44,7 +44,7 @@ impl<C: Provider> IdleWait<C> {
         Ok(IdleWait {
             channel: CompChannel::new(provider)?,
             bell: waker()?,
-            longest: if provider.needs_progress() { SHORT } else { STOP_CHECK },
+            longest: if provider.needs_progress() { SHORT } else { LONG },
         })
     }
 

@@ -160,11 +160,16 @@ impl<C: Provider, S: Service> Worker<C, S> {
     }
 
     /// Runs until `stop`, then ends all connections and returns the service and the statistics. After a device
-    /// failure the worker keeps running without connections. An idle worker that may sleep does so, and notices
-    /// `stop` within 20 ms. While draining, it reports the number of remaining connections.
+    /// failure the worker keeps running without connections. An idle worker that may sleep does so. While draining, it
+    /// reports the number of remaining connections.
     pub fn run(mut self, clock: &Clock, stop: &Stop) -> (S, Summary) {
         let mut idle_turns = 0;
         let mut drain = Drain::default();
+        if let Some(rest) = &mut self.rest
+            && let Some(longest) = stop.wake_by(rest.wake())
+        {
+            rest.longest = rest.longest.min(longest);
+        }
         while !stop.is_stopped() {
             if stop.is_draining() {
                 if drain.is_listening() {

@@ -8,7 +8,7 @@ const ATTRIBUTE: usize = 4;
 const TYPE_FLAGS: u16 = 0xc000;
 
 /// Request under construction.
-pub(super) struct Request(Vec<u8>);
+pub(crate) struct Request(Vec<u8>);
 
 impl Request {
     /// Creates a request of type `kind` with a header `body` of its family.
@@ -42,7 +42,7 @@ impl Request {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message<'a> {
+pub(crate) struct Message<'a> {
     pub kind: u16,
     pub flags: u16,
     pub sequence: u32,

@@ -13,7 +13,8 @@ use message::Request;
 pub use parse::{InterfaceAddress, InterfaceNetwork, InterfaceRoute, Neighbor};
 use parse::{NeighborEntry, Reachability};
 use rustix::event::{PollFd, PollFlags, poll};
-use socket::{Received, Socket};
+use socket::Received;
+pub(crate) use socket::Socket;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -24,9 +25,11 @@ const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
 
+/// Group of notifications about interfaces.
+pub(crate) const LINK: u32 = 0x1;
 /// Groups of notifications: interfaces (when one goes down, the kernel removes its IPv4 routes without notifications),
 /// neighbours, and addresses and routes of both families.
-const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
+const GROUPS: u32 = LINK | 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
 /// Minimum time between two reads of all addresses and routes: a routing daemon changes many at a time.
 const READ_INTERVAL: Duration = Duration::from_millis(20);

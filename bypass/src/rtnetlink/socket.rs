@@ -23,14 +23,14 @@ const INTERRUPTED: u16 = 0x10;
 
 /// Netlink socket of the protocol `NETLINK_ROUTE`.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
 /// Result of a receive call for notifications.
-pub(super) enum Received<I> {
+pub(crate) enum Received<I> {
     Messages(I),
     /// Notifications were lost because the receive buffer was full.
     Lost,

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Eventfd that wakes the thread waiting for it, from any thread.
+/// Eventfd that wakes the thread waiting for it, from any thread. Clones share it.
+#[derive(Debug, Clone)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {

@@ -109,6 +109,9 @@ fn over_link(peer: fn(&str) -> String, local: fn(&str) -> String) {
             let port = open(&eal(), &local(&socket), wakes());
             let mut end = End::new(&port);
             wait_for("the link", || end.queue.link_up());
+            let begun = Instant::now();
+            end.bounce(1);
+            assert!(begun.elapsed() < LOST, "the other end slept through the new link");
             end.bounce(sleeps());
             drop(other);
             let _ = std::fs::remove_file(&socket);

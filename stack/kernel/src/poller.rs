@@ -5,7 +5,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -24,8 +23,6 @@ pub(crate) enum Token {
     Udp(usize),
     /// [`Poller::waker`].
     Wake,
-    /// [`Ticker`] of [`Poller::tick`].
-    Tick,
 }
 
 impl Token {
@@ -35,7 +32,6 @@ impl Token {
             Token::Listener(index) => 1 << 32 | index as u64,
             Token::Udp(index) => 2 << 32 | index as u64,
             Token::Wake => 3 << 32,
-            Token::Tick => 4 << 32,
         }
     }
 
@@ -45,8 +41,7 @@ impl Token {
             0 => Token::Connection(low),
             1 => Token::Listener(low),
             2 => Token::Udp(low),
-            3 => Token::Wake,
-            _ => Token::Tick,
+            _ => Token::Wake,
         }
     }
 }
@@ -73,16 +68,6 @@ impl Readiness {
 
     pub(crate) fn error(self) -> bool {
         self.0.contains(EventFlags::ERR)
-    }
-}
-
-/// Timer that ends waits at regular intervals while it exists.
-pub(crate) struct Ticker(OwnedFd);
-
-impl Ticker {
-    /// Acknowledges a [`Token::Tick`], which rearms the edge.
-    pub(crate) fn ticked(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
 
@@ -126,17 +111,6 @@ impl Poller {
 
     fn register(&self, fd: impl AsFd, token: Token, interest: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), interest | EventFlags::ET)?)
-    }
-
-    /// Creates a timer that ends a wait each `interval`. It costs nothing per wait, whereas a timeout costs the kernel
-    /// a timer, which is noticeable in a round trip of a few microseconds.
-    pub(crate) fn tick(&self, interval: Duration) -> io::Result<Ticker> {
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let interval = timespec(interval);
-        let times = Itimerspec { it_interval: interval, it_value: interval };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
-        self.register(&timer, Token::Tick, EventFlags::IN)?;
-        Ok(Ticker(timer))
     }
 
     /// Waits for events, at most `timeout`, or indefinitely with `None`.
@@ -188,29 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn each_tick_ends_a_wait_until_the_ticker_is_dropped() {
-        let (poller, mut events) = (Poller::new().unwrap(), Events::with_room());
-        let ticker = poller.tick(Duration::from_millis(1)).unwrap();
-        for _ in 0..3 {
-            poller.wait(&mut events, None).unwrap();
-            assert!(events.iter().map(|(token, _)| token).eq([Token::Tick]));
-            ticker.ticked();
-        }
-        drop(ticker);
-        poller.wait(&mut events, Some(Duration::from_millis(3))).unwrap();
-        assert_eq!(events.iter().count(), 0);
-    }
-
-    #[test]
     fn tokens_round_trip_through_epoll_data() {
-        for token in [
-            Token::Connection(0),
-            Token::Connection((1 << 24) - 1),
-            Token::Listener(3),
-            Token::Udp(0),
-            Token::Wake,
-            Token::Tick,
-        ] {
+        for token in
+            [Token::Connection(0), Token::Connection((1 << 24) - 1), Token::Listener(3), Token::Udp(0), Token::Wake]
+        {
             assert_eq!(Token::from_bits(token.to_bits()), token);
         }
     }

@@ -9,8 +9,6 @@ use linerate_service::{Drain, Service, ServiceHost, Stop, Summary};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
-/// Interval at which a sleeping worker checks for a stop.
-const STOP_CHECK: Duration = Duration::from_millis(20);
 /// Maximum datagrams delivered in one turn.
 const DATAGRAMS_PER_TURN: usize = 256;
 
@@ -50,20 +48,14 @@ impl<S: Service> Worker<S> {
         &self.host.service
     }
 
-    /// Runs until `stop`, then resets all connections and returns the service and the counters. A sleeping worker
-    /// notices `stop` within 20 ms. While draining, it reports the number of remaining connections.
+    /// Runs until `stop`, then resets all connections and returns the service and the counters. While draining, it
+    /// reports the number of remaining connections.
     pub fn run(mut self, stop: &Stop) -> (S, Summary) {
         // Sleeps may last this much longer than requested; the default is 50 µs.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
             tracing::debug!("timers may expire 50 µs late: {error}");
         }
-        let mut longest = None;
-        if !self.spin
-            && let Err(error) = self.host.net.tick(STOP_CHECK)
-        {
-            tracing::warn!("timerfd unavailable; using one timeout per wait: {error}");
-            longest = Some(STOP_CHECK);
-        }
+        let longest = stop.wake_by(self.host.net.wake());
         let mut drain = Drain::default();
         while !stop.is_stopped() {
             self.turn_within(longest);

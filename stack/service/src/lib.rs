@@ -78,6 +78,6 @@ pub use inspect::{Summary, Verbs};
 pub use message::{AppMsg, AppSender, WorkerCtx};
 pub use one_sided::{OneSidedError, OneSidedOp, OneSidedResult, RemoteAddr, RemoteAddrCell};
 pub use service::Service;
-pub use stop::{Drain, Stop};
+pub use stop::{Drain, Sleepers, Stop};
 pub use sync::mailbox;
 pub use transport::{Keepalive, Transport, forward_in_steps, respond_in_steps, send_written};

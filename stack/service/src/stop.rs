@@ -1,7 +1,13 @@
 //! Shutdown of workers: stop at once, or drain until all connections have ended.
 
-use std::sync::Arc;
+use crate::sync::mailbox::Wake;
+use crate::time::Duration;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Interval at which sleeping threads look at the flag of a request.
+const FLAG_CHECK: Duration = Duration::from_millis(20);
 
 /// Shutdown request from one thread to all workers. A worker that drains accepts no new connections and serves the
 /// existing ones. Clones refer to the same workers.
@@ -10,6 +16,31 @@ pub struct Stop {
     stopped: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
     reports: Arc<DrainReports>,
+    sleepers: Arc<Sleepers>,
+    /// True if a request may be a flag that is set without a call.
+    is_silent: bool,
+}
+
+/// Threads that may sleep, and are woken together.
+#[derive(Default)]
+pub struct Sleepers(Mutex<Vec<Wake>>);
+
+impl Sleepers {
+    /// Adds a thread, which `wake` wakes.
+    pub fn add(&self, wake: Wake) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
+    }
+
+    /// Wakes all threads.
+    pub fn wake(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|wake| wake());
+    }
+}
+
+impl fmt::Debug for Sleepers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sleepers")
+    }
 }
 
 /// Reports of draining workers.
@@ -24,6 +55,7 @@ impl Stop {
     /// Requests all workers to stop.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
+        self.sleepers.wake();
     }
 
     /// Returns whether workers are requested to stop.
@@ -35,6 +67,14 @@ impl Stop {
     /// Requests all workers to drain.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.sleepers.wake();
+    }
+
+    /// Makes requests wake a sleeping thread by `wake`. Returns the longest sleep of the thread if requests may come by
+    /// a flag, which wakes nobody.
+    pub fn wake_by(&self, wake: Wake) -> Option<Duration> {
+        self.sleepers.add(wake);
+        self.is_silent.then_some(FLAG_CHECK)
     }
 
     /// Returns whether workers are requested to drain.
@@ -63,9 +103,10 @@ impl Stop {
 }
 
 impl From<Arc<AtomicBool>> for Stop {
-    /// Creates a request to stop that follows the flag `stopped`, which a signal handler can set.
+    /// Creates a request to stop that follows the flag `stopped`, which a signal handler can set. Sleeping workers
+    /// look at it each 20 ms.
     fn from(stopped: Arc<AtomicBool>) -> Self {
-        Stop { stopped, ..Stop::default() }
+        Stop { stopped, is_silent: true, ..Stop::default() }
     }
 }
 
@@ -129,5 +170,19 @@ mod tests {
         assert!(!stop.is_ending());
         flag.store(true, Ordering::Relaxed);
         assert!(stop.is_stopped() && stop.is_ending() && !stop.is_draining());
+        assert_eq!(stop.wake_by(Box::new(|| {})), Some(FLAG_CHECK));
+    }
+
+    #[test]
+    fn each_request_wakes_the_sleepers_of_all_clones() {
+        let (stop, woken) = (Stop::default(), Arc::new(AtomicUsize::new(0)));
+        for stop in [stop.clone(), stop.clone()] {
+            let woken = woken.clone();
+            assert_eq!(stop.wake_by(Box::new(move || _ = woken.fetch_add(1, Ordering::Relaxed))), None);
+        }
+        stop.drain();
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+        stop.clone().stop();
+        assert_eq!(woken.load(Ordering::Relaxed), 4);
     }
 }

@@ -10,7 +10,7 @@ use linerate_service::time::Duration;
 use linerate_service::{Service, ServiceHost};
 
 /// Interval between checks of the link state.
-const LINK_PERIOD: Duration = Duration::from_millis(100);
+pub(super) const LINK_PERIOD: Duration = Duration::from_millis(100);
 /// Connections per turn that the scan for unused neighbours covers.
 const SLOTS_PER_TURN: usize = 256;
 /// Time without transmission after which a warning is logged.

@@ -1,6 +1,7 @@
 //! Sleep of a worker without work.
 
 use super::Worker;
+use super::housekeeping::LINK_PERIOD;
 use crate::engine::Engine;
 use linerate_bypass::Nic;
 use linerate_service::Service;
@@ -14,8 +15,9 @@ const LONGEST_POLLING: Duration = Duration::from_micros(20);
 const SHORT_GAP: Duration = Duration::from_micros(100);
 /// Shortest polling, below which there is none.
 const SHORTEST_POLLING: Duration = Duration::from_micros(1);
-/// Longest sleep. A stop does not wake a worker, nor does the supervisor of its port.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// Longest sleep. Frames, messages, a stop and changes of the link wake a worker: the bound limits the effect of a
+/// driver that loses an interrupt.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Shortest sleep: a shorter one takes longer than requested.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
 /// Longest sleep while the worker must look for an event that does not wake it.
@@ -30,11 +32,14 @@ pub(super) struct Polling {
     /// Time of the first turn without work.
     since: Option<Instant>,
     time: Duration,
+    /// Longest sleep that follows.
+    longest: Duration,
 }
 
 impl Polling {
-    pub fn new() -> Self {
-        Polling { since: None, time: LONGEST_POLLING }
+    /// Creates the state of a worker that sleeps for `longest` at most, if given.
+    pub fn new(longest: Option<Duration>) -> Self {
+        Polling { since: None, time: LONGEST_POLLING, longest: longest.unwrap_or(LONGEST_SLEEP) }
     }
 
     /// Ends a gap.
@@ -107,8 +112,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let pool_empty = self.nic().stats().pool_empty;
         let is_blocked = self.host.net.egress.queued() > 0 || pool_empty != self.pool_empty;
         self.pool_empty = pool_empty;
+        let link_changed = Some(self.nic().link_up()) != self.link_up;
         let longest = match is_woken && !is_blocked {
-            true => LONGEST_SLEEP,
+            // The next check of the link takes a change into account.
+            true if link_changed => LINK_PERIOD.saturating_sub(now.since(self.link_checked)),
+            true => polling.longest,
             false => LONGEST_PAUSE.min(polling.gap(now) / PAUSE_PART),
         };
         self.next_deadline().map_or(longest, |at| at.since(now).min(longest))
@@ -123,7 +131,7 @@ mod tests {
 
     /// Returns the time of polling after `gaps` that ended during a sleep.
     fn polling_after(gaps: impl IntoIterator<Item = Duration>) -> Duration {
-        let mut polling = Polling::new();
+        let mut polling = Polling::new(None);
         for gap in gaps {
             assert!(!polling.is_over(ZERO) || polling.time.is_zero());
             polling.adapt(ZERO + gap);
@@ -134,7 +142,7 @@ mod tests {
 
     #[test]
     fn polling_ends_after_its_time_without_work() {
-        let mut polling = Polling::new();
+        let mut polling = Polling::new(None);
         assert!(!polling.is_over(ZERO) && polling.is_over(ZERO + LONGEST_POLLING));
         polling.end_gap();
         assert!(!polling.is_over(ZERO + LONGEST_POLLING));

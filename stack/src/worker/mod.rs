@@ -211,17 +211,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     }
 
     /// Runs until `stop`, then closes all connections and returns the service and the counters. While draining, it
-    /// reports the number of remaining connections. It calls `ready` when the service has started. A sleeping worker
-    /// notices `stop` within 20 ms.
+    /// reports the number of remaining connections. It calls `ready` when the service has started.
     ///
     /// A [duplicate](Self::duplicate) address ends it with an error.
     pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), DuplicateAddress> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
-        let mut polling = Polling::new();
-        if let Some(sleeper) = &self.sleeper {
+        let mut polling = Polling::new(self.sleeper.as_ref().and_then(|sleeper| {
             sleeper.begin();
-        }
+            stop.wake_by(sleeper.wake())
+        }));
         while !stop.is_stopped() {
             let now = clock.now();
             let work = self.turn(now);

@@ -5,6 +5,7 @@ mod raw;
 mod zero_copy;
 
 use crate::common::{linerate, summary};
+use linerate_harness::cpu_time::threads;
 use linerate_harness::metrics::await_metric;
 use linerate_harness::process::Ended;
 use linerate_harness::program::Program;
@@ -12,6 +13,7 @@ use linerate_harness::tests;
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Counter of received frames, and a value above the handshakes of 64 connections.
 const FRAMES: (&str, u64) = ("linerate_rx_frames_total", 1_000);
@@ -269,6 +271,36 @@ tests! {
     roce_server_survives_the_death_of_its_load_in_datagrams => load_killed(Link::roce_ud());
     load_over_a_link_outlasts_a_drain => load_outlasts_drain("native");
     load_over_a_link_outlasts_a_drain_with_smoltcp => load_outlasts_drain("smoltcp");
+}
+
+/// Returns how often the threads of a process have begun to wait.
+fn waits(process: u32) -> u64 {
+    let directory = format!("/proc/{process}");
+    let of = |thread: i32| std::fs::read_to_string(format!("{directory}/task/{thread}/status")).unwrap_or_default();
+    let waits = |status: String| {
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
+    };
+    threads(Path::new("/proc"), process).into_iter().filter_map(|thread| waits(of(thread))).sum::<u64>()
+}
+
+#[test]
+fn server_without_work_sleeps() {
+    const TIME: Duration = Duration::from_secs(3);
+    let link = Link::vhost();
+    let server = Program::serve(link.server());
+    let awakes = || {
+        let before = waits(server.pid());
+        std::thread::sleep(TIME);
+        waits(server.pid()) - before
+    };
+    // Each thread wakes up once a second at most, without a client as with one. The client sends a request per second.
+    let alone = awakes();
+    let mut load = Program::start(load(&link.load, "--connections 64 --rate 1 --duration 1m"));
+    load.wait_for_log("measuring");
+    let connected = awakes();
+    assert!(alone.max(connected) < 20 * TIME.as_secs(), "{alone} and {connected} in {TIME:?}");
+    load.kill();
+    link.stop(server);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use super::dev_args::DevArgs;
 use super::wakeup::{self, WakeupKind};
-use crate::MacAddr;
 use crate::dpdk::log;
 use crate::dpdk::mbuf::mempool::Mempool;
+use crate::{MacAddr, Waker};
 use dpdk_sys as sys;
 use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -211,10 +211,11 @@ impl Ethdev {
         unsafe { sys::lr_port_link_up(self.port) == 1 }
     }
 
-    /// Starts to record the features that guests of this started vhost port negotiate.
-    pub fn watch_guests(&mut self) {
-        // SAFETY: there are no pointer arguments.
-        self.watched = unsafe { sys::lr_vhost_watch(self.port) == 0 };
+    /// Starts to record the features that guests of this started vhost port negotiate, and to signal `waker` when a
+    /// guest connects or leaves. The waker must outlive the device.
+    pub fn watch_guests(&mut self, waker: &Waker) {
+        // SAFETY: there are no pointer arguments. A closed descriptor is an error.
+        self.watched = unsafe { sys::lr_vhost_watch(self.port, waker.as_fd().as_raw_fd()) == 0 };
     }
 
     /// Returns whether the guest of this vhost port accepts frames longer than its MTU.

@@ -28,8 +28,8 @@ use crate::dpdk::eal::peer_memory;
 use crate::dpdk::eal::signals;
 use crate::dpdk::mbuf::mempool::{Mempool, MempoolConfig};
 use crate::xdp::{Endpoints, SharedInterface};
-use crate::{Capabilities, MacAddr, Via};
-use linerate_service::Stop;
+use crate::{Capabilities, MacAddr, Via, Waker};
+use linerate_service::{Sleepers, Stop};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::RawFd;
@@ -156,6 +156,10 @@ pub(crate) struct SharedPort {
     devices: Mutex<Vec<Ethdev>>,
     /// Pool, dropped after the devices, as the next fields are.
     pub pool: Mempool,
+    /// Waker of the supervisor.
+    waker: Waker,
+    /// Workers that sleep.
+    sleepers: Sleepers,
     xdp: Option<Arc<XdpInterface>>,
     _lock: Option<PortLock>,
 }
@@ -466,6 +470,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
     let mac = configure_mac(spec, &mut devices, MacAddr(info.mac))?;
     let quiesce = Quiesce::new(&queue_ids(spec, &settings, &devices));
     let is_up = supervisor::is_link_up(spec, &devices);
+    let waker = Waker::new().map_err(|error| failed(("supervised", error.to_string())))?;
     let (name, interface) = match &spec.kind {
         PortKind::AfXdp(name) | PortKind::Tap(name) => (name.clone(), interface::index(name)),
         _ => (spec.via.clone(), None),
@@ -480,7 +485,7 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         );
     }
     if spec.kind == PortKind::Vhost {
-        devices.iter_mut().for_each(Ethdev::watch_guests);
+        devices.iter_mut().for_each(|device| device.watch_guests(&waker));
     }
     let can_large = settings.capabilities.tx_checksum.tcp;
     let large_capabilities =
@@ -497,6 +502,8 @@ fn open_once(eal: &Eal, spec: &PortSpec, config: &PortConfig) -> Result<SharedPo
         large_capabilities,
         devices: Mutex::new(devices),
         pool,
+        waker,
+        sleepers: Sleepers::default(),
         xdp,
         _lock: lock,
     };

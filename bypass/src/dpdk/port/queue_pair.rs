@@ -50,6 +50,8 @@ pub struct QueuePair {
     stats: QueueStats,
     /// Epoch of the device whose wake-up the sleeper of the worker has.
     watched: Option<u64>,
+    /// True if the port can wake the worker.
+    is_known: bool,
     /// True if the device wakes the worker.
     is_armed: bool,
     /// Capture of the frames that pass.
@@ -89,6 +91,7 @@ impl QueuePair {
             rx_uncached: shared.settings.rx_uncached,
             stats: QueueStats::default(),
             watched: None,
+            is_known: false,
             is_armed: false,
             capture: None,
             not_sync: PhantomData,
@@ -458,7 +461,10 @@ impl Nic for QueuePair {
     }
 
     fn arm(&mut self, sleeper: &mut Sleeper) -> bool {
-        // Without a device no frame arrives, and the supervisor needs an acknowledgement within a sleep.
+        if !std::mem::replace(&mut self.is_known, true) {
+            self.shared.sleepers.add(sleeper.wake());
+        }
+        // Without a device no frame arrives. The supervisor wakes the worker when there is one again.
         let Some(queue_id) = self.queue_id() else { return true };
         let Some(fd) = self.shared.wakeup(self.index) else { return false };
         if self.watched != Some(self.view.seen) {

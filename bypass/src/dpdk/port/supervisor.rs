@@ -5,15 +5,23 @@ use super::ethdev::Ethdev;
 use super::interface;
 use super::setup;
 use super::state::PortFailed;
+use super::wakeup::{self, WakeupKind};
+use crate::Waker;
 use crate::dpdk::eal::peer_memory;
 use crate::dpdk::port::{self, SharedPort};
+use crate::rtnetlink::{LINK, Socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{JoinHandle, Thread};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Interval between checks of a port.
 const PERIOD: Duration = Duration::from_millis(20);
+/// Interval between checks of a port whose link reports its changes. The detachment of an XDP program is no change of
+/// the link.
+const LONG_PERIOD: Duration = Duration::from_secs(1);
 /// Time in which the driver finishes its own work after a link loss has become visible; it needs about a microsecond.
 const SETTLE_TIME: Duration = Duration::from_millis(10);
 
@@ -21,6 +29,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     stop: Arc<AtomicBool>,
+    waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,11 +43,58 @@ const PEER_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// State of a port that connects to the other end of a link.
 enum LinkState {
     /// The devices exist; if the link is down, it has been down since this time.
-    Open(Instant),
+    Open(Instant, LinkEvents),
     /// The other end has left, and the queue pairs are quiescing.
     Closing(Instant),
     /// The devices have been removed, and the other end is awaited.
     Away,
+}
+
+/// Source of the events of a link. It spares a process whose workers sleep most checks; next to workers that poll, the
+/// checks do not matter.
+enum LinkEvents {
+    None,
+    /// Waker of the supervisor, which the vhost library signals.
+    Waker,
+    /// Connection of a virtio-user device, which the other end closes. The device keeps the socket open.
+    Connection(RawFd),
+    /// Notifications of all interfaces in the thread's network namespace.
+    Interfaces(Socket),
+}
+
+impl LinkEvents {
+    fn of(shared: &SharedPort) -> Self {
+        let source = match &shared.spec.kind {
+            _ if shared.settings.conf.wakeup == WakeupKind::None => None,
+            PortKind::Vhost => Some(LinkEvents::Waker),
+            PortKind::Client { socket, .. } => wakeup::connected_to(socket).map(LinkEvents::Connection),
+            PortKind::AfXdp(_) | PortKind::Tap(_) => Socket::open(LINK).ok().map(LinkEvents::Interfaces),
+            PortKind::MemifServer | PortKind::Other => None,
+        };
+        source.unwrap_or(LinkEvents::None)
+    }
+
+    /// Waits for an event, or until the next check is due. Returns whether a guest has come or gone.
+    fn wait(&mut self, waker: &Waker, is_up: bool) -> bool {
+        let (fd, event, period) = match &*self {
+            LinkEvents::Waker => (waker.as_fd(), PollFlags::IN, LONG_PERIOD),
+            LinkEvents::Connection(fd) if is_up => {
+                // SAFETY: the device exists in the state `Open`, and keeps the socket open.
+                let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+                (fd, PollFlags::RDHUP, LONG_PERIOD)
+            }
+            LinkEvents::Interfaces(socket) if is_up => (socket.as_fd(), PollFlags::IN, LONG_PERIOD),
+            _ => (waker.as_fd(), PollFlags::IN, PERIOD),
+        };
+        let timeout = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
+        let mut ready = [PollFd::new(waker, PollFlags::IN), PollFd::from_borrowed_fd(fd, event)];
+        let is_ready = poll(&mut ready, Some(&timeout)).is_ok_and(|ready| ready > 0);
+        waker.quiet();
+        if let LinkEvents::Interfaces(socket) = self {
+            while let Ok(Some(_)) = socket.receive() {}
+        }
+        is_ready && matches!(self, LinkEvents::Waker)
+    }
 }
 
 impl Supervisor {
@@ -49,7 +105,7 @@ impl Supervisor {
         if let Err(error) = &thread {
             tracing::warn!("{}: cannot start the thread that supervises the link: {error}", shared.spec.via);
         }
-        Supervisor { stop, thread: thread.ok() }
+        Supervisor { stop, waker: shared.waker.clone(), thread: thread.ok() }
     }
 }
 
@@ -57,7 +113,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
-        Thread::unpark(thread.thread());
+        (self.waker.wake())();
         let started = Instant::now();
         while !thread.is_finished() {
             if started.elapsed() > PEER_REPLY_TIMEOUT {
@@ -72,13 +128,21 @@ impl Drop for Supervisor {
 }
 
 fn watch(port: &Weak<SharedPort>, stop: &AtomicBool) {
-    let mut state = LinkState::Open(Instant::now());
+    let (mut state, waker) = match port.upgrade() {
+        Some(shared) => (LinkState::Open(Instant::now(), LinkEvents::of(&shared)), shared.waker.clone()),
+        None => return,
+    };
+    let mut guest_changed = false;
     let mut replaced = peer_memory::replaced();
     let mut guests = None;
     while !stop.load(Ordering::Relaxed) {
-        match port.upgrade() {
+        let is_up = match port.upgrade() {
             Some(shared) => {
                 state = step(&shared, state);
+                if guest_changed {
+                    // A guest that has replaced another does not yet know that the worker sleeps.
+                    shared.sleepers.wake();
+                }
                 let replaced_guests = shared.devices().iter().map(Ethdev::replaced_guests).sum::<u32>();
                 if guests.replace(replaced_guests).is_some_and(|before| before != replaced_guests) {
                     tracing::warn!(
@@ -94,20 +158,24 @@ fn watch(port: &Weak<SharedPort>, stop: &AtomicBool) {
                         shared.spec.via
                     );
                 }
+                shared.state.link_up()
             }
             None => return,
-        }
-        std::thread::park_timeout(PERIOD);
+        };
+        guest_changed = match &mut state {
+            LinkState::Open(_, events) => events.wait(&waker, is_up),
+            LinkState::Closing(_) | LinkState::Away => LinkEvents::None.wait(&waker, is_up),
+        };
     }
 }
 
 fn step(shared: &SharedPort, state: LinkState) -> LinkState {
     let via = &shared.spec.via;
     match state {
-        LinkState::Open(since) => {
+        LinkState::Open(since, events) => {
             if let Some(failure) = failure(shared) {
                 shared.state.fail(failure);
-                return LinkState::Open(since);
+                return LinkState::Open(since, events);
             }
             let up = is_link_up(&shared.spec, &shared.devices());
             shared.update_guest_features();
@@ -120,9 +188,13 @@ fn step(shared: &SharedPort, state: LinkState) -> LinkState {
             let is_lost = !up && (changed || since.elapsed() > LINK_UP_TIMEOUT);
             if is_lost && matches!(shared.spec.kind, PortKind::Client { .. }) {
                 shared.quiesce.begin();
+                shared.sleepers.wake();
                 return LinkState::Closing(Instant::now());
             }
-            LinkState::Open(since)
+            if changed {
+                shared.sleepers.wake();
+            }
+            LinkState::Open(since, events)
         }
         LinkState::Closing(since) => {
             if since.elapsed() < SETTLE_TIME || !shared.quiesce.is_quiescent() {
@@ -135,7 +207,7 @@ fn step(shared: &SharedPort, state: LinkState) -> LinkState {
         LinkState::Away => match reconnect(shared) {
             true => {
                 tracing::info!("{via}: the other end has reconnected");
-                LinkState::Open(Instant::now())
+                LinkState::Open(Instant::now(), LinkEvents::of(shared))
             }
             false => LinkState::Away,
         },
@@ -169,6 +241,7 @@ fn reconnect(shared: &SharedPort) -> bool {
             shared.set_wakeups(&wakeups);
             shared.quiesce.resume(&port::queue_ids(&shared.spec, &shared.settings, &made));
             *shared.devices() = made;
+            shared.sleepers.wake();
             true
         }
         Ok(None) => false,

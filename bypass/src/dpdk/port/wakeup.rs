@@ -6,6 +6,8 @@ use crate::dpdk::log;
 use dpdk_sys as sys;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Wake-up of a device's receive queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +45,28 @@ pub(crate) fn interrupt(port: u16, queue: u16) -> Option<RawFd> {
 
 /// Returns the AF_XDP sockets of this process.
 pub(crate) fn xdp_sockets() -> BTreeSet<RawFd> {
+    descriptors().filter(|fd| domain(*fd) == Some(libc::AF_XDP)).collect()
+}
+
+/// Returns the socket of this process that is connected to the socket `path`.
+pub(crate) fn connected_to(path: &Path) -> Option<RawFd> {
+    descriptors().find(|fd| {
+        // SAFETY: a `sockaddr_un` consists of integers, for which zero is valid.
+        let mut peer: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: the call writes at most `len` bytes. A closed descriptor is an error.
+        let result = unsafe { libc::getpeername(*fd, (&raw mut peer).cast(), &mut len) };
+        let name = peer.sun_path.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0);
+        result == 0
+            && i32::from(peer.sun_family) == libc::AF_UNIX
+            && name.eq(path.as_os_str().as_bytes().iter().copied())
+    })
+}
+
+/// Returns the descriptors of this process.
+fn descriptors() -> impl Iterator<Item = RawFd> {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-    let fds = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    fds.filter(|fd| domain(*fd) == Some(libc::AF_XDP)).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Returns the address family of a socket; `None` for other descriptors.

@@ -11,13 +11,14 @@ mod receive;
 mod send;
 
 use crate::connection::Connection;
-use crate::poller::{Events, Poller, Readiness, Ticker, Token};
+use crate::poller::{Events, Poller, Readiness, Token};
 use crate::udp::Udp;
 use crate::{Config, errno};
 pub(crate) use descriptors::Descriptors;
 use idle::Idle;
 use linerate_bypass::{CpuTime, tcp_info};
 use linerate_service::inspect::{ConnInfo, Gauges, Snapshot, Summary};
+use linerate_service::mailbox::Wake;
 use linerate_service::time::{Clock, Duration, Instant};
 use linerate_service::{CloseReason, ConnId, ConnTable, ConnectError, EventBatch, HostedNet, Origin, Silenced, Stage};
 use memory::Memory;
@@ -25,7 +26,6 @@ use open::Listener;
 use send::Placing;
 use socket2::SockRef;
 use std::collections::VecDeque;
-use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Number of connections up to which a spinning worker reads all without epoll: a failed read costs at most as much as
@@ -43,7 +43,6 @@ pub(crate) struct Net {
     events: Events,
     /// Turns of a spinning worker.
     turns: u32,
-    ticker: Option<Ticker>,
     listeners: Vec<Listener>,
     accept_again: Option<Instant>,
     descriptors: Descriptors,
@@ -77,7 +76,6 @@ impl Net {
             poller,
             events: Events::with_room(),
             turns: 0,
-            ticker: None,
             listeners: listeners.into_iter().map(listener).collect(),
             accept_again: None,
             descriptors,
@@ -112,10 +110,9 @@ impl Net {
         [longest, timer, self.memory.pause()].into_iter().flatten().min()
     }
 
-    /// Wakes the worker at regular intervals.
-    pub(crate) fn tick(&mut self, interval: Duration) -> io::Result<()> {
-        self.ticker = Some(self.poller.tick(interval)?);
-        Ok(())
+    /// Returns the function that wakes the worker.
+    pub(crate) fn wake(&self) -> Wake {
+        self.poller.waker.wake()
     }
 
     /// Gathers events without waiting. While there are few connections, most turns read all of them without
@@ -169,7 +166,6 @@ impl Net {
                 }
                 (Token::Udp(index), _) => self.udp.set_ready(index),
                 (Token::Wake, _) => {}
-                (Token::Tick, _) => self.ticker.iter().for_each(Ticker::ticked),
             }
         }
         self.accept();

@@ -243,8 +243,10 @@ impl<N: Nic, C: CongestionControl> Engine<N> for NativeEngine<N::Packet, C> {
         if sends || Engine::<N>::has_events(self) || reopens || retries_alloc {
             return Some(Instant::ZERO);
         }
-        let deadlines =
-            [self.shared.timers.wheel.next_expiry(), self.shared.time_wait.next_deadline(), self.shared.next_sweep()];
+        // The application may free packets on another thread, which wakes nobody.
+        let pool = (!self.shared.window_held.is_empty()).then(|| self.shared.pool_checked_at + POOL_PERIOD);
+        let Shared { timers, time_wait, .. } = &self.shared;
+        let deadlines = [timers.wheel.next_expiry(), time_wait.next_deadline(), self.shared.next_sweep(), pool];
         deadlines.into_iter().flatten().min()
     }
 

@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest sleep of the thread: unsent changes are sent again after it.
-const SLEEP: Duration = Duration::from_millis(100);
+/// Longest sleep of the thread.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Time after which unsent changes are sent again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Control plane of a shared interface, until dropped.
 pub struct ControlThread {
@@ -53,7 +55,7 @@ impl ControlThread {
             while !stopped.load(Ordering::Relaxed) {
                 plane.turn();
                 if plane.workers.about_to_sleep() {
-                    plane.monitor.wait(&waker, SLEEP);
+                    plane.monitor.wait(&waker, if plane.unsent.is_some() { RETRY } else { SLEEP });
                 }
                 plane.workers.awake();
             }
