@@ -12,6 +12,7 @@
 mod config;
 mod descriptors;
 mod explain;
+mod helper;
 mod hooks;
 mod real;
 mod runtime;

@@ -1,10 +1,11 @@
 //! The network of the process, and the files of its descriptors.
 
 use crate::descriptors::{self, FileId};
+use crate::helper;
 use crate::real;
 use crate::start::{self, State, redirected};
 use crate::turns::Waiting;
-use crate::waiting;
+use crate::waiting::{self, Deadline};
 use libc::c_int;
 use linerate::InlineNetwork;
 use linerate_bypass::dpdk::ThreadGuard;
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -59,16 +61,11 @@ pub struct Runtime {
     network: State,
     pub files: Slab<File>,
     /// Turns so far.
-    turns: u64,
+    pub turns: u64,
     pub waiting: Waiting,
     /// Addresses without a listener, whose connections may go on.
     retired: Vec<SocketAddr>,
 }
-
-/// Longest time without a turn while the program computes.
-const TICK: Duration = Duration::from_millis(1);
-/// Ticks between two searches for addresses that can be released.
-const TICKS_PER_RELEASE: u32 = 1000;
 
 /// Most bytes of a write of usual size: half of the smallest send buffer.
 const USUAL_WRITE: usize = 8 << 10;
@@ -111,6 +108,18 @@ pub fn is_inside() -> bool {
 /// `EAGAIN` if a signal handler has interrupted the library on this thread, `EBADF` in a child of fork(2), `EINTR`
 /// after a moment once the process exits, and `EIO` after an internal error, which is logged.
 pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
+    look(|runtime| {
+        let result = operation(runtime);
+        runtime.wake_driver();
+        result
+    })
+}
+
+/// As [`enter`], for an operation after which there need not be a turn.
+///
+/// # Errors
+/// As [`enter`].
+pub fn look<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Result<R, Errno> {
     if IS_INSIDE.replace(true) {
         return Err(Errno::AGAIN);
     }
@@ -118,7 +127,7 @@ pub fn enter<R>(operation: impl FnOnce(&mut Runtime) -> Result<R, Errno>) -> Res
         report_child();
         Err(Errno::BADF)
     } else if HAS_ENDED.load(Ordering::Relaxed) {
-        std::thread::sleep(TICK);
+        std::thread::sleep(helper::TICK);
         Err(Errno::INTR)
     } else {
         let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +165,7 @@ impl Runtime {
         }
         if let State::Running(_) = self.network {
             HAS_OPENED.store(true, Ordering::Relaxed);
-            start_ticker();
+            helper::start();
         }
     }
 
@@ -229,6 +238,43 @@ impl Runtime {
 
     /// Runs a turn of the worker. Returns whether it did anything.
     pub fn turn(&mut self) -> bool {
+        self.run(InlineNetwork::turn)
+    }
+
+    /// Prepares the driver to sleep. Returns the descriptor that wakes it, and the longest time; `None` if there is work
+    /// or the driver polls.
+    pub fn about_to_sleep(&mut self) -> Option<(c_int, Duration)> {
+        let changes = self.changes();
+        let State::Running(network) = &mut self.network else { return None };
+        let (wake, longest) = network.about_to_sleep()?;
+        let wake = wake.as_raw_fd();
+        self.turns += 1;
+        self.waiting.driver_sleeps = true;
+        // A timer may have ended a connection.
+        if self.changes() != changes {
+            self.awake();
+            return None;
+        }
+        Some((wake, longest))
+    }
+
+    /// Ends the sleep of the driver and runs a turn. Returns whether it did anything.
+    pub fn awake(&mut self) -> bool {
+        self.waiting.driver_sleeps = false;
+        self.run(InlineNetwork::awake)
+    }
+
+    /// Wakes the driver, if it sleeps.
+    pub fn wake_driver(&mut self) {
+        if std::mem::take(&mut self.waiting.driver_sleeps)
+            && let State::Running(network) = &self.network
+        {
+            network.wake();
+        }
+    }
+
+    /// Calls `turn`, and wakes threads for which there are events. Returns whether the turn did anything.
+    fn run(&mut self, turn: fn(&mut InlineNetwork<Sockets>) -> usize) -> bool {
         let State::Running(network) = &mut self.network else { return false };
         GUARD.with_borrow_mut(|guard| {
             if guard.is_none() {
@@ -237,7 +283,7 @@ impl Runtime {
             }
         });
         self.turns += 1;
-        let is_busy = network.turn() > 0;
+        let is_busy = turn(network) > 0;
         if self.waiting.has_sleepers() {
             let (sockets, _) = network.parts();
             self.waiting.wake(|set, changes| match set {
@@ -246,6 +292,11 @@ impl Runtime {
             });
         }
         is_busy
+    }
+
+    /// Returns whether there will be no turns any more.
+    pub fn has_ended(&self) -> bool {
+        !matches!(self.network, State::Running(_) | State::Idle)
     }
 
     /// Returns the number of changes of readiness so far.
@@ -331,7 +382,7 @@ impl Runtime {
     }
 
     /// Releases retired addresses that have no connection.
-    fn release_addresses(&mut self) {
+    pub fn release_addresses(&mut self) {
         let State::Running(network) = &mut self.network else { return };
         self.retired.retain(|address| {
             if network.parts().0.uses(*address) {
@@ -420,12 +471,12 @@ impl Runtime {
 /// # Errors
 /// As [`enter`] and [`Runtime::socket`].
 pub fn socket(file: FileId) -> Result<SocketFile, Errno> {
-    enter(|runtime| runtime.socket(file).cloned())
+    look(|runtime| runtime.socket(file).cloned())
 }
 
 /// Returns whether the kernel's descriptor of `file` may have events, too.
 pub fn kernel_listens(file: FileId) -> bool {
-    enter(|runtime| Ok(runtime.kernel_listens(file))).unwrap_or(false)
+    look(|runtime| Ok(runtime.kernel_listens(file))).unwrap_or(false)
 }
 
 /// Returns whether this is a child of fork(2) without the network.
@@ -462,7 +513,7 @@ pub fn forget(fd: c_int) {
         && !IS_CHILD.load(Ordering::Relaxed)
         && let Ok(Some(SocketFile { id, linger, .. })) = enter(|runtime| Ok(runtime.release(file)))
     {
-        let _ = waiting::until_ready(waiting::Deadline::after(linger), |runtime| {
+        let _ = waiting::until_ready(Deadline::after(linger), |runtime| {
             let (sockets, net) = runtime.sockets()?;
             if sockets.is_delivering(net, id) { Err(Errno::AGAIN) } else { Ok(()) }
         });
@@ -472,44 +523,6 @@ pub fn forget(fd: c_int) {
 fn set_process() {
     // SAFETY: no arguments.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
-/// Starts a thread that runs turns while no thread of the program waits: acknowledgements and timers go on while the
-/// program computes.
-fn start_ticker() {
-    // SAFETY: the sets are initialized by sigfillset and pthread_sigmask.
-    unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        // Signals are for the threads of the program. A thread inherits the mask of its creator.
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        let started = std::thread::Builder::new().name("linerate-ticker".to_owned()).spawn(tick);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        if let Err(error) = started {
-            tracing::warn!("connections wait while the program computes: no thread: {error}");
-        }
-    }
-}
-
-fn tick() {
-    let (mut seen, mut ticks) = (0, 0_u32);
-    loop {
-        std::thread::sleep(TICK);
-        ticks = ticks.wrapping_add(1);
-        let ended = enter(|runtime| {
-            if ticks.is_multiple_of(TICKS_PER_RELEASE) {
-                runtime.release_addresses();
-            }
-            if runtime.turns == seen {
-                runtime.turn();
-            }
-            seen = runtime.turns;
-            Ok(!matches!(runtime.network, State::Running(_) | State::Idle))
-        });
-        if ended != Ok(false) {
-            return;
-        }
-    }
 }
 
 /// Prints once that a child uses sockets of its parent.

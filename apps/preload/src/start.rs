@@ -3,9 +3,8 @@
 use crate::config;
 use crate::descriptors;
 use crate::real;
-use crate::waiting;
 use libc::c_int;
-use linerate::{Idle, InlineNetwork, PreparedNetwork};
+use linerate::{InlineNetwork, PreparedNetwork};
 use linerate_sockets::{Endpoint, Sockets};
 use rustix::io::Errno;
 use std::io;
@@ -29,7 +28,6 @@ pub enum State {
 pub struct Prepared {
     pub network: PreparedNetwork,
     pub sockets: Sockets,
-    sleeps: bool,
 }
 
 /// Prepares the network of the configuration, and opens it if its addresses are not known before.
@@ -43,24 +41,23 @@ pub fn prepare() -> State {
         None => return State::Absent,
     };
     log_to_stderr();
-    let sleeps = config.idle == Some(Idle::Wait);
     match PreparedNetwork::new(config) {
-        Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default(), sleeps })),
-        Ok(None) => opened(InlineNetwork::open(config, |_| Sockets::default()), sleeps),
-        Err(error) => opened(Err(error), sleeps),
+        Ok(Some(network)) => State::Prepared(Box::new(Prepared { network, sockets: Sockets::default() })),
+        Ok(None) => opened(InlineNetwork::open(config, |_| Sockets::default())),
+        Err(error) => opened(Err(error)),
     }
 }
 
 impl Prepared {
     /// Opens the network in this process.
     pub fn open(self) -> State {
-        let Prepared { network, sockets, sleeps } = self;
-        opened(network.open(|_| sockets), sleeps)
+        let Prepared { network, sockets } = self;
+        opened(network.open(|_| sockets))
     }
 }
 
 /// Returns the state with an opened network, whose sockets may listen.
-fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool) -> State {
+fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>) -> State {
     let mut network = match network {
         Ok(network) => network,
         Err(error) => {
@@ -68,9 +65,6 @@ fn opened(network: Result<InlineNetwork<Sockets>, linerate::Error>, sleeps: bool
             return State::Absent;
         }
     };
-    if sleeps {
-        waiting::sleep_when_idle();
-    }
     for endpoint in network.parts().0.endpoints() {
         // The log has the error.
         let _ = match endpoint {

@@ -2,15 +2,20 @@
 //!
 //! One waiting thread, the driver, runs the turns. The others sleep in the kernel, and the driver wakes those for which
 //! there are events, as does the helper thread while no thread of the program waits.
+//!
+//! With `--idle wait` the driver sleeps, too, until a packet arrives, or another thread has operated on a socket, after
+//! which there must be a turn.
 
 use crate::runtime::{self, Runtime};
-use crate::{descriptors, real};
-use libc::{c_int, nfds_t, pollfd, sigset_t};
+use crate::waiting::Deadline;
+use crate::{descriptors, hooks, real};
+use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t};
 use linerate_sockets::EpollId;
 use rustix::event::{EventfdFlags, eventfd};
 use slab::Slab;
 use std::cell::OnceCell;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread::Thread;
 use std::time::Duration;
 
 thread_local! {
@@ -38,6 +43,10 @@ impl Drop for Wake {
 #[derive(Debug)]
 pub struct Waiting {
     has_driver: bool,
+    /// True while the driver sleeps and was not woken.
+    pub driver_sleeps: bool,
+    /// Helper thread, while it rests because the driver sleeps.
+    pub resting: Option<Thread>,
     sleepers: Slab<Sleeper>,
     /// Threads that were woken and do not run yet.
     woken: usize,
@@ -55,7 +64,7 @@ struct Sleeper {
 
 impl Waiting {
     pub const fn new() -> Self {
-        Waiting { has_driver: false, sleepers: Slab::new(), woken: 0 }
+        Waiting { has_driver: false, driver_sleeps: false, resting: None, sleepers: Slab::new(), woken: 0 }
     }
 
     /// Returns whether there are sleeping threads.
@@ -83,8 +92,11 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// Part of one thread in the turns, while it waits.
 #[derive(Debug)]
 pub struct Waiter {
+    deadline: Deadline,
     set: Option<EpollId>,
     role: Role,
+    /// True if the thread may have operated on a socket since its last turn or sleep.
+    has_news: bool,
     /// True if woken threads need this core.
     yields: bool,
 }
@@ -93,14 +105,16 @@ pub struct Waiter {
 enum Role {
     None,
     Driver,
+    /// Driver that is about to sleep, with the descriptor that wakes it, and for the longest time.
+    SleepingDriver(c_int, Duration),
     /// Sleeper, with its key and its descriptor.
     Sleeper(usize, c_int),
 }
 
 impl Waiter {
     /// Creates the part of a thread that waits for any change.
-    pub fn new() -> Self {
-        Waiter { set: None, role: Role::None, yields: false }
+    pub fn new(deadline: Deadline) -> Self {
+        Waiter { deadline, set: None, role: Role::None, has_news: true, yields: false }
     }
 
     /// Lets the thread wait for events of `set` only.
@@ -110,20 +124,26 @@ impl Waiter {
 
     /// Runs a turn, unless another thread does. Returns whether it did anything.
     pub fn turn(&mut self, runtime: &mut Runtime) -> bool {
-        self.leave_sleep(runtime);
+        let is_busy = self.leave_sleep(runtime);
         if self.role == Role::None && !runtime.waiting.has_driver {
             runtime.waiting.has_driver = true;
             self.role = Role::Driver;
         }
         self.yields = runtime.waiting.woken > 0;
-        self.role == Role::Driver && runtime.turn()
+        is_busy.unwrap_or_else(|| self.role == Role::Driver && runtime.turn())
     }
 
-    /// Lets the thread sleep, if another one runs the turns.
+    /// Lets the thread sleep, if another one runs the turns, or there is no work.
     pub fn rest(&mut self, runtime: &mut Runtime) {
-        if self.role != Role::None {
+        if self.role == Role::Driver {
+            if !self.deadline.has_passed()
+                && let Some((wake, longest)) = runtime.about_to_sleep()
+            {
+                self.role = Role::SleepingDriver(wake, longest);
+            }
             return;
         }
+        self.pass_news(runtime);
         let wake = WAKE.with(|wake| wake.get_or_init(Wake::new).as_ref().map(|wake| wake.0.as_raw_fd()));
         // Without a descriptor the thread looks again after a moment.
         let wake = wake.unwrap_or(-1);
@@ -137,36 +157,66 @@ impl Waiter {
         self.leave_sleep(runtime);
         if self.role == Role::Driver {
             runtime.waiting.has_driver = false;
+            if let Some(helper) = runtime.waiting.resting.take() {
+                helper.unpark();
+            }
         }
         self.role = Role::None;
+        self.pass_news(runtime);
     }
 
-    fn leave_sleep(&mut self, runtime: &mut Runtime) {
-        if let Role::Sleeper(key, _) = self.role {
-            self.role = Role::None;
-            if runtime.waiting.sleepers.remove(key).is_woken {
-                runtime.waiting.woken -= 1;
+    /// Ends a sleep. Returns whether the turn after that of a driver did anything.
+    fn leave_sleep(&mut self, runtime: &mut Runtime) -> Option<bool> {
+        match self.role {
+            Role::None | Role::Driver => None,
+            Role::SleepingDriver(..) => {
+                self.role = Role::Driver;
+                Some(runtime.awake())
             }
+            Role::Sleeper(key, _) => {
+                self.role = Role::None;
+                self.has_news = runtime.waiting.sleepers.remove(key).is_woken;
+                runtime.waiting.woken -= usize::from(self.has_news);
+                None
+            }
+        }
+    }
+
+    /// Wakes the driver, if this thread may have operated on a socket.
+    fn pass_news(&mut self, runtime: &mut Runtime) {
+        if std::mem::take(&mut self.has_news) {
+            runtime.wake_driver();
         }
     }
 
     /// Sleeps if [`rest`](Self::rest) has prepared it: until the thread is woken, a descriptor of the kernel has an
-    /// event, or `limit`. Returns whether it slept.
-    pub fn sleep(&self, kernel: &[pollfd], limit: Option<Duration>, mask: *const sigset_t) -> bool {
-        let Role::Sleeper(_, wake) = self.role else {
-            if self.yields {
-                std::thread::yield_now();
+    /// event, or the deadline. Returns whether it slept.
+    pub fn sleep(&self, kernel: &[pollfd], mask: *const sigset_t) -> bool {
+        let (wake, longest) = match self.role {
+            Role::Sleeper(_, wake) => (wake, LONGEST_SLEEP),
+            Role::SleepingDriver(wake, longest) => (wake, longest),
+            _ => {
+                if self.yields {
+                    std::thread::yield_now();
+                } else {
+                    std::hint::spin_loop();
+                }
+                return false;
             }
-            return false;
         };
         let mut fds = Vec::with_capacity(kernel.len() + 1);
         fds.push(pollfd { fd: wake, events: libc::POLLIN, revents: 0 });
         fds.extend(kernel.iter().filter(|asked| asked.fd >= 0));
-        let limit = limit.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP);
-        let limit = libc::timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+        let limit = self.deadline.left().map_or(longest, |left| left.min(longest));
+        let limit = hooks::time_of(limit);
         // SAFETY: the elements of the vector; the mask is the program's. A signal ends the sleep.
         unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, &limit, mask) };
-        if fds[0].revents != 0 {
+        if fds[0].revents != 0 && matches!(self.role, Role::SleepingDriver(..)) {
+            // Events that are edges end with this call.
+            let mut events = [epoll_event { events: 0, u64: 0 }; 2];
+            // SAFETY: two elements.
+            unsafe { real::epoll_pwait(wake, events.as_mut_ptr(), 2, 0, std::ptr::null()) };
+        } else if fds[0].revents != 0 {
             let mut count = 0_u64;
             // SAFETY: the descriptor returns eight bytes.
             unsafe { real::read(wake, (&raw mut count).cast(), size_of_val(&count)) };

@@ -7,7 +7,6 @@ use crate::turns::Waiter;
 use libc::c_int;
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// End of a wait.
@@ -34,41 +33,6 @@ impl Deadline {
     }
 }
 
-/// True if waits sleep (`--idle wait`).
-static SLEEPS: AtomicBool = AtomicBool::new(false);
-
-/// Lets waits sleep after turns without work.
-pub fn sleep_when_idle() {
-    SLEEPS.store(true, Ordering::Relaxed);
-}
-
-/// Pauses of one wait.
-#[derive(Debug, Default)]
-pub struct Pauses {
-    idle_turns: u32,
-}
-
-/// Turns without work before the first pause.
-const BUSY_TURNS: u32 = 1000;
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-
-impl Pauses {
-    /// Returns the duration of a pause after a turn, which is zero except with `--idle wait`.
-    pub fn next(&mut self, is_busy: bool) -> Duration {
-        self.idle_turns = if is_busy { 0 } else { self.idle_turns.saturating_add(1) };
-        match self.idle_turns.checked_sub(BUSY_TURNS) {
-            Some(pauses) if SLEEPS.load(Ordering::Relaxed) => {
-                LONGEST_PAUSE.min(Duration::from_micros(1 << pauses.min(10)))
-            }
-            _ => {
-                std::hint::spin_loop();
-                Duration::ZERO
-            }
-        }
-    }
-}
-
 /// Repeats `attempt`, with a turn of the worker after each, until it does not return `EAGAIN`, `deadline` passes, or a
 /// handler that ends calls has run.
 pub fn until_ready<R>(
@@ -76,12 +40,11 @@ pub fn until_ready<R>(
     mut attempt: impl FnMut(&mut Runtime) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     let interruptions = Interruptions::so_far();
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
+    let mut waiter = Waiter::new(deadline);
     loop {
-        let mut is_busy = false;
-        let result = runtime::enter(|runtime| {
+        let result = runtime::look(|runtime| {
             let first = attempt(runtime);
-            is_busy = matches!(first, Err(Errno::AGAIN)) && waiter.turn(runtime);
+            let is_busy = matches!(first, Err(Errno::AGAIN)) && waiter.turn(runtime);
             let result = if is_busy { attempt(runtime) } else { first };
             match result {
                 Err(Errno::AGAIN) => waiter.rest(runtime),
@@ -92,12 +55,7 @@ pub fn until_ready<R>(
         match result {
             Err(Errno::AGAIN) if interruptions.ends_calls(deadline.exists()) => return Err(Errno::INTR),
             Err(Errno::AGAIN) if !runtime::is_inside() && !deadline.has_passed() => {
-                if !waiter.sleep(&[], deadline.left(), std::ptr::null()) {
-                    let pause = pauses.next(is_busy);
-                    if !pause.is_zero() {
-                        std::thread::sleep(pause);
-                    }
-                }
+                waiter.sleep(&[], std::ptr::null());
             }
             result => return result,
         }
@@ -142,11 +100,6 @@ impl KernelQueries {
     /// Queries of descriptors, if there are any.
     pub fn of_some(has_items: bool) -> Self {
         KernelQueries { has_items, idle_turns: 0 }
-    }
-
-    /// Returns whether there are descriptors of the kernel.
-    pub fn has_items(&self) -> bool {
-        self.has_items
     }
 
     /// Returns whether the kernel should be asked now. `has_events` is true if the stack has events to return,

@@ -4,6 +4,7 @@ use super::waker::Waker;
 use linerate_service::mailbox::Wake;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::DupFlags;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,12 +40,13 @@ impl Sleeper {
     }
 
     /// Wakes the worker by `fd` instead of the former descriptor of the port: when it becomes readable (`is_edge`), or
-    /// while it is readable. Descriptors that are closed in this process only would remain in the former epoll set.
+    /// while it is readable. Descriptors that are closed in this process only would remain in the former epoll set. The
+    /// set keeps its number.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, is_edge: bool) -> io::Result<()> {
         let epoll = watch(&self.waker)?;
         let edge = if is_edge { EventFlags::ET } else { EventFlags::empty() };
         epoll::add(&epoll, fd, EventData::new_u64(1), EventFlags::IN | edge)?;
-        self.epoll = epoll;
+        rustix::io::dup3(&epoll, &mut self.epoll, DupFlags::CLOEXEC)?;
         Ok(())
     }
 
@@ -55,6 +57,13 @@ impl Sleeper {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 2];
         // A signal ends the sleep. There are no other errors: the set exists, and its events are edges or frames.
         epoll::wait(&self.epoll, &mut events, Some(&timeout)).is_ok_and(|events| events > 0)
+    }
+}
+
+impl AsFd for Sleeper {
+    /// Returns the epoll set, which is readable when [`sleep`](Self::sleep) would end.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

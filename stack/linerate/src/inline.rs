@@ -3,13 +3,15 @@
 use crate::config::{Listen, NetConfig};
 use crate::error::Error;
 use crate::port::stack;
-use linerate_bypass::Via;
 use linerate_bypass::dpdk::{Eal, PortLock, QueuePair};
+use linerate_bypass::{Sleeper, Via};
+use linerate_service::mailbox::Wake;
 use linerate_service::time::{Clock, Duration};
 use linerate_service::{Service, Stop, Transport, WorkerCtx};
 use linerate_stack::Worker;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Limit of the wait for an address: of DHCP, of router advertisements, or of duplicate address detection.
 const START: Duration = Duration::from_secs(10);
@@ -25,6 +27,8 @@ pub struct InlineNetwork<S: Service> {
     queue: Option<PortLock>,
     /// True if other processes serve the same addresses.
     has_siblings: bool,
+    /// Wakes the thread that sleeps, with `--idle wait`.
+    wake: Option<Wake>,
 }
 
 impl<S: Service> InlineNetwork<S> {
@@ -48,12 +52,11 @@ impl<S: Service> InlineNetwork<S> {
         if matches!(config.via, Via::Kernel | Via::Rdma { .. } | Via::Roce { .. }) {
             return Err(Error::NoStack(config.via.clone()));
         }
-        // The thread of the program decides when to wait, and the port does not wake it.
-        let config = &NetConfig { idle: None, ..config.clone() };
         let mut port = stack::Port::open_queue(config, &listen, false, 1, &Stop::default(), queue)?;
         let clock = Clock::start();
         let worker = port.worker(service, &clock)?;
-        let mut network = InlineNetwork { worker, clock, port, queue: None, has_siblings: false };
+        let wake = worker.sleeper().map(Sleeper::wake);
+        let mut network = InlineNetwork { worker, clock, port, queue: None, has_siblings: false, wake };
         let until = network.clock.now() + START;
         while !network.worker.has_started() {
             network.turn();
@@ -76,6 +79,26 @@ impl<S: Service> InlineNetwork<S> {
     pub fn turn(&mut self) -> usize {
         let now = self.clock.now();
         self.worker.turn(now)
+    }
+
+    /// Prepares a sleep after a [turn](Self::turn) without work, with `idle` wait. Returns a descriptor that becomes
+    /// readable when a frame arrives or [`wake`](Self::wake) is called, and the time after which [`awake`](Self::awake)
+    /// must follow in any case. Returns `None` if the thread should go on with turns. Another turn may have run.
+    ///
+    /// The descriptor is an epoll set whose events end with `epoll_wait`.
+    pub fn about_to_sleep(&mut self) -> Option<(BorrowedFd<'_>, Duration)> {
+        let time = self.worker.about_to_sleep(&self.clock)?;
+        Some((self.worker.sleeper()?.as_fd(), time))
+    }
+
+    /// Ends a sleep and runs a turn. Returns the number of frames and events.
+    pub fn awake(&mut self) -> usize {
+        self.worker.awake(&self.clock)
+    }
+
+    /// Wakes the thread that sleeps after [`about_to_sleep`](Self::about_to_sleep): an operation needs a turn.
+    pub fn wake(&self) {
+        self.wake.iter().for_each(|wake| wake());
     }
 
     /// Returns the service and its transport, for operations between turns. The next turn sends what they queue.

@@ -217,6 +217,27 @@ impl Sockets {
     /// Reads received bytes into `out` (recv(2)), or copies them with `peek` (MSG_PEEK). Returns 0 at the end of the
     /// stream.
     pub fn recv(&mut self, net: &mut impl Transport, id: SocketId, out: &mut [u8], peek: bool) -> Result<usize, Errno> {
+        self.read(net, id, out.len(), peek, |at, bytes| out[at..][..bytes.len()].copy_from_slice(bytes))
+    }
+
+    /// Discards up to `most` received bytes (MSG_TRUNC, tcp(7)), or counts them with `peek`.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn skip(&mut self, net: &mut impl Transport, id: SocketId, most: usize, peek: bool) -> Result<usize, Errno> {
+        self.read(net, id, most, peek, |_, _| {})
+    }
+
+    /// Reads up to `most` received bytes. Calls `copy` with the position and the bytes of each part.
+    #[inline]
+    fn read(
+        &mut self,
+        net: &mut impl Transport,
+        id: SocketId,
+        most: usize,
+        peek: bool,
+        mut copy: impl FnMut(usize, &[u8]),
+    ) -> Result<usize, Errno> {
         let socket = self.get(id)?;
         let conn = match socket.state {
             State::Connected(conn) => Some(conn),
@@ -225,7 +246,7 @@ impl Sockets {
             State::Idle | State::Listening { .. } | State::Datagrams(_) => return Err(Errno::NOTCONN),
         };
         if let Some(conn) = conn.filter(|_| peek) {
-            while socket.peeked.len() < out.len()
+            while socket.peeked.len() < most
                 && let Some(bytes) = net.take(conn, usize::MAX)
             {
                 socket.peeked.extend(&bytes[..]);
@@ -235,8 +256,8 @@ impl Sockets {
         if !socket.peeked.is_empty() {
             let (first, second) = socket.peeked.as_slices();
             for part in [first, second] {
-                let len = part.len().min(out.len() - n);
-                out[n..n + len].copy_from_slice(&part[..len]);
+                let len = part.len().min(most - n);
+                copy(n, &part[..len]);
                 n += len;
             }
             if !peek {
@@ -244,18 +265,18 @@ impl Sockets {
             }
         }
         if let Some(conn) = conn.filter(|_| !peek) {
-            while n < out.len() {
+            while n < most {
                 let received = net.peek(conn);
-                let len = received.len().min(out.len() - n);
+                let len = received.len().min(most - n);
                 if len == 0 {
                     break;
                 }
-                out[n..n + len].copy_from_slice(&received[..len]);
+                copy(n, &received[..len]);
                 net.consume(conn, len);
                 n += len;
             }
         }
-        if n > 0 || out.is_empty() {
+        if n > 0 || most == 0 {
             return Ok(n);
         }
         // An error after the end of the stream is that of a later send.

@@ -3,7 +3,7 @@
 use super::Worker;
 use super::housekeeping::LINK_PERIOD;
 use crate::engine::Engine;
-use linerate_bypass::Nic;
+use linerate_bypass::{Nic, Sleeper};
 use linerate_service::Service;
 use linerate_service::time::{Clock, Duration, Instant};
 
@@ -33,13 +33,12 @@ pub(super) struct Polling {
     since: Option<Instant>,
     time: Duration,
     /// Longest sleep that follows.
-    longest: Duration,
+    pub longest: Duration,
 }
 
 impl Polling {
-    /// Creates the state of a worker that sleeps for `longest` at most, if given.
-    pub fn new(longest: Option<Duration>) -> Self {
-        Polling { since: None, time: LONGEST_POLLING, longest: longest.unwrap_or(LONGEST_SLEEP) }
+    pub fn new() -> Self {
+        Polling { since: None, time: LONGEST_POLLING, longest: LONGEST_SLEEP }
     }
 
     /// Ends a gap.
@@ -59,9 +58,9 @@ impl Polling {
         self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Adapts the time to a gap that has ended at `now`, during a sleep.
-    fn adapt(&mut self, now: Instant) {
-        self.time = if self.gap(now) <= SHORT_GAP {
+    /// Adapts the time to a gap that has ended during a sleep.
+    fn adapt(&mut self, gap: Duration) {
+        self.time = if gap <= SHORT_GAP {
             (self.time * 2).clamp(SHORTEST_POLLING, LONGEST_POLLING)
         } else {
             Some(self.time / 2).filter(|time| *time >= SHORTEST_POLLING).unwrap_or_default()
@@ -70,45 +69,69 @@ impl Polling {
 }
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
-    /// Sleeps until a frame or message arrives, or until the next deadline. Returns the work of the turns before and
-    /// after.
+    /// Prepares to sleep after a turn without work: from now on, what arrives wakes the thread that waits for the
+    /// [sleeper](Self::sleeper). Returns the longest time of the sleep, which [`awake`](Self::awake) must follow; `None`
+    /// if the worker polls on.
+    #[inline]
+    pub fn about_to_sleep(&mut self, clock: &Clock) -> Option<Duration> {
+        if self.sleeper.is_none() || !self.polling.is_over(self.host.net.now) {
+            return None;
+        }
+        let time = self.request_wakeups(clock);
+        if time.is_none() {
+            self.cancel_wakeups();
+        }
+        time
+    }
+
+    /// Ends a sleep and runs a turn. Returns its work.
+    #[cold]
+    #[inline(never)]
+    pub fn awake(&mut self, clock: &Clock) -> usize {
+        self.cancel_wakeups();
+        self.host.net.sleeps += 1;
+        let now = clock.now();
+        let gap = self.polling.gap(now);
+        let work = self.turn(now);
+        if work > 0 {
+            self.host.net.wakeups += 1;
+            self.polling.adapt(gap);
+        }
+        work
+    }
+
+    /// Returns the descriptors that wake the worker, if it sleeps without work.
+    pub fn sleeper(&self) -> Option<&Sleeper> {
+        self.sleeper.as_ref()
+    }
+
+    /// Requests wake-ups and runs a turn. Returns the longest time of a sleep, or `None` if there is work.
     ///
     /// The order prevents a lost wake-up: from the requests on, what arrives wakes the worker; what has arrived before
     /// is seen by the turn that follows them.
     #[cold]
     #[inline(never)]
-    pub(super) fn sleep(&mut self, clock: &Clock, polling: &mut Polling) -> usize {
-        let Some(mut sleeper) = self.sleeper.take() else { return 0 };
-        let mut work = 0;
-        let mut has_slept = false;
-        if self.inbox.about_to_sleep() && self.host.messages.about_to_sleep() {
-            let is_woken = self.nic().arm(&mut sleeper);
-            work = self.turn(clock.now());
-            let timeout = self.sleep_time(clock.now(), is_woken, polling);
-            if work == 0 && timeout >= SHORTEST_SLEEP {
-                sleeper.sleep(timeout);
-                has_slept = true;
-            }
-            self.nic().disarm();
+    fn request_wakeups(&mut self, clock: &Clock) -> Option<Duration> {
+        if !(self.inbox.about_to_sleep() && self.host.messages.about_to_sleep()) {
+            return None;
         }
+        let mut sleeper = self.sleeper.take()?;
+        let is_woken = self.nic().arm(&mut sleeper);
+        self.sleeper = Some(sleeper);
+        let work = self.turn(clock.now());
+        let time = self.sleep_time(clock.now(), is_woken);
+        (work == 0 && time >= SHORTEST_SLEEP).then_some(time)
+    }
+
+    fn cancel_wakeups(&mut self) {
+        self.nic().disarm();
         self.host.messages.awake();
         self.inbox.awake();
-        self.sleeper = Some(sleeper);
-        if has_slept {
-            self.host.net.sleeps += 1;
-            let now = clock.now();
-            work = self.turn(now);
-            if work > 0 {
-                self.host.net.wakeups += 1;
-                polling.adapt(now);
-            }
-        }
-        work
     }
 
     /// Returns the time until the next deadline, within the longest sleep of a worker whose port wakes it (`is_woken`).
     /// Neither room in the transmit queue nor a free packet wakes it.
-    fn sleep_time(&mut self, now: Instant, is_woken: bool, polling: &Polling) -> Duration {
+    fn sleep_time(&mut self, now: Instant, is_woken: bool) -> Duration {
         let pool_empty = self.nic().stats().pool_empty;
         let is_blocked = self.host.net.egress.queued() > 0 || pool_empty != self.pool_empty;
         self.pool_empty = pool_empty;
@@ -116,8 +139,8 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let longest = match is_woken && !is_blocked {
             // The next check of the link takes a change into account.
             true if link_changed => LINK_PERIOD.saturating_sub(now.since(self.link_checked)),
-            true => polling.longest,
-            false => LONGEST_PAUSE.min(polling.gap(now) / PAUSE_PART),
+            true => self.polling.longest,
+            false => LONGEST_PAUSE.min(self.polling.gap(now) / PAUSE_PART),
         };
         self.next_deadline().map_or(longest, |at| at.since(now).min(longest))
     }
@@ -131,10 +154,10 @@ mod tests {
 
     /// Returns the time of polling after `gaps` that ended during a sleep.
     fn polling_after(gaps: impl IntoIterator<Item = Duration>) -> Duration {
-        let mut polling = Polling::new(None);
+        let mut polling = Polling::new();
         for gap in gaps {
             assert!(!polling.is_over(ZERO) || polling.time.is_zero());
-            polling.adapt(ZERO + gap);
+            polling.adapt(polling.gap(ZERO + gap));
             polling.end_gap();
         }
         polling.time
@@ -142,7 +165,7 @@ mod tests {
 
     #[test]
     fn polling_ends_after_its_time_without_work() {
-        let mut polling = Polling::new(None);
+        let mut polling = Polling::new();
         assert!(!polling.is_over(ZERO) && polling.is_over(ZERO + LONGEST_POLLING));
         polling.end_gap();
         assert!(!polling.is_over(ZERO + LONGEST_POLLING));

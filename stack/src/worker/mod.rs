@@ -60,6 +60,7 @@ pub struct Worker<N: Nic, S: Service, E: Engine<N> = NativeEngine<<N as Nic>::Pa
     stuck_logged: bool,
     /// Present if the worker sleeps without work.
     sleeper: Option<Sleeper>,
+    polling: Polling,
     /// Failed allocations before the last sleep.
     pool_empty: u64,
 }
@@ -128,6 +129,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             stuck_since: None,
             stuck_logged: false,
             sleeper: mailboxes.sleeper,
+            polling: Polling::new(),
             pool_empty: 0,
         }
     }
@@ -170,7 +172,10 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             egress.release_reserved();
         }
         *turns += 1;
-        *busy_turns += u64::from(work > 0);
+        if work > 0 {
+            *busy_turns += 1;
+            self.polling.end_gap();
+        }
         work
     }
 
@@ -217,10 +222,11 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     pub fn run(mut self, clock: &Clock, stop: &Stop, ready: impl FnOnce()) -> Result<(S, Summary), DuplicateAddress> {
         let mut ready = Some(ready);
         let mut drain = Drain::default();
-        let mut polling = Polling::new(self.sleeper.as_ref().and_then(|sleeper| {
+        if let Some(sleeper) = &self.sleeper {
             sleeper.begin();
-            stop.wake_by(sleeper.wake())
-        }));
+            let longest = stop.wake_by(sleeper.wake()).unwrap_or(self.polling.longest);
+            self.polling.longest = self.polling.longest.min(longest);
+        }
         while !stop.is_stopped() {
             let now = clock.now();
             let work = self.turn(now);
@@ -240,12 +246,16 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
                 ready();
             }
             if work > 0 {
-                polling.end_gap();
-            } else if self.sleeper.is_none() || !polling.is_over(now) {
-                std::hint::spin_loop();
-            } else if self.sleep(clock, &mut polling) > 0 {
-                polling.end_gap();
+                continue;
             }
+            let Some(time) = self.about_to_sleep(clock) else {
+                std::hint::spin_loop();
+                continue;
+            };
+            if let Some(sleeper) = &self.sleeper {
+                sleeper.sleep(time);
+            }
+            self.awake(clock);
         }
         self.shut_down(clock);
         let summary = Summary { cpu_us: CpuTime::of_thread().micros(), ..self.summary() };

@@ -1,12 +1,13 @@
 //! Epoll sets, which may have descriptors of the stack and of the kernel.
 
+use super::poll::NOW;
 use super::{export, fail};
 use crate::descriptors::{self, FileId};
 use crate::real;
 use crate::runtime::{self, Kind, Runtime};
 use crate::signals::Interruptions;
 use crate::turns::Waiter;
-use crate::waiting::{Deadline, KernelQueries, Pauses};
+use crate::waiting::{Deadline, KernelQueries};
 use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
 use linerate_sockets::{EpollId, Interest, Ready, Target};
 use rustix::event::{EventfdFlags, eventfd};
@@ -196,10 +197,11 @@ unsafe fn wait(
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?.min(MOST);
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
     let mut queries = KernelQueries::of_epoll(set);
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
-    let kernel_set = pollfd { fd: if queries.has_items() { set } else { -1 }, events: libc::POLLIN, revents: 0 };
+    let mut waiter = Waiter::new(deadline);
+    // Another thread may add the first descriptor of the kernel.
+    let kernel_set = pollfd { fd: set, events: libc::POLLIN, revents: 0 };
     loop {
-        let (is_busy, n) = runtime::enter(|runtime| {
+        let (is_busy, n) = runtime::look(|runtime| {
             let is_busy = waiter.turn(runtime);
             let id = runtime.epoll(file)?;
             waiter.wait_for(id);
@@ -215,17 +217,16 @@ unsafe fn wait(
             }
             Ok((is_busy, n))
         })?;
-        let has_slept = n == 0 && waiter.sleep(&[kernel_set], deadline.left(), mask);
-        let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(n > 0 || is_busy) });
+        let has_slept = n == 0 && waiter.sleep(&[kernel_set], mask);
         let mut kernel = 0;
-        if n < most && (has_slept || queries.is_due(n > 0, is_busy) || pause.tv_nsec > 0) {
+        if n < most && (has_slept || queries.is_due(n > 0, is_busy)) {
             // SAFETY: the caller vouches for the elements and the mask. A wait without a duration does not deliver the
             // signals that the mask unblocks, which ppoll(2) does.
             kernel = unsafe {
-                if !mask.is_null() && real::ppoll(std::ptr::null_mut(), 0, &super::poll::NOW, mask) < 0 {
+                if !mask.is_null() && real::ppoll(std::ptr::null_mut(), 0, &NOW, mask) < 0 {
                     -1
                 } else {
-                    let n_kernel = real::epoll_pwait2(set, events.add(n), (most - n) as c_int, &pause, mask);
+                    let n_kernel = real::epoll_pwait2(set, events.add(n), (most - n) as c_int, &NOW, mask);
                     of_program(events.add(n), n_kernel)
                 }
             };

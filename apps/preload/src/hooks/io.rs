@@ -72,10 +72,14 @@ const MOST_COPIED: usize = 1 << 20;
 /// # Safety
 /// As for [`buffer`], for each element.
 pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let peeks = flags & libc::MSG_PEEK != 0;
-    if peeks && parts.len() > 1 || flags & libc::MSG_TRUNC != 0 {
+    let [peeks, discards] = [libc::MSG_PEEK, libc::MSG_TRUNC].map(|flag| flags & flag != 0);
+    let wanted = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len));
+    let whole = [iovec { iov_base: std::ptr::null_mut(), iov_len: wanted }];
+    // Discarded bytes need no memory (tcp(7)).
+    let parts = if discards { &whole } else { parts };
+    if peeks && parts.len() > 1 {
         // SAFETY: the caller vouches for the elements.
-        return unsafe { receive_copy(file, parts, flags) };
+        return unsafe { peek_parts(file, parts, wanted, flags) };
     }
     let waits_for_all = flags & libc::MSG_WAITALL != 0 && !peeks;
     let (mut received, mut part, mut offset) = (0, 0, 0);
@@ -86,14 +90,17 @@ pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usi
             if received > 0 && sockets.has_error(id) {
                 return Ok(());
             }
-            // SAFETY: the caller vouches for the elements.
-            let out = unsafe { buffer(next.iov_base, next.iov_len) };
-            if out.len() < next.iov_len {
-                return if received > 0 { Ok(()) } else { Err(Errno::FAULT) };
-            }
-            let out = &mut out[offset..];
-            let wanted = out.len();
-            let n = match sockets.recv(net, id, out, peeks) {
+            let wanted = next.iov_len - offset;
+            let result = if discards {
+                sockets.skip(net, id, wanted, peeks)
+            } else {
+                // SAFETY: the caller vouches for the elements.
+                match unsafe { buffer(next.iov_base, next.iov_len) } {
+                    out if out.len() < next.iov_len => Err(Errno::FAULT),
+                    out => sockets.recv(net, id, &mut out[offset..], peeks),
+                }
+            };
+            let n = match result {
                 Ok(n) => n,
                 Err(Errno::AGAIN) if received > 0 && waits_for_all => return Err(Errno::AGAIN),
                 Err(_) if received > 0 => return Ok(()),
@@ -114,18 +121,17 @@ pub unsafe fn receive(file: FileId, parts: &[iovec], flags: c_int) -> Result<usi
     }
 }
 
-/// Copies received bytes to several buffers (MSG_PEEK), or discards them (MSG_TRUNC, tcp(7)).
+/// Copies received bytes to several buffers of `wanted` bytes (MSG_PEEK).
 ///
 /// # Safety
 /// As for [`buffer`], for each element.
-unsafe fn receive_copy(file: FileId, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let wanted = parts.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len));
+unsafe fn peek_parts(file: FileId, parts: &[iovec], wanted: usize, flags: c_int) -> Result<usize, Errno> {
     let mut bytes = vec![0; wanted.min(MOST_COPIED)];
     let whole = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: the vector has as many bytes.
-    let received = unsafe { receive(file, &[whole], flags & !libc::MSG_TRUNC)? };
+    let received = unsafe { receive(file, &[whole], flags)? };
     let mut left = &bytes[..received];
-    for part in parts.iter().filter(|_| flags & libc::MSG_TRUNC == 0) {
+    for part in parts {
         // SAFETY: the caller vouches for the elements.
         let out = unsafe { buffer(part.iov_base, part.iov_len) };
         let (copied, rest) = left.split_at(left.len().min(out.len()));

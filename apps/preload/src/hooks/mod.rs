@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::time::Duration;
 
 /// Returns a duration as a time of C.
-fn time_of(duration: Duration) -> timespec {
+pub fn time_of(duration: Duration) -> timespec {
     timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 

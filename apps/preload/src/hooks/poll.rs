@@ -6,7 +6,7 @@ use crate::real;
 use crate::runtime;
 use crate::signals::Interruptions;
 use crate::turns::Waiter;
-use crate::waiting::{Deadline, KernelQueries, Pauses};
+use crate::waiting::{Deadline, KernelQueries};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -61,7 +61,7 @@ fn wait_with(
     mask: *const sigset_t,
 ) -> Result<c_int, Errno> {
     let (deadline, interruptions) = (Deadline::after(timeout), Interruptions::so_far());
-    runtime::enter(|runtime| {
+    runtime::look(|runtime| {
         for asked in &mut *kernel {
             if descriptors::file(asked.fd).is_some_and(|file| !runtime.kernel_listens(file)) {
                 asked.fd = -1;
@@ -71,9 +71,9 @@ fn wait_with(
         Ok(())
     })?;
     let mut queries = KernelQueries::of_some(kernel.iter().any(|asked| asked.fd >= 0));
-    let (mut pauses, mut waiter) = (Pauses::default(), Waiter::new());
+    let mut waiter = Waiter::new(deadline);
     loop {
-        let (is_busy, mut ready) = runtime::enter(|runtime| {
+        let (is_busy, mut ready) = runtime::look(|runtime| {
             let is_busy = waiter.turn(runtime);
             let mut ready = 0;
             for asked in &mut *fds {
@@ -104,11 +104,10 @@ fn wait_with(
             }
             Ok((is_busy, ready))
         })?;
-        let has_slept = ready == 0 && waiter.sleep(kernel, deadline.left(), mask);
-        let pause = super::time_of(if has_slept { Duration::ZERO } else { pauses.next(ready > 0 || is_busy) });
-        if has_slept || queries.is_due(ready > 0, is_busy) || pause.tv_nsec > 0 {
+        let has_slept = ready == 0 && waiter.sleep(kernel, mask);
+        if has_slept || queries.is_due(ready > 0, is_busy) {
             // SAFETY: the elements of the array; the mask is the program's.
-            let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &pause, mask) };
+            let n = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, &NOW, mask) };
             if n < 0 && ready == 0 {
                 return Err(super::last_error());
             }

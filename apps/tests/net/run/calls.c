@@ -2,9 +2,10 @@
 //
 // usage: calls io_uring             prints the error of io_uring_setup(2)
 //        calls serve ADDRESS PORT   answers a line by stdio, receives the rest, and prints the result of each call
-//        calls echo ADDRESS PORT [spin | close]
+//        calls echo ADDRESS PORT [spin | close | thread | pipe]
 //                                   echoes by an epoll set, while a thread that has waited once computes, or after it
-//                                   has closed all descriptors but its own
+//                                   has closed all descriptors but its own; or lets a thread echo after a millisecond,
+//                                   or return the request by a pipe
 #define _GNU_SOURCE
 #include <aio.h>
 #include <arpa/inet.h>
@@ -33,6 +34,21 @@ static void *spin(void *listener) {
     return NULL;
 }
 
+struct job {
+    int fd, size;
+    char bytes[64];
+};
+static int jobs[2], done[2];
+
+static void *work(void *by_pipe) {
+    struct job j;
+    while (read(jobs[0], &j, sizeof j) == sizeof j) {
+        usleep(1000);
+        if (by_pipe ? write(done[1], &j, sizeof j) < 0 : send(j.fd, j.bytes, j.size, MSG_NOSIGNAL) < 0) return NULL;
+    }
+    return NULL;
+}
+
 static int echo(int listener, const char *how) {
     struct rlimit most = {20000, 20000};
     setrlimit(RLIMIT_NOFILE, &most);
@@ -41,12 +57,28 @@ static int echo(int listener, const char *how) {
     int set = epoll_create1(0), closes = !strcmp(how, "close");
     struct epoll_event e = {EPOLLIN, {.fd = listener}}, ready[64];
     epoll_ctl(set, EPOLL_CTL_ADD, listener, &e);
+    int by_pipe = !strcmp(how, "pipe"), by_thread = by_pipe || !strcmp(how, "thread");
+    if (by_thread) {
+        if (pipe(jobs) || pipe(done)) return perror("pipe"), 1;
+        e.data.fd = done[0];
+        epoll_ctl(set, EPOLL_CTL_ADD, done[0], &e);
+        pthread_create(&thread, NULL, work, by_pipe ? &by_pipe : NULL);
+    }
     fcntl(listener, F_SETFL, O_NONBLOCK);
     for (;;) {
         int n = epoll_wait(set, ready, 64, -1);
         for (int i = 0; i < n; i++) {
             static char b[4096];
             int fd = ready[i].data.fd;
+            struct job j = {fd};
+            if (by_thread && fd == done[0]) {
+                if (read(fd, &j, sizeof j) == sizeof j) send(j.fd, j.bytes, j.size, MSG_NOSIGNAL);
+                continue;
+            }
+            if (by_thread && fd != listener && (j.size = recv(fd, j.bytes, sizeof j.bytes, 0)) > 0) {
+                if (write(jobs[1], &j, sizeof j) < 0) return perror("write"), 1;
+                continue;
+            }
             long got = fd == listener ? 0 : recv(fd, b, sizeof b, 0);
             if (fd != listener && (got <= 0 || send(fd, b, got, MSG_NOSIGNAL) != got)) close(fd);
             while (fd == listener && (e.data.fd = accept(listener, NULL, NULL)) >= 0) {

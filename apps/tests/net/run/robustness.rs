@@ -267,6 +267,57 @@ fn program_cannot_close_descriptors_of_the_network() {
     });
 }
 
+/// Returns the processor time of the threads of `pid`, and the number of their time slices (proc_pid_schedstat(5)).
+fn activity(pid: u32) -> (Duration, u64) {
+    let (mut time, mut slices) = (0, 0);
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let numbers = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        let numbers: Vec<u64> = numbers.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        (time, slices) = (time + numbers[0], slices + numbers[2]);
+    }
+    (Duration::from_nanos(time), slices)
+}
+
+/// Asserts that a server sleeps without requests, and that what makes it answer wakes it: its sleeps last for up to
+/// 20 ms. The limits are those of a busy machine.
+#[track_caller]
+fn assert_sleeps(server: u32, mut load: Command) {
+    load.args(["--connections", "1", "--rate", "300", "--duration", "2s"]);
+    let ended = run(load);
+    assert!(requests(&ended) > 500, "{ended:?}");
+    let round_trip = ended.json()["rtt_us"]["p50"].as_f64().unwrap();
+    assert!(round_trip < 6000.0, "{ended:?}");
+    let before = activity(server);
+    std::thread::sleep(Duration::from_secs(1));
+    let after = activity(server);
+    let (time, slices) = (after.0 - before.0, after.1 - before.1);
+    println!("median round trip {round_trip} µs; in a second without requests {time:?} in {slices} time slices");
+    assert!(time < Duration::from_millis(20) && slices < 300, "{time:?} in {slices} time slices");
+}
+
+#[test]
+fn waiting_server_is_woken_by_packets_threads_and_descriptors() {
+    for how in ["", "thread", "pipe"] {
+        let echo = Echo::start(how);
+        assert_sleeps(echo.server.pid(), echo.load(""));
+    }
+}
+
+#[test]
+fn waiting_server_is_woken_on_a_shared_interface() {
+    in_namespaces(|namespace| {
+        connect_kernels(namespace, 1);
+        let directory = tempfile::tempdir().unwrap();
+        let program = compile("calls.c", directory.path());
+        let words = format!("run --via af_xdp:lr1,share --idle wait -- {} echo 10.9.0.4 7000", program.display());
+        let mut server = linerate_in(namespace, &words);
+        let mut server = Program::start(server.env("RUST_LOG", "info"));
+        server.wait_for_log("listens on 10.9.0.4:7000");
+        assert_sleeps(server.pid(), linerate("echo load --via kernel --connect 10.9.0.4:7000 --json"));
+        server.stop();
+    });
+}
+
 /// A helper thread wakes each millisecond. The calls of the thread that serves are those between loads.
 #[test]
 #[ignore = "strace slows the server down: ./run test --all"]

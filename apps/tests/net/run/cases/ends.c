@@ -234,6 +234,7 @@ static void discarded_bytes(void) {
     else {
         char b[8] = "kept";
         wait_for(fd, POLLIN, 2000);
+        say("trunc", recv(fd, NULL, 6, MSG_TRUNC | MSG_PEEK));
         say("trunc", recv(fd, b, 4, MSG_TRUNC)), say("trunc", recv(fd, NULL, 4, MSG_TRUNC));
         printf("%s: %s\n", name, b);
         receive(fd, 0), say("trunc", recv(fd, b, 4, MSG_TRUNC | MSG_DONTWAIT));
