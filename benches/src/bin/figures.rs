@@ -25,7 +25,7 @@ struct Args {
 const DPDK: &str = "libdpdk-dev libpcap-dev libclang-dev pkg-config";
 /// Figures: name, command, and required packages, and `root` where network namespaces are needed. A program without a
 /// directory is in the directory of this one.
-const FIGURES: [(&str, &str, &str); 18] = [
+const FIGURES: [(&str, &str, &str); 19] = [
     ("limits", "limits", "valgrind"),
     ("instructions", "baseline --all", "valgrind"),
     ("fast-paths", "benches/fast-paths.sh", "valgrind"),
@@ -42,6 +42,7 @@ const FIGURES: [(&str, &str, &str); 18] = [
     ("kv-links", "loads kv-links", DPDK),
     ("http-rates", "loads http-rates", DPDK),
     ("programs", "loads programs", DPDK),
+    ("idle", "loads idle", DPDK),
     ("sweeps", "sweeps", DPDK),
     ("goodput", "goodput --seconds 10 --rounds 5", "libdpdk-dev libpcap-dev libclang-dev pkg-config ethtool root"),
 ];

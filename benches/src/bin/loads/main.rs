@@ -3,6 +3,7 @@
 
 mod echo;
 mod http;
+mod idle;
 mod kv;
 mod pair;
 mod programs;
@@ -31,6 +32,10 @@ struct Args {
     /// Number of keys of key-value servers
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=4_000_000))]
     keys: u64,
+
+    /// Idle connections of servers with little to do
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -43,6 +48,8 @@ enum Table {
     KvLinks,
     /// `linerate http`, and the same server on tokio
     HttpRates,
+    /// Servers with little to do: processor time, round trips, and the work of a batch program on the same core
+    Idle,
     /// redis-server, memcached and nginx under `linerate run`, and on the kernel
     Programs,
 }
@@ -60,6 +67,7 @@ fn measure(args: &Args) -> Result<Report, Error> {
         Table::Links => echo::links(&pair),
         Table::KvLinks => kv::plan(&pair, args.keys),
         Table::HttpRates => http::plan(&pair)?,
+        Table::Idle => idle::plan(&pair, args.connections),
         Table::Programs => programs::plan(&pair)?,
     };
     let _first = raise_priority();

@@ -122,15 +122,26 @@ impl Pair {
 
     /// Runs a load by `linerate`, a command without arguments.
     pub fn loaded(&self, linerate: Command, words: &str) -> Result<Loaded, Error> {
+        Ok(self.loaded_while(linerate, words, |_| Ok(()))?.0)
+    }
+
+    /// As [`loaded`](Self::loaded), with `meanwhile` during the load.
+    pub fn loaded_while<T>(
+        &self,
+        linerate: Command,
+        words: &str,
+        meanwhile: impl FnOnce(&mut Process) -> Result<T, Error>,
+    ) -> Result<(Loaded, T), Error> {
         let time = self.duration.as_millis();
         let words = format!("{words} --warm-up 300ms --json --duration {time}ms");
-        let load = Process::start(self.command(linerate, &words, self.cores.load))?;
+        let mut load = Process::start(self.command(linerate, &words, self.cores.load))?;
+        let value = meanwhile(&mut load)?;
         let command = load.command().to_owned();
         let Ended { status, stdout, stderr } = load.end(self.duration + 6 * TIMEOUT)?;
         let most = if words.contains("--udp") { MAX_LOSS } else { 0.0 };
         let loaded = serde_json::from_str::<Loaded>(&stdout).ok();
         let is_complete = |one: &Loaded| (one.errors + one.misses) as f64 <= one.rate * one.seconds * most;
-        loaded.filter(is_complete).ok_or_else(|| Error::Failed {
+        loaded.filter(is_complete).map(|loaded| (loaded, value)).ok_or_else(|| Error::Failed {
             command,
             failure: format!("failed, or had errors ({status})"),
             output: stdout + &stderr,
