@@ -1,5 +1,5 @@
-//! Helper thread. It runs turns while no thread of the program waits: acknowledgements and timers go on while the program
-//! computes.
+//! Helper thread. It runs turns while no thread of the program waits: acknowledgements and timers go on while the
+//! program computes.
 
 use crate::runtime;
 use std::time::{Duration, Instant};

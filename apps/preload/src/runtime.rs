@@ -241,8 +241,8 @@ impl Runtime {
         self.run(InlineNetwork::turn)
     }
 
-    /// Prepares the driver to sleep. Returns the descriptor that wakes it, and the longest time; `None` if there is work
-    /// or the driver polls.
+    /// Prepares the driver to sleep. Returns the descriptor that wakes it, and the longest time; `None` if there is
+    /// work or the driver polls.
     pub fn about_to_sleep(&mut self) -> Option<(c_int, Duration)> {
         let changes = self.changes();
         let State::Running(network) = &mut self.network else { return None };

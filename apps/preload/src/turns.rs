@@ -7,8 +7,8 @@
 //! which there must be a turn.
 
 use crate::runtime::{self, Runtime};
-use crate::waiting::Deadline;
-use crate::{descriptors, hooks, real};
+use crate::waiting::{Deadline, time_of};
+use crate::{descriptors, real};
 use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t};
 use linerate_sockets::EpollId;
 use rustix::event::{EventfdFlags, eventfd};
@@ -208,7 +208,7 @@ impl Waiter {
         fds.push(pollfd { fd: wake, events: libc::POLLIN, revents: 0 });
         fds.extend(kernel.iter().filter(|asked| asked.fd >= 0));
         let limit = self.deadline.left().map_or(longest, |left| left.min(longest));
-        let limit = hooks::time_of(limit);
+        let limit = time_of(limit);
         // SAFETY: the elements of the vector; the mask is the program's. A signal ends the sleep.
         unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, &limit, mask) };
         if fds[0].revents != 0 && matches!(self.role, Role::SleepingDriver(..)) {

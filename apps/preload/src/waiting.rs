@@ -4,10 +4,15 @@ use crate::descriptors;
 use crate::runtime::{self, Runtime};
 use crate::signals::Interruptions;
 use crate::turns::Waiter;
-use libc::c_int;
+use libc::{c_int, timespec};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
+
+/// Returns a duration as a time of C.
+pub fn time_of(duration: Duration) -> timespec {
+    timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}
 
 /// End of a wait.
 #[derive(Debug, Clone, Copy)]

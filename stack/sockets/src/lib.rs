@@ -15,6 +15,7 @@ mod options;
 mod selection;
 mod service;
 mod socket;
+mod stream;
 #[cfg(test)]
 mod tests;
 

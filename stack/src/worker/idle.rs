@@ -70,8 +70,8 @@ impl Polling {
 
 impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
     /// Prepares to sleep after a turn without work: from now on, what arrives wakes the thread that waits for the
-    /// [sleeper](Self::sleeper). Returns the longest time of the sleep, which [`awake`](Self::awake) must follow; `None`
-    /// if the worker polls on.
+    /// [sleeper](Self::sleeper). Returns the longest time of the sleep, which [`awake`](Self::awake) must follow;
+    /// `None` if the worker polls on.
     #[inline]
     pub fn about_to_sleep(&mut self, clock: &Clock) -> Option<Duration> {
         if self.sleeper.is_none() || !self.polling.is_over(self.host.net.now) {

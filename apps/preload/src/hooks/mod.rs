@@ -14,14 +14,8 @@ mod transfers;
 mod uncovered;
 mod user;
 
-use libc::{c_int, ssize_t, timespec};
+use libc::{c_int, ssize_t};
 use rustix::io::Errno;
-use std::time::Duration;
-
-/// Returns a duration as a time of C.
-pub fn time_of(duration: Duration) -> timespec {
-    timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
-}
 
 /// Sets errno, and returns -1.
 fn fail(error: Errno) -> c_int {

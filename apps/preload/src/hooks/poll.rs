@@ -6,7 +6,7 @@ use crate::real;
 use crate::runtime;
 use crate::signals::Interruptions;
 use crate::turns::Waiter;
-use crate::waiting::{Deadline, KernelQueries};
+use crate::waiting::{Deadline, KernelQueries, time_of};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -200,7 +200,7 @@ export! {
         if let Some(result) = unsafe { poll_all(fds, n, limit, std::ptr::null()) } {
             return result;
         }
-        let limit = limit.map(super::time_of);
+        let limit = limit.map(time_of);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the arguments of the program, with its timeout as a time.
         unsafe { real::ppoll(fds, n, limit, std::ptr::null()) }
