@@ -1,7 +1,7 @@
 //! Transport of a service whose connections are encrypted.
 
 use crate::open_conn::SHORT;
-use crate::record::{Alert, MAX_DATA, OVERHEAD};
+use crate::record::Alert;
 use crate::sessions::{Session, Sessions};
 use linerate_service::inspect::{ConnInfo, TlsInfo};
 use linerate_service::time::{Duration, Instant};
@@ -191,19 +191,10 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
         if open.is_closed {
             return false;
         }
-        let total = len + OVERHEAD;
-        if len > 0
-            && len <= MAX_DATA
-            && open.can_write()
-            && let Ok(buffer) = self.net.reserve(conn, total)
-            && buffer.len() == total
-        {
-            open.seal(buffer, write);
-            self.net.commit(conn, total);
-            shared.counters.records_sent += 1;
-            return true;
+        match open.respond(self.net, conn, len, |to, _| write(to), shared) {
+            Ok(()) => true,
+            Err(write) => respond_in_steps(self, conn, 0, len, |to| write(to, &[])),
         }
-        respond_in_steps(self, conn, 0, len, write)
     }
 
     /// Seals data of the same connection from the buffer that it was opened in.
@@ -215,23 +206,11 @@ impl<T: Transport> Transport for TlsNet<'_, T> {
         let mut moved = 0;
         if from == to
             && let Some((open, shared)) = self.sessions.open_mut(from)
+            && !open.is_closed
         {
-            let len = open.received.front().len();
-            if (1..=MAX_DATA).contains(&len)
-                && !open.is_closed
-                && open.can_write()
-                && let Ok(buffer) = self.net.reserve(to, len + OVERHEAD)
-                && buffer.len() == len + OVERHEAD
-            {
-                open.seal_front(buffer);
-                self.net.commit(to, len + OVERHEAD);
-                shared.counters.records_sent += 1;
-                open.received.consume(len, &mut shared.buffers);
-                open.consumed(self.net, from, shared);
-                if open.received.len() == 0 {
-                    return len;
-                }
-                moved = len;
+            moved = open.respond_front(self.net, from, shared);
+            if moved > 0 && open.received.len() == 0 {
+                return moved;
             }
         }
         moved + forward_in_steps(self, from, to)

@@ -35,6 +35,8 @@ pub struct Shared {
     pub ended: Vec<ConnId>,
     /// Connections with staged data.
     pub staged: Vec<ConnId>,
+    /// Connections with opened records in the transport.
+    pub opened: Vec<ConnId>,
     /// Data of the last record that was not application data.
     control: Vec<u8>,
     /// Record that fits into no single buffer of the transport.
@@ -129,6 +131,9 @@ pub struct OpenConn {
     /// Length of a close_notify record left in the transport until everything before it has been consumed: the
     /// transport must not finish before.
     held: usize,
+    /// Length of opened records that are left in the transport until the end of the event, because a transport sends
+    /// the response to an unconsumed request by a shorter path.
+    opened: usize,
     /// Data for the next record.
     stage: Option<Box<[u8]>>,
     staged: usize,
@@ -155,6 +160,7 @@ impl OpenConn {
             is_stalled: false,
             end: End::Open,
             held: 0,
+            opened: 0,
             stage: None,
             staged: 0,
             unsent,
@@ -172,6 +178,7 @@ impl OpenConn {
     /// Opens the records that have arrived. Returns whether there is new plaintext.
     pub fn receive(&mut self, net: &mut impl Transport, conn: ConnId, shared: &mut Shared) -> Result<bool, Failure> {
         let before = self.received.len();
+        self.consume_opened(net, conn);
         while self.end == End::Open {
             if self.received.len() >= MAX_UNREAD {
                 self.is_stalled = true;
@@ -205,6 +212,11 @@ impl OpenConn {
                 }
             }
             let is_read = is_last && rest.is_empty();
+            if is_read && control.is_none() && self.received.len() > before {
+                self.opened = opened;
+                shared.opened.push(conn);
+                break;
+            }
             let is_incomplete = opened == 0;
             if let Some((content, len)) = control {
                 self.control(net, conn, content, shared)?;
@@ -226,6 +238,53 @@ impl OpenConn {
             net.consume(conn, usize::MAX);
         }
         Ok(self.received.len() > before)
+    }
+
+    /// Consumes the opened records in the transport.
+    #[inline]
+    pub fn consume_opened(&mut self, net: &mut impl Transport, conn: ConnId) {
+        if self.opened > 0 {
+            net.consume(conn, std::mem::take(&mut self.opened));
+        }
+    }
+
+    /// Consumes the opened records in the transport and sends a record with `len` bytes of application data that `write`
+    /// writes, if it fits into one buffer of the transport. Otherwise returns `write`. `write` receives the first slice
+    /// of received data, too.
+    #[inline]
+    pub fn respond<W: FnOnce(&mut [u8], &[u8])>(
+        &mut self,
+        net: &mut impl Transport,
+        conn: ConnId,
+        len: usize,
+        write: W,
+        shared: &mut Shared,
+    ) -> Result<(), W> {
+        if len == 0 || len > MAX_DATA || self.staged > 0 || !self.unsent.is_empty() || self.tx.is_exhausted() {
+            return Err(write);
+        }
+        let OpenConn { opened, tx, received, .. } = self;
+        let mut write = Some(write);
+        let is_sent = net.respond(conn, std::mem::take(opened), len + OVERHEAD, |record| {
+            if let Some(write) = write.take() {
+                write(&mut record[HEADER..HEADER + len], received.front());
+                tx.seal(APPLICATION_DATA, record);
+            }
+        });
+        shared.counters.records_sent += u64::from(is_sent);
+        write.map_or(Ok(()), Err)
+    }
+
+    /// Sends the first slice of received data as [`respond`](Self::respond) does. Returns its length, or 0.
+    #[inline]
+    pub fn respond_front(&mut self, net: &mut impl Transport, conn: ConnId, shared: &mut Shared) -> usize {
+        let len = self.received.front().len();
+        if self.respond(net, conn, len, |to, front| to.copy_from_slice(front), shared).is_err() {
+            return 0;
+        }
+        self.received.consume(len, &mut shared.buffers);
+        self.consumed(net, conn, shared);
+        len
     }
 
     /// Opens a record whose plaintext follows the received data. Returns its content type.
@@ -426,18 +485,18 @@ impl OpenConn {
         }
     }
 
-    /// Returns whether no data is staged and no record is unsent: a record can be written to the transport.
-    #[inline]
-    pub fn can_write(&self) -> bool {
-        self.staged == 0 && self.unsent.is_empty() && !self.tx.is_exhausted()
-    }
-
     /// Sends the staged data.
     #[inline]
     pub fn flush(&mut self, net: &mut impl Transport, conn: ConnId, shared: &mut Shared) {
         if let Some(stage) = self.stage.take() {
-            let staged = std::mem::take(&mut self.staged);
-            self.send(net, conn, &stage[..staged], shared);
+            let data = &stage[..std::mem::take(&mut self.staged)];
+            // A request that has been read completely is left in the transport for the response.
+            if self.opened == 0
+                || self.received.len() > 0
+                || self.respond(net, conn, data.len(), |to, _| to.copy_from_slice(data), shared).is_err()
+            {
+                self.send(net, conn, data, shared);
+            }
             shared.buffers.give_stage(stage);
         }
     }
@@ -466,22 +525,6 @@ impl OpenConn {
             shared.counters.records_sent += 1;
             data = &data[n..];
         }
-    }
-
-    /// Seals a record of `n` bytes of application data that `write` writes into the empty `buffer`.
-    #[inline]
-    pub fn seal(&mut self, buffer: &mut [u8], write: impl FnOnce(&mut [u8])) {
-        let end = buffer.len() - OVERHEAD + HEADER;
-        write(&mut buffer[HEADER..end]);
-        self.tx.seal(APPLICATION_DATA, buffer);
-    }
-
-    /// Seals the first slice of received data into the empty `buffer`.
-    #[inline]
-    pub fn seal_front(&mut self, buffer: &mut [u8]) {
-        let end = buffer.len() - OVERHEAD + HEADER;
-        buffer[HEADER..end].copy_from_slice(self.received.front());
-        self.tx.seal(APPLICATION_DATA, buffer);
     }
 
     /// Sends one record, across several buffers of the transport if necessary.

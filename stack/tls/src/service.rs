@@ -265,7 +265,10 @@ impl<S: Service> Tls<S> {
                     false
                 }
             },
-            Some(Session::Plain) => true,
+            Some(Session::Plain) => {
+                self.limits.has_served = true;
+                true
+            }
             Some(Session::Handshaking(_)) => {
                 if !self.limits.may_step(net.now()) {
                     if let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn)
@@ -309,13 +312,13 @@ impl<S: Service> Tls<S> {
     #[inline]
     fn settle(&mut self, net: &mut impl Transport) {
         for _ in 0..ROUNDS {
-            self.sessions.flush_staged(net);
+            self.sessions.flush(net);
             if self.sessions.shared.resumed.is_empty() && self.sessions.shared.ended.is_empty() {
                 return;
             }
             self.deliver_more(net);
         }
-        self.sessions.flush_staged(net);
+        self.sessions.flush(net);
     }
 
     #[cold]

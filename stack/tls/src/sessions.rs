@@ -168,12 +168,17 @@ impl Sessions {
         }
     }
 
-    /// Sends the data that services have written.
+    /// Sends the data that services have written, and consumes opened records.
     #[inline]
-    pub fn flush_staged(&mut self, net: &mut impl Transport) {
+    pub fn flush(&mut self, net: &mut impl Transport) {
         while let Some(conn) = self.shared.staged.pop() {
             if let Some((open, shared)) = self.open_mut(conn) {
                 open.flush(net, conn, shared);
+            }
+        }
+        while let Some(conn) = self.shared.opened.pop() {
+            if let Some((open, _)) = self.open_mut(conn) {
+                open.consume_opened(net, conn);
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Transport of one connection in memory, and a service that records its events.
 
 use linerate_service::time::{Duration, Instant};
-use linerate_service::{Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, Unsent, WriteError};
+use linerate_service::{
+    Bytes, CloseReason, ConnId, Datagram, Origin, Service, Transport, Unsent, WriteError, respond_in_steps,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -23,6 +25,8 @@ pub struct Wire {
     pub is_aborted: bool,
     pub timer: Option<Duration>,
     pub now: Instant,
+    /// Lengths of requests and their responses.
+    pub responses: Vec<(usize, usize)>,
 }
 
 impl Default for Wire {
@@ -38,6 +42,7 @@ impl Default for Wire {
             is_aborted: false,
             timer: None,
             now: Instant::ZERO,
+            responses: Vec::new(),
         }
     }
 }
@@ -57,8 +62,8 @@ impl Transport for Wire {
         0
     }
 
-    fn local_addr(&self, _: ConnId) -> Option<SocketAddr> {
-        None
+    fn local_addr(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(([10, 0, 0, 2], conn.slot() as u16).into())
     }
 
     fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
@@ -107,6 +112,11 @@ impl Transport for Wire {
     fn commit(&mut self, _: ConnId, n: usize) {
         self.sent.extend_from_slice(&self.reserved[..n]);
         self.space -= n;
+    }
+
+    fn respond(&mut self, conn: ConnId, request: usize, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        self.responses.push((request, len));
+        respond_in_steps(self, conn, request, len, write)
     }
 
     fn close(&mut self, _: ConnId) {

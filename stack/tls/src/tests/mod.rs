@@ -3,6 +3,7 @@
 mod memory;
 mod wire;
 
+use crate::config::TlsConfig;
 use crate::handshake::{Established, Handshake, Progress};
 use crate::limits::{HANDSHAKE_TIME, MAX_HANDSHAKES};
 use crate::record::OVERHEAD;
@@ -365,6 +366,45 @@ fn handshakes_that_come_to_nothing_wait_while_others_are_served() {
     pair.wire.now = Instant::ZERO + Duration::from_millis(300);
     pair.send(DATA, b"served");
     assert!(answered(&mut pair, 501, Duration::from_millis(300)));
+}
+
+#[test]
+fn handshakes_wait_while_plain_connections_are_served() {
+    let (server, client) = configs();
+    let mut tls = Tls::new(TlsConfig { ports: vec![10..=9999], ..server.into() }, Recorder::default());
+    tls.opened(&mut Wire::default(), conn(), Origin::Accepted);
+    let mut answered = |slot: usize| {
+        let mut wire = Wire::default();
+        wire.received.push_back(b"plain".to_vec().into());
+        tls.burst(&mut wire, &[conn()]);
+        let conn = ConnId::new(0, slot, 0);
+        tls.turn(&mut wire);
+        tls.opened(&mut wire, conn, Origin::Accepted);
+        (wire.sent, wire.received) = (Vec::new(), [client_hello(&client).1.into()].into());
+        tls.burst(&mut wire, &[conn]);
+        !wire.sent.is_empty()
+    };
+    assert!((10..2000).position(|slot| !answered(slot)).is_some_and(|answered| answered > 0));
+}
+
+#[test]
+fn response_takes_the_place_of_its_request() {
+    let (data, whole) = ([7; 64], 64 + OVERHEAD);
+    let mut pair = Pair::new(usize::MAX);
+    // Sent back, then written.
+    for is_silent in [true, false] {
+        pair.tls.service_mut().is_silent = is_silent;
+        pair.send(DATA, &data);
+        assert_eq!((pair.data(), std::mem::take(&mut pair.wire.responses)), (data.to_vec(), vec![(whole, whole)]));
+    }
+    // A request without a response is consumed when the event ends.
+    pair.tls.service_mut().is_lazy = true;
+    pair.send(DATA, &data);
+    assert!(pair.wire.received.is_empty() && pair.wire.responses.is_empty());
+    // Nothing is left to consume for a later response.
+    pair.tls.service_mut().is_lazy = false;
+    pair.tls.read_all(&mut pair.wire, conn());
+    assert_eq!((pair.data(), pair.wire.responses), (data.to_vec(), vec![]));
 }
 
 #[test]
