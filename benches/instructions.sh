@@ -6,6 +6,7 @@
 #   benches/instructions.sh --mode stream --no-offload
 #   benches/instructions.sh --mode datagram
 #   benches/instructions.sh --mode load
+#   benches/instructions.sh --mode tls --flows 64
 #   benches/instructions.sh --mode roce --flows 64
 #   benches/instructions.sh kv --depth 16
 #   benches/instructions.sh http --over duplex
@@ -47,7 +48,7 @@ case $bench in
     http) run=("$program" hello --requests) ;;
 esac
 case $mode in
-    echo | load | roce) few=20000 many=40000 what=echo ;;
+    echo | load | tls | roce) few=20000 many=40000 what=echo ;;
     datagram) few=20000 many=40000 what=datagram ;;
     connect) few=4000 many=8000 what=connection ;;
     stream) few=1000 many=2000 what=message ;;

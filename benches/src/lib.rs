@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "not published")]
 
+pub mod certificate;
 pub mod client;
 pub mod distance;
 pub mod engine;

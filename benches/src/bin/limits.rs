@@ -47,6 +47,7 @@ fn measure() -> Result<Vec<Limit>, CommandError> {
         Limit::new("instructions per segment, neither", per_segment.get(1).copied().unwrap_or(f64::NAN), SEGMENT),
     ];
     limits.extend(curve(&engine("--engine native --curve")?)?);
+    limits.extend(flood(&engine("--engine native --mode tls --flood --flows 64")?)?);
     limits.push(idle(&engine(&format!("--engine native --mode idle --flows {IDLE_CONNECTIONS}"))?)?);
     Ok(limits)
 }
@@ -60,6 +61,16 @@ fn engine(args: &str) -> Result<String, CommandError> {
 
 /// Returns the limited ratios of a curve.
 fn curve(printed: &str) -> Result<Vec<Limit>, CommandError> {
+    ratios(printed, |flows, first| format!("nanoseconds per echo on {flows} connections, to those on {first}"))
+}
+
+/// Returns the limited ratio of a flood.
+fn flood(printed: &str) -> Result<Vec<Limit>, CommandError> {
+    ratios(printed, |_, _| "nanoseconds per echo with TLS in a flood of ClientHellos, to those without".to_owned())
+}
+
+/// Returns the limited ratios, with names by the connections of the point and of the first one.
+fn ratios(printed: &str, name: impl Fn(u64, u64) -> String) -> Result<Vec<Limit>, CommandError> {
     #[derive(Deserialize)]
     struct Curve {
         points: Vec<Point>,
@@ -71,11 +82,7 @@ fn curve(printed: &str) -> Result<Vec<Limit>, CommandError> {
         limit: Option<f64>,
     }
     let Curve { points } = parse(printed)?;
-    let limit = |point: &Point| {
-        let requirement =
-            format!("nanoseconds per echo on {} connections, to those on {}", point.flows, points[0].flows);
-        Some(Limit::new(requirement, point.ratio, point.limit?))
-    };
+    let limit = |point: &Point| Some(Limit::new(name(point.flows, points[0].flows), point.ratio, point.limit?));
     Ok(points.iter().filter_map(limit).collect())
 }
 

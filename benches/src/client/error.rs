@@ -36,4 +36,7 @@ pub enum BenchError {
     /// The memory of this process is unknown.
     #[error("the memory in use is unknown: /proc/self/status: {0}")]
     Memory(std::io::Error),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] linerate_tls::TlsError),
 }

@@ -10,11 +10,11 @@ use linerate_load::{Barrier, EchoLoad, Plan};
 use linerate_service::Service;
 use linerate_service::time::Instant;
 use linerate_stack::{Config, Engine, SmoltcpEngine, Worker};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-type Side<S, E> = Box<Worker<MemoryNic, S, E>>;
+pub(super) type Side<S, E> = Box<Worker<MemoryNic, S, E>>;
 
 /// Echo load with one request in flight on each connection.
 ///
@@ -38,33 +38,41 @@ impl<E: Engine<MemoryNic>> Load<E> {
         let link =
             LinkConfig { pool: usual.pool + 2 * connections, checksum_offload: !options.software_checksum, ..usual };
         let (near, far) = Link::pair(link);
-        let remote = SocketAddr::from(([10, 0, 0, 2], 7));
-        let host = |host: u8| Config {
-            addresses: vec![format!("10.0.0.{host}/8").parse().expect("an address with a prefix")],
-            mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
-            max_connections: connections,
-            seed: 1,
-            #[cfg(feature = "fast-path-switches")]
-            fast_paths: options.fast_paths,
-            ..Config::default()
-        };
-        let server = worker(&Config { listen: vec![remote], ..host(2) }, far, |_| Echo);
-        let plan = Plan { remote, connections, duration: FOREVER, ..Plan::default() };
-        let barrier = Arc::new(Barrier::new(1, connections));
-        let load = linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None));
-        let load = worker(&host(1), near, |_| load);
+        let server = worker(&host(2, connections, options), far, |_| Echo);
+        let (load, barrier) = echo_load(connections, size);
+        let load = worker(&host(1, connections, options), near, |_| load);
         let mut bench = Load { load, server, now: Instant::ZERO, target: 0 };
         bench.wait_until(connections, |_| barrier.opened() == connections)?;
-        barrier.prepare();
-        barrier.begin();
-        let received = bench.received();
-        // The load checks the barrier at intervals.
-        bench.wait_until(connections, |bench| bench.received() > received)?;
-        bench.target = bench.received();
+        bench.target = bench.begin(&barrier, connections)?;
         // First-use allocations are done after one request on each connection.
         bench.run(connections)?;
         Ok(bench)
     }
+}
+
+/// Address of the server.
+pub(super) const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7);
+
+/// Returns the configuration of 10.0.0.`host`; 2 is the server.
+#[cfg_attr(not(feature = "fast-path-switches"), allow(unused_variables, reason = "the others are those of the link"))]
+pub(super) fn host(host: u8, connections: usize, options: PairOptions) -> Config {
+    Config {
+        addresses: vec![format!("10.0.0.{host}/8").parse().expect("an address with a prefix")],
+        mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
+        listen: if host == 2 { vec![REMOTE] } else { Vec::new() },
+        max_connections: connections,
+        seed: 1,
+        #[cfg(feature = "fast-path-switches")]
+        fast_paths: options.fast_paths,
+        ..Config::default()
+    }
+}
+
+/// Returns a load of echoes, with one request in flight on each connection.
+pub(super) fn echo_load(connections: usize, size: usize) -> (linerate_load::Load<EchoLoad>, Arc<Barrier>) {
+    let plan = Plan { remote: REMOTE, connections, duration: FOREVER, ..Plan::default() };
+    let barrier = Arc::new(Barrier::new(1, connections));
+    (linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None)), barrier)
 }
 
 impl<E: Engine<MemoryNic>> InTurn for Load<E> {

@@ -1,7 +1,7 @@
 //! Cost of the stack alone: a server on the memory NIC whose turns are timed.
 //!
 //! Each kind of work is a separate bench, for any TCP engine: [`Echo`], [`Connect`], [`Stream`],
-//! [`Datagram`], [`Load`], [`idle`]. [`Roce`] has queue pairs in place of TCP.
+//! [`Datagram`], [`Load`], [`TlsEcho`], [`idle`]. [`Roce`] has queue pairs in place of TCP.
 
 mod connect;
 mod cost;
@@ -14,6 +14,7 @@ pub mod memory;
 mod pair;
 mod roce;
 mod stream;
+mod tls;
 
 pub use connect::Connect;
 pub use cost::{Bench, Cost, measure};
@@ -25,3 +26,4 @@ pub use pair::{Pair, PairConfig, PairOptions, worker};
 pub use roce::Roce;
 pub(crate) use roce::RoceEnd;
 pub use stream::Stream;
+pub use tls::TlsEcho;

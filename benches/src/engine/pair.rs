@@ -3,6 +3,7 @@
 use crate::client::{BenchError, ClientConfig, SERVER, SERVER_MAC, SyntheticClient};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::{BURST, Nic};
+use linerate_load::Barrier;
 use linerate_service::time::Instant;
 use linerate_service::{Service, Summary, WorkerCtx};
 #[cfg(feature = "fast-path-switches")]
@@ -39,6 +40,16 @@ pub(super) trait InTurn {
             self.turns();
         }
         Err(BenchError::Missing(connections))
+    }
+
+    /// Lets the load of `connections`, which are open, send. Returns what the measured end has received.
+    fn begin(&mut self, barrier: &Barrier, connections: usize) -> Result<u64, BenchError> {
+        barrier.prepare();
+        barrier.begin();
+        let received = self.received();
+        // The load checks the barrier at intervals.
+        self.wait_until(connections, |bench| bench.received() > received)?;
+        Ok(self.received())
     }
 
     /// Runs both ends until the measured one has received `target` operations, and returns the time that it spent.
@@ -240,6 +251,6 @@ pub fn worker<E: Engine<MemoryNic>, S: Service>(
 
 /// Separate function, so that a profiler can attribute the server's work.
 #[inline(never)]
-fn server_turn<E: Engine<MemoryNic>, S: Service>(server: &mut Worker<MemoryNic, S, E>, now: Instant) {
+pub(super) fn server_turn<E: Engine<MemoryNic>, S: Service>(server: &mut Worker<MemoryNic, S, E>, now: Instant) {
     server.turn(now);
 }

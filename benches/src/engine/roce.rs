@@ -128,11 +128,7 @@ impl Roce {
             bench.connect();
             barrier.opened() == connections
         })?;
-        barrier.prepare();
-        barrier.begin();
-        // The load checks the barrier at intervals.
-        bench.wait_until(connections, |bench| bench.received() > 0)?;
-        bench.target = bench.received();
+        bench.target = bench.begin(&barrier, connections)?;
         // First-use allocations are done after one request on each connection.
         bench.run(connections)?;
         Ok(bench)

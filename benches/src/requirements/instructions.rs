@@ -15,7 +15,7 @@ pub struct Operation {
 }
 
 /// All paths; with 1 000 connections, timestamps and checksum offload unless stated otherwise.
-pub const OPERATIONS: [Operation; 21] = [
+pub const OPERATIONS: [Operation; 22] = [
     rarely("64-byte echo", "--engine native").always(),
     rarely("64-byte echo, one connection", "--engine native --flows 1"),
     rarely("64-byte echo, read and written by the service", "--engine native --service write"),
@@ -26,6 +26,7 @@ pub const OPERATIONS: [Operation; 21] = [
     rarely("64-byte echo, at the load", "--engine native --mode load"),
     rarely("connection, one request and close", "--engine native --mode connect").always(),
     rarely("64-byte datagram, echo", "--engine native --mode datagram"),
+    rarely("64-byte echo with TLS, 64 connections", "--engine native --mode tls --flows 64"),
     rarely("64-byte echo over RoCEv2, 64 queue pairs", "--mode roce --flows 64"),
     rarely("16 KB message, TSO and LRO", "--engine native --mode stream"),
     rarely("16 KB message, neither", "--engine native --mode stream --no-offload"),

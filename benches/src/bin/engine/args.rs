@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     pub mode: Mode,
 
-    /// Open connections: used in turn (echo, load, roce, stream), idle (connect), or half of those measured (idle);
+    /// Open connections: used in turn (echo, load, tls, roce, stream), idle (connect), or half of those measured (idle);
     /// ports of the client, used in turn (datagram)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
@@ -65,6 +65,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "flows")]
     curve: bool,
 
+    /// Tls: measure with and without a flood of ClientHellos in one run, and fail if the cost grows too much
+    #[arg(long)]
+    pub flood: bool,
+
     /// Number of rounds; the median is printed
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
@@ -98,6 +102,8 @@ pub enum Mode {
     Datagram,
     /// Requests of one segment, measured at the load
     Load,
+    /// Requests of one segment with TLS
+    Tls,
     /// Messages on queue pairs of RoCEv2 in software
     Roce,
     /// Memory of idle connections
@@ -173,6 +179,8 @@ impl Args {
     fn check(&self) -> Result<(), String> {
         let most = match self.mode {
             Mode::Datagram => MAX_DATAGRAM,
+            // A record has 22 bytes of its own.
+            Mode::Tls => MAX_SEGMENT - TIMESTAMPS - 22,
             _ => MAX_SEGMENT - if self.options().timestamps { TIMESTAMPS } else { 0 },
         };
         if self.mode != Mode::Stream && self.size() > most {
@@ -186,6 +194,7 @@ impl Args {
             (self.acks.is_some(), Mode::Echo, "--acks"),
             (self.service != EchoBy::Forward, Mode::Echo, "--service"),
             (self.no_offload, Mode::Stream, "--no-offload"),
+            (self.flood, Mode::Tls, "--flood"),
         ];
         match only.iter().find(|(given, mode, _)| *given && *mode != self.mode) {
             Some((_, mode, option)) => Err(format!("{option} is for --mode {}", format!("{mode:?}").to_lowercase())),
@@ -205,7 +214,7 @@ impl Args {
     /// Returns the number of operations to measure.
     pub fn operations(&self) -> usize {
         let usual = match self.mode {
-            Mode::Echo | Mode::Datagram | Mode::Load | Mode::Roce | Mode::Idle => 1_000_000,
+            Mode::Echo | Mode::Datagram | Mode::Load | Mode::Tls | Mode::Roce | Mode::Idle => 1_000_000,
             Mode::Connect => 200_000,
             Mode::Stream => 100_000,
         };
@@ -235,7 +244,9 @@ impl Args {
     /// Returns the numbers of connections to measure.
     pub fn points(&self) -> Vec<Flows> {
         if !self.curve {
-            return vec![Flows { flows: self.flows as usize, limit: None }];
+            let first = Flows { flows: self.flows as usize, limit: None };
+            // During a flood, other clients keep 80 % of their rate.
+            return [first, Flows { limit: Some(1.25), ..first }][..if self.flood { 2 } else { 1 }].to_vec();
         }
         self.engine.curve().into()
     }

@@ -7,7 +7,7 @@ mod report;
 use args::{Args, EchoBy, EngineName, Mode};
 use linerate_benches::client::{Agreed, BenchError};
 use linerate_benches::engine::{
-    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Roce, Stream, Write,
+    AsyncCopy, AsyncForward, Connect, Cost, Datagram, Echo, EchoService, Forward, Load, Roce, Stream, TlsEcho, Write,
 };
 use linerate_benches::engine::{Bench, idle, measure};
 use linerate_benches::priority::raise_priority;
@@ -70,6 +70,16 @@ fn run<E: Engine<MemoryNic>>(args: &Args) -> Result<Report, BenchError> {
             let mut bench = Load::<E>::new(first, size, options)?;
             let cost = timed(args, std::slice::from_mut(&mut bench))?[0];
             Ok(report(args, None, vec![Point::new(args.points()[0], cost, cost.ns)]))
+        }
+        Mode::Tls => {
+            let points = args.points();
+            let bench = |point: &args::Flows| TlsEcho::<E>::new(point.flows, size, options, point.limit.is_some());
+            let mut benches = points.iter().map(bench).collect::<Result<Vec<_>, _>>()?;
+            let costs = timed(args, &mut benches)?;
+            let point = |((flows, cost), bench): ((&args::Flows, &Cost), &TlsEcho<E>)| {
+                Point::new(*flows, *cost, costs[0].ns).with(PerOperation::failed(bench.failed(), *cost))
+            };
+            Ok(report(args, None, points.iter().zip(&costs).zip(&benches).map(point).collect()))
         }
         Mode::Roce => {
             let mut bench = Roce::new(first, size)?;

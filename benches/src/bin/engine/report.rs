@@ -51,6 +51,11 @@ impl PerOperation {
         PerOperation(vec![("frames in", each(received)), ("frames out", each(sent))])
     }
 
+    /// Returns the handshakes that have failed during the measurement of `cost`.
+    pub fn failed(failed: u64, cost: Cost) -> Self {
+        PerOperation(vec![("failed handshakes per 1000", 1e3 * failed as f64 / cost.operations as f64)])
+    }
+
     /// Returns the segments from the client's counters before and after the measurement.
     pub fn segments(before: Segments, after: Segments, copied_bytes: u64, cost: Cost) -> Self {
         let each = |n: u64| n as f64 / cost.operations as f64;
@@ -97,7 +102,7 @@ impl Report {
 
     fn operation(&self) -> &'static str {
         match self.mode {
-            Mode::Echo | Mode::Load | Mode::Roce | Mode::Idle => "echo",
+            Mode::Echo | Mode::Load | Mode::Tls | Mode::Roce | Mode::Idle => "echo",
             Mode::Connect => "connection",
             Mode::Stream => "message",
             Mode::Datagram => "datagram",
