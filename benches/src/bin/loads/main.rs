@@ -8,6 +8,7 @@ mod kv;
 mod pair;
 mod programs;
 mod testpmd;
+mod tls;
 
 use clap::Parser;
 use linerate_benches::priority::raise_priority;
@@ -52,6 +53,8 @@ enum Table {
     Idle,
     /// redis-server, memcached and nginx under `linerate run`, and on the kernel
     Programs,
+    /// Servers with and without TLS, and redis-server and nginx with it
+    Tls,
 }
 
 fn main() -> ExitCode {
@@ -69,6 +72,7 @@ fn measure(args: &Args) -> Result<Report, Error> {
         Table::HttpRates => http::plan(&pair)?,
         Table::Idle => idle::plan(&pair, args.connections),
         Table::Programs => programs::plan(&pair)?,
+        Table::Tls => tls::plan(&pair)?,
     };
     let _first = raise_priority();
     rounds::measure(&plan, &args.rounds)

@@ -76,6 +76,11 @@ http {
 }
 ";
 
+/// Returns the configuration of nginx, which listens at `address`, with further options.
+pub fn nginx(address: &str) -> String {
+    NGINX.replace("ADDRESS", address)
+}
+
 /// Returns the comparison, without the programs that are not installed.
 pub fn plan(pair: &Pair) -> Result<Plan<'_>, Error> {
     sibling("liblinerate_preload.so", "cargo build --release -p linerate-preload")?;
@@ -116,7 +121,7 @@ impl Program {
             let error = |error| Error::Start { program: self.name.to_owned(), error };
             std::fs::write(pair.scratch.path().join(name), content).map_err(error)
         };
-        write("nginx.conf", NGINX.replace("ADDRESS", &at.to_string()).as_bytes())?;
+        write("nginx.conf", nginx(&at.to_string()).as_bytes())?;
         write("page", &[b'x'; 1024])?;
         let socket = pair.scratch.path().join("link.sock");
         let mut server = if network == STACK {
