@@ -20,9 +20,11 @@ const SHORTEST_POLLING: Duration = Duration::from_micros(1);
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Shortest sleep: a shorter one takes longer than requested.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
-/// Longest sleep while the worker must look for an event that does not wake it.
+/// Longest sleep of a worker that waits for room in the transmit queue or for a free packet, which do not wake it.
+const LONGEST_BLOCKED: Duration = Duration::from_millis(20);
+/// Longest sleep of a worker that frames do not wake.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// Part of the time without work that such a sleep lasts.
+/// Part of the time without work that these sleeps last.
 const PAUSE_PART: u32 = 8;
 
 /// Polling of a worker without work before it sleeps. Gaps between frames are mostly as long as those before, so its
@@ -136,11 +138,14 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         let is_blocked = self.host.net.egress.queued() > 0 || pool_empty != self.pool_empty;
         self.pool_empty = pool_empty;
         let link_changed = Some(self.nic().link_up()) != self.link_up;
-        let longest = match is_woken && !is_blocked {
+        let pause = self.polling.gap(now) / PAUSE_PART;
+        let longest = match (is_woken, is_blocked) {
             // The next check of the link takes a change into account.
-            true if link_changed => LINK_PERIOD.saturating_sub(now.since(self.link_checked)),
-            true => self.polling.longest,
-            false => LONGEST_PAUSE.min(self.polling.gap(now) / PAUSE_PART),
+            (true, false) if link_changed => LINK_PERIOD.saturating_sub(now.since(self.link_checked)),
+            (true, false) => self.polling.longest,
+            // The other end of the link may be gone.
+            (true, true) => LONGEST_BLOCKED.min(pause),
+            (false, _) => LONGEST_PAUSE.min(pause),
         };
         self.next_deadline().map_or(longest, |at| at.since(now).min(longest))
     }
