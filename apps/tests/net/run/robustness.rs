@@ -9,7 +9,7 @@ use crate::links::{Link, assert_nothing_left};
 use linerate_harness::process::Ended;
 use linerate_harness::program::{Program, run};
 use linerate_harness::rerun::{in_namespaces, is_installed};
-use linerate_harness::tests;
+use linerate_harness::{tests, wait_for};
 use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
@@ -278,29 +278,49 @@ fn activity(pid: u32) -> (Duration, u64) {
     (Duration::from_nanos(time), slices)
 }
 
-/// Asserts that a server sleeps without requests, and that what makes it answer wakes it: its sleeps last for up to
-/// 20 ms. The limits are those of a busy machine.
-#[track_caller]
-fn assert_sleeps(server: u32, mut load: Command) {
-    load.args(["--connections", "1", "--rate", "300", "--duration", "2s"]);
-    let ended = run(load);
-    assert!(requests(&ended) > 500, "{ended:?}");
-    let round_trip = ended.json()["rtt_us"]["p50"].as_f64().unwrap();
-    assert!(round_trip < 6000.0, "{ended:?}");
-    let before = activity(server);
+/// Returns the activity of the threads of `pid` in a second.
+fn activity_of_a_second(pid: u32) -> (Duration, u64) {
+    let before = activity(pid);
     std::thread::sleep(Duration::from_secs(1));
-    let after = activity(server);
-    let (time, slices) = (after.0 - before.0, after.1 - before.1);
-    println!("median round trip {round_trip} µs; in a second without requests {time:?} in {slices} time slices");
-    assert!(time < Duration::from_millis(20) && slices < 300, "{time:?} in {slices} time slices");
+    let after = activity(pid);
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// Asserts that a server sleeps without requests, and that whatever makes it answer wakes it: its sleeps last for up to
+/// 20 ms. Other programs may keep both ends from the processors meanwhile, but not each time.
+#[track_caller]
+fn assert_sleeps(server: u32, load: impl Fn() -> Command) {
+    let measure = || {
+        let mut load = load();
+        load.args(["--connections", "1", "--rate", "100", "--duration", "2s"]);
+        let ended = run(load);
+        assert!(requests(&ended) > 50, "{ended:?}");
+        (ended.json()["rtt_us"]["p50"].as_f64().unwrap(), activity_of_a_second(server))
+    };
+    let is_good = (0..5).any(|_| {
+        let (round_trip, (time, slices)) = measure();
+        println!("median round trip {round_trip} µs; in a second without requests {time:?} in {slices} time slices");
+        round_trip < 6000.0 && time < Duration::from_millis(20) && slices < 300
+    });
+    assert!(is_good);
 }
 
 #[test]
 fn waiting_server_is_woken_by_packets_threads_and_descriptors() {
     for how in ["", "thread", "pipe"] {
         let echo = Echo::start(how);
-        assert_sleeps(echo.server.pid(), echo.load(""));
+        assert_sleeps(echo.server.pid(), || echo.load(""));
     }
+}
+
+/// Frames to the other end cannot be sent any more.
+#[test]
+fn waiting_server_sleeps_after_the_end_of_its_peer() {
+    let echo = Echo::start("");
+    let load = Program::start(echo.load("--connections 64 --duration 60s"));
+    wait_for("requests", || activity_of_a_second(echo.server.pid()).0 > Duration::from_millis(100));
+    load.kill();
+    wait_for("sleeps", || activity_of_a_second(echo.server.pid()).1 < 300);
 }
 
 #[test]
@@ -313,7 +333,7 @@ fn waiting_server_is_woken_on_a_shared_interface() {
         let mut server = linerate_in(namespace, &words);
         let mut server = Program::start(server.env("RUST_LOG", "info"));
         server.wait_for_log("listens on 10.9.0.4:7000");
-        assert_sleeps(server.pid(), linerate("echo load --via kernel --connect 10.9.0.4:7000 --json"));
+        assert_sleeps(server.pid(), || linerate("echo load --via kernel --connect 10.9.0.4:7000 --json"));
         server.stop();
     });
 }
