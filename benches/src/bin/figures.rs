@@ -25,7 +25,7 @@ struct Args {
 const DPDK: &str = "libdpdk-dev libpcap-dev libclang-dev pkg-config";
 /// Figures: name, command, and required packages, and `root` where network namespaces are needed. A program without a
 /// directory is in the directory of this one.
-const FIGURES: [(&str, &str, &str); 19] = [
+const FIGURES: [(&str, &str, &str); 20] = [
     ("limits", "limits", "valgrind"),
     ("instructions", "baseline --all", "valgrind"),
     ("fast-paths", "benches/fast-paths.sh", "valgrind"),
@@ -43,6 +43,7 @@ const FIGURES: [(&str, &str, &str); 19] = [
     ("http-rates", "loads http-rates", DPDK),
     ("programs", "loads programs", DPDK),
     ("idle", "loads idle", DPDK),
+    ("tls", "loads tls", DPDK),
     ("sweeps", "sweeps", DPDK),
     ("goodput", "goodput --seconds 10 --rounds 5", "libdpdk-dev libpcap-dev libclang-dev pkg-config ethtool root"),
 ];
