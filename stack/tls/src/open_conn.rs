@@ -249,8 +249,8 @@ impl OpenConn {
     }
 
     /// Consumes the opened records in the transport and sends a record with `len` bytes of data that `write` writes, if
-    /// it fits into one buffer of the transport. Otherwise returns `write`. `write` receives the first slice of received
-    /// data, too.
+    /// it fits into one buffer of the transport. Otherwise returns `write`. `write` receives the first slice of
+    /// received data, too.
     #[inline]
     pub fn respond<W: FnOnce(&mut [u8], &[u8])>(
         &mut self,

@@ -14,7 +14,6 @@ use libc::{c_int, pollfd, sockaddr, socklen_t};
 use linerate_sockets::{Reuse, Shutdown};
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 /// Returns whether `fd` is a stream socket of TCP (`Some(false)`) or a datagram socket of UDP (`Some(true)`).
 fn kind_of(fd: c_int) -> Option<bool> {
@@ -303,6 +302,11 @@ export! {
                 result => return result.map(|()| socket),
             }
             runtime.turn();
+            if !socket.is_blocking {
+                // The program waits for the connection, even if the peer has answered already.
+                let (sockets, _) = runtime.sockets()?;
+                return Err(sockets.take_error(socket.id).unwrap_or(Errno::INPROGRESS));
+            }
             Ok(socket)
         });
         let socket = match started {
@@ -320,8 +324,7 @@ export! {
                 }
             }
         };
-        let deadline = Deadline::after(if socket.is_blocking { socket.send_timeout } else { Some(Duration::ZERO) });
-        match waiting::until_ready(deadline, attempt) {
+        match waiting::until_ready(Deadline::after(socket.send_timeout), attempt) {
             Err(Errno::AGAIN) => fail(Errno::INPROGRESS),
             result => status(result),
         }

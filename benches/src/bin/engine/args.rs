@@ -21,8 +21,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Mode::Echo)]
     pub mode: Mode,
 
-    /// Open connections: used in turn (echo, load, tls, roce, stream), idle (connect), or half of those measured (idle);
-    /// ports of the client, used in turn (datagram)
+    /// Open connections: used in turn (echo, load, tls, roce, stream), idle (connect), or half of those measured
+    /// (idle); ports of the client, used in turn (datagram)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
 
