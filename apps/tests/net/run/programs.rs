@@ -36,7 +36,7 @@ const MEMCACHED: Case = Case {
     prepare: "",
     server: "exec memcached -u root -l 10.9.0.2 -t 4",
     port: 11211,
-    clients: "$LINERATE kv load --protocol memcached $NET --connect 10.9.0.2:11211 --duration 1s --verify
+    clients: "$LINERATE kv load --protocol memcached $NET --connect 10.9.0.2:11211 --keys 1000 --duration 1s --verify
               $RUN memccapable -h 10.9.0.2 -p 11211 | tail -n 1 | grep 'All tests passed'
               $RUN memcaslap -s 10.9.0.2:11211 -T 2 -c 16 -t 1s -v 1.0 >out
               grep -x 'verify_failed: 0' out
