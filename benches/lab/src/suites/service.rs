@@ -67,6 +67,8 @@ pub struct End {
     /// Address.
     pub ip: String,
     pub workers: u16,
+    /// Value of `--idle`. The host and two guests share few cores, so that idle workers should not poll.
+    pub idle: &'static str,
     /// Further arguments.
     pub args: String,
 }
@@ -79,18 +81,17 @@ impl End {
 
     /// Returns an end with one worker.
     pub fn new(via: impl Into<String>, ip: impl Into<String>) -> End {
-        End { via: via.into(), ip: ip.into(), workers: 1, args: String::new() }
+        End { via: via.into(), ip: ip.into(), workers: 1, idle: "wait", args: String::new() }
     }
 
     /// Returns the arguments of its network.
     pub fn arguments(&self) -> String {
-        // The host and two guests share few cores, so that idle workers must not poll.
         let network = match self.via.split_once(':') {
             None => String::new(),
-            Some(("rdma", _)) => "--idle wait".to_owned(),
+            Some(("rdma", _)) => format!("--idle {}", self.idle),
             // The addresses are those of the guest's kernel.
-            Some(_) if self.via.ends_with(",share") => "--idle wait".to_owned(),
-            Some(_) => format!("--ip {}/24 --idle wait", self.ip),
+            Some(_) if self.via.ends_with(",share") => format!("--idle {}", self.idle),
+            Some(_) => format!("--ip {}/24 --idle {}", self.ip, self.idle),
         };
         format!("--via {} {network} --workers {} {}", self.via, self.workers, self.args)
     }
