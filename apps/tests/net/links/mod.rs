@@ -5,7 +5,6 @@ mod raw;
 mod zero_copy;
 
 use crate::common::{linerate, summary};
-use linerate_harness::cpu_time::threads;
 use linerate_harness::metrics::await_metric;
 use linerate_harness::process::Ended;
 use linerate_harness::program::Program;
@@ -273,14 +272,15 @@ tests! {
     load_over_a_link_outlasts_a_drain_with_smoltcp => load_outlasts_drain("smoltcp");
 }
 
-/// Returns how often the threads of a process have begun to wait.
-fn waits(process: u32) -> u64 {
-    let directory = format!("/proc/{process}");
-    let of = |thread: i32| std::fs::read_to_string(format!("{directory}/task/{thread}/status")).unwrap_or_default();
-    let waits = |status: String| {
-        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse::<u64>().ok())
-    };
-    threads(Path::new("/proc"), process).into_iter().filter_map(|thread| waits(of(thread))).sum::<u64>()
+/// Returns the processor time of the threads of `pid`, and the number of their time slices (proc_pid_schedstat(5)).
+pub fn activity(pid: u32) -> (Duration, u64) {
+    let (mut time, mut slices) = (0, 0);
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let numbers = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        let numbers: Vec<u64> = numbers.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        (time, slices) = (time + numbers[0], slices + numbers[2]);
+    }
+    (Duration::from_nanos(time), slices)
 }
 
 #[test]
@@ -288,16 +288,16 @@ fn server_without_work_sleeps() {
     const TIME: Duration = Duration::from_secs(3);
     let link = Link::vhost();
     let server = Program::serve(link.server());
-    let awakes = || {
-        let before = waits(server.pid());
+    let slices = || {
+        let (_, before) = activity(server.pid());
         std::thread::sleep(TIME);
-        waits(server.pid()) - before
+        activity(server.pid()).1 - before
     };
     // Each thread wakes up once a second at most, without a client as with one. The client sends a request per second.
-    let alone = awakes();
+    let alone = slices();
     let mut load = Program::start(load(&link.load, "--connections 64 --rate 1 --duration 1m"));
     load.wait_for_log("measuring");
-    let connected = awakes();
+    let connected = slices();
     assert!(alone.max(connected) < 20 * TIME.as_secs(), "{alone} and {connected} in {TIME:?}");
     load.kill();
     link.stop(server);

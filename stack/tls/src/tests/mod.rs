@@ -530,6 +530,7 @@ fn records_in_steady_state_allocate_nothing() {
     let mut pair = Pair::new(usize::MAX);
     *pair.tls.service_mut() = Recorder { is_silent: true, ..Recorder::default() };
     pair.wire.sent.reserve(1 << 20);
+    pair.wire.responses.reserve(100);
     let mut allocated = 0;
     for n in 0..100 {
         let record = pair.record(DATA, &[7; 64]);
