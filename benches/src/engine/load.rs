@@ -2,7 +2,7 @@
 
 use super::pair::{FOREVER, InTurn, TURN};
 use super::{Bench, PairOptions, worker};
-use crate::client::BenchError;
+use crate::client::{BenchError, SERVER};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_bypass::{MacAddr, Nic};
 use linerate_load::services::Echo;
@@ -10,7 +10,6 @@ use linerate_load::{Barrier, EchoLoad, Plan};
 use linerate_service::Service;
 use linerate_service::time::Instant;
 use linerate_stack::{Config, Engine, SmoltcpEngine, Worker};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,27 +49,20 @@ impl<E: Engine<MemoryNic>> Load<E> {
     }
 }
 
-/// Address of the server.
-pub(super) const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7);
-
 /// Returns the configuration of 10.0.0.`host`; 2 is the server.
-#[cfg_attr(not(feature = "fast-path-switches"), allow(unused_variables, reason = "the others are those of the link"))]
 pub(super) fn host(host: u8, connections: usize, options: PairOptions) -> Config {
     Config {
         addresses: vec![format!("10.0.0.{host}/8").parse().expect("an address with a prefix")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, host])),
-        listen: if host == 2 { vec![REMOTE] } else { Vec::new() },
+        listen: if host == 2 { vec![SERVER.into()] } else { Vec::new() },
         max_connections: connections,
-        seed: 1,
-        #[cfg(feature = "fast-path-switches")]
-        fast_paths: options.fast_paths,
-        ..Config::default()
+        ..options.stack()
     }
 }
 
 /// Returns a load of echoes, with one request in flight on each connection.
 pub(super) fn echo_load(connections: usize, size: usize) -> (linerate_load::Load<EchoLoad>, Arc<Barrier>) {
-    let plan = Plan { remote: REMOTE, connections, duration: FOREVER, ..Plan::default() };
+    let plan = Plan { remote: SERVER.into(), connections, duration: FOREVER, ..Plan::default() };
     let barrier = Arc::new(Barrier::new(1, connections));
     (linerate_load::Load::new(&plan, barrier.clone(), 0, 1, EchoLoad::new(size, 1, None)), barrier)
 }

@@ -90,6 +90,18 @@ impl Default for PairOptions {
     }
 }
 
+impl PairOptions {
+    /// Returns the configuration of a stack with these fast paths.
+    pub(super) fn stack(&self) -> Config {
+        Config {
+            seed: 1,
+            #[cfg(feature = "fast-path-switches")]
+            fast_paths: self.fast_paths,
+            ..Config::default()
+        }
+    }
+}
+
 /// Configuration of the link and the two ends.
 #[derive(Debug, Clone)]
 pub struct PairConfig {
@@ -142,10 +154,7 @@ impl<E: Engine<MemoryNic>, S: Service> Pair<E, S> {
             listen: vec![SERVER.into()],
             listen_udp: vec![SERVER.into()],
             max_connections: config.connections,
-            seed: 1,
-            #[cfg(feature = "fast-path-switches")]
-            fast_paths: config.options.fast_paths,
-            ..Config::default()
+            ..config.options.stack()
         };
         let server = worker(&stack, server, |ctx| service(ctx, SERVER.into()));
         let mut pair = Pair { server, client, now: Instant::ZERO };

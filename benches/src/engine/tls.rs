@@ -1,10 +1,10 @@
 //! Echoes with TLS, at the server, also during a flood of ClientHellos.
 
-use super::load::{REMOTE, Side, echo_load, host};
+use super::load::{Side, echo_load, host};
 use super::pair::{InTurn, TURN, server_turn};
 use super::{Bench, PairOptions, worker};
 use crate::certificate::{Certificate, client};
-use crate::client::BenchError;
+use crate::client::{BenchError, SERVER};
 use linerate_bypass::memory_nic::{Link, LinkConfig, MemoryNic};
 use linerate_load::services::Echo;
 use linerate_load::{EchoLoad, Load};
@@ -143,7 +143,7 @@ impl Service for Flooding {
 
     fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
         for _ in 0..std::mem::take(&mut self.missing) {
-            net.connect(REMOTE, ATTACK);
+            net.connect(SERVER.into(), ATTACK);
         }
         self.load.turn(net)
     }
