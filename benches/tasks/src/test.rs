@@ -142,7 +142,7 @@ pub fn run(machine: &Machine, all: bool, names: &[&str]) -> Result<(), Error> {
         let from = Instant::now();
         if !is_required && end.is_none() {
             // After the builds, which need the memory.
-            hugepages.get_or_insert_with(|| reserve_hugepages(512));
+            hugepages.get_or_insert_with(|| reserve_hugepages(1024));
         }
         let result = match (&end, action) {
             (Some(end), _) => Err(Error::Skipped(String::clone(end))),
