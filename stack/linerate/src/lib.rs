@@ -59,6 +59,7 @@ mod cores;
 mod error;
 #[cfg(feature = "dpdk")]
 mod inline;
+mod jobs;
 mod kept_devices;
 mod network;
 mod port;

@@ -4,7 +4,8 @@ use crate::builder::NetworkBuilder;
 use crate::config::{Listen, NetConfig, ThreadingMode};
 use crate::cores::{CorePlacement, choose_services};
 use crate::error::Error;
-use crate::port::{Close, Job, Port};
+use crate::jobs::{Close, Finish, Job, Make};
+use crate::port::Port;
 use crate::run_context::RunContext;
 use crate::split::Services;
 use crate::stats_client::StatsClient;
@@ -62,7 +63,7 @@ pub struct Network {
 }
 
 /// As [`Port::jobs`].
-type MakeJobs<S, M> = fn(Port, Arc<M>, &Stop, &Arc<AtomicUsize>, &StatsClient) -> Result<(Vec<Job<S>>, Close), Error>;
+type MakeJobs<S> = fn(Port, Make<S>, &Stop, &Arc<AtomicUsize>, &StatsClient) -> Result<(Vec<Job<S>>, Close), Error>;
 
 impl Network {
     /// Returns a builder.
@@ -167,22 +168,18 @@ impl Network {
             use linerate_tls::Tls;
             let make = move |ctx: WorkerCtx<S::Message>| Tls::new(tls.clone(), make(ctx));
             let finish = move |service: Tls<S>| finish(service.into_service());
-            return self.start_jobs(Port::native_jobs, make, finish, stop);
+            return self.start_jobs(Port::native_jobs, Arc::new(make), Arc::new(finish), stop);
         }
-        self.start_jobs(Port::jobs, make, finish, stop)
+        self.start_jobs(Port::jobs, Arc::new(make), Arc::new(finish), stop)
     }
 
-    fn start_jobs<S: Service + 'static, R: Send + 'static, M>(
+    fn start_jobs<S: Service + 'static, R: Send + 'static>(
         self,
-        make_jobs: MakeJobs<S, M>,
-        make: M,
-        finish: impl Fn(S) -> R + Send + Sync + 'static,
+        make_jobs: MakeJobs<S>,
+        make: Make<S>,
+        finish: Finish<S, R>,
         stop: Stop,
-    ) -> Result<Running<R>, Error>
-    where
-        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
-    {
-        let (make, finish) = (Arc::new(make), Arc::new(finish));
+    ) -> Result<Running<R>, Error> {
         stop.set_workers(self.cores.len());
         let ready = Arc::default();
         let (jobs, close) = match self.services {

@@ -80,8 +80,9 @@ impl FramePortConfig {
         stop: &Stop,
         ready: impl FnOnce(),
     ) -> Result<(F::Outcome, Summary), Error> {
+        use crate::jobs::Job;
         use crate::network::{READY_PERIOD, Running};
-        use crate::port::{Job, dpdk_port};
+        use crate::port::dpdk_port;
         use linerate_bypass::dpdk::PortConfig;
         let cores = self.check(place)?;
         let file = self.capture.as_ref().map(CaptureConfig::create).transpose()?;

@@ -3,8 +3,9 @@
 
 use crate::config::NetConfig;
 use crate::error::Error;
+use crate::jobs::{Close, Finish, Job, Make};
 use crate::network::spawn;
-use crate::port::{Close, Job, Port};
+use crate::port::Port;
 use crate::run_context::Threading;
 use crate::stats_client::StatsClient;
 use linerate_bypass::Via;
@@ -55,8 +56,8 @@ impl Services {
     pub fn jobs<S: Service + 'static, R: Send + 'static>(
         self,
         port: Port,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
-        finish: Arc<impl Fn(S) -> R + Send + Sync + 'static>,
+        make: Make<S>,
+        finish: Finish<S, R>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,

@@ -1,7 +1,8 @@
 //! Client for queries to running workers (`linerate top`, `linerate conns`, `--metrics`) from other threads.
 
+use crate::jobs::Make;
 use linerate_service::inspect::{ConnPage, SLOTS_PER_QUERY, Snapshot, StatsQuery};
-use linerate_service::{Service, WorkerCtx};
+use linerate_service::{AppSender, Service};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -35,18 +36,19 @@ struct Inner {
 
 impl StatsClient {
     /// Wraps `make` so that the first service created also connects this client.
-    pub fn connect_with<M: Send + 'static, S: Service<Message = M>>(
-        &self,
-        make: Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static>,
-    ) -> Arc<impl Fn(WorkerCtx<M>) -> S + Send + Sync + 'static> {
+    pub fn connect_with<S: Service + 'static>(&self, make: Make<S>) -> Make<S> {
         let stats = self.clone();
-        Arc::new(move |ctx: WorkerCtx<M>| {
-            let app_sender = ctx.app_sender.clone();
-            stats.0.ask.get_or_init(|| {
-                Box::new(move |worker, look| worker < app_sender.workers() && app_sender.query(worker, look))
-            });
+        Arc::new(move |ctx| {
+            stats.connect(&ctx.app_sender);
             make(ctx)
         })
+    }
+
+    fn connect<M: Send + 'static>(&self, app_sender: &AppSender<M>) {
+        let app_sender = app_sender.clone();
+        self.0.ask.get_or_init(|| {
+            Box::new(move |worker, look| worker < app_sender.workers() && app_sender.query(worker, look))
+        });
     }
 
     /// Calls `add` with each reply of the first worker, to add values of the port.
@@ -111,7 +113,7 @@ impl StatsClient {
 mod tests {
     use super::*;
     use linerate_service::mailbox::{self, mailbox};
-    use linerate_service::{AppMsg, AppSender, ConnId, Origin, Transport};
+    use linerate_service::{AppMsg, ConnId, Origin, Transport, WorkerCtx};
     use std::convert::Infallible;
 
     struct Silent;

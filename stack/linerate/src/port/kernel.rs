@@ -1,9 +1,9 @@
 //! `--via kernel`: workers on kernel sockets.
 
-use super::Job;
 use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
+use crate::jobs::{Job, Make};
 use linerate_kernel::{BoundSockets, Config, Sockets, Worker, add_mailboxes, bind_sockets};
 use linerate_service::{Service, Stop, WorkerCtx};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -46,12 +46,7 @@ impl Port {
     }
 
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.
-    pub fn jobs<S: Service + 'static>(
-        self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
-        stop: &Stop,
-        ready: &Arc<AtomicUsize>,
-    ) -> Vec<Job<S>> {
+    pub fn jobs<S: Service + 'static>(self, make: Make<S>, stop: &Stop, ready: &Arc<AtomicUsize>) -> Vec<Job<S>> {
         let (app_sender, sockets) = add_mailboxes(self.sockets);
         let workers = sockets.len();
         let job = |sockets: Sockets<S::Message>| -> Job<S> {

@@ -15,20 +15,15 @@ pub mod stack;
 use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::error::Error;
+use crate::jobs::{Close, Job, Make};
 use crate::run_context::Device;
 use crate::stats_client::StatsClient;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
 use linerate_bypass::{Published, RemoteCounters, Via};
-use linerate_service::{RemoteAddrCell, Service, Stop, Summary, WorkerCtx};
+use linerate_service::{RemoteAddrCell, Service, Stop, Summary};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-
-/// A worker, ready to run on its own thread: creates its service there, and returns it at the end.
-pub type Job<S> = Box<dyn FnOnce() -> Result<(S, Summary), Error> + Send>;
-
-/// Closes a port and returns the port's own counters.
-pub type Close = Box<dyn FnOnce() -> Summary>;
 
 /// An open network.
 pub enum Port {
@@ -135,16 +130,13 @@ impl Port {
 
     /// Returns the workers, each of which runs on its own thread, creates its service there and increments `ready` when
     /// it serves; and a function that closes the port after all workers have ended. The first worker connects `stats`.
-    pub fn jobs<S: Service + 'static, M>(
+    pub fn jobs<S: Service + 'static>(
         self,
-        make: Arc<M>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
-    ) -> Result<(Vec<Job<S>>, Close), Error>
-    where
-        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
-    {
+    ) -> Result<(Vec<Job<S>>, Close), Error> {
         let make = stats.connect_with(make);
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),
@@ -164,16 +156,13 @@ impl Port {
     /// As [`jobs`](Self::jobs), for TCP by the kernel or the native engine: each further engine would compile every
     /// service once more.
     #[cfg(feature = "tls")]
-    pub fn native_jobs<S: Service + 'static, M>(
+    pub fn native_jobs<S: Service + 'static>(
         self,
-        make: Arc<M>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
         stats: &StatsClient,
-    ) -> Result<(Vec<Job<S>>, Close), Error>
-    where
-        M: Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static,
-    {
+    ) -> Result<(Vec<Job<S>>, Close), Error> {
         let make = stats.connect_with(make);
         match self {
             Port::Kernel(port) => Ok((port.jobs(make, stop, ready), Box::new(Summary::default))),

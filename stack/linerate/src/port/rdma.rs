@@ -1,10 +1,10 @@
 //! `--via rdma:DEVICE` and `--via roce:NETWORK`: workers on queue pairs of a verbs device.
 
-use super::Job;
 use crate::config::Listen;
 use crate::config::NetConfig;
 use crate::cores::Topology;
 use crate::error::Error;
+use crate::jobs::{Job, Make};
 use crate::run_context::Device;
 use linerate_bypass::arena::{Arena, ArenaError};
 #[cfg(feature = "dpdk")]
@@ -12,11 +12,12 @@ use linerate_bypass::dpdk::Eal;
 use linerate_bypass::{Published, RemoteCounters};
 use linerate_rdma::provider::Provider;
 use linerate_rdma::rdma_core::RdmaCore;
-use linerate_rdma::{Adapter, Config, Mode, Started, Worker, WorkerParts};
+use linerate_rdma::{Adapter, Config, Connector, DeviceFailed, Mode, Started, Worker, WorkerParts};
 use linerate_service::time::Clock;
 use linerate_service::{RemoteAddrCell, Service, Stop, WorkerCtx};
 use linerate_stack::Idle;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,18 +148,14 @@ impl<C: Provider> Port<C> {
     /// thread, which ends after the last worker.
     pub fn jobs<S: Service + 'static>(
         self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
         let Port { adapter, workers: count, near, .. } = self;
         let Started { connector, workers, app_sender } = near.run(|| adapter.start::<S::Message>())?;
         let running = Arc::new(AtomicUsize::new(count));
-        let left = running.clone();
-        let stops = stop.clone();
-        // Workers stop if the device fails: a service would otherwise run without accepting connections.
-        let connects = move || connector.run(&Clock::start(), || left.load(Ordering::Acquire) == 0, || stops.stop());
-        let connector = near.run(|| std::thread::Builder::new().name("connector".to_owned()).spawn(connects));
+        let connector = near.run(|| start_connector(connector, &running, stop));
         let mut connector = Some(connector.map_err(|source| Error::Spawn { worker: count, source })?);
         let job = |parts: WorkerParts<C, S::Message>| -> Job<S> {
             let ctx = WorkerCtx { worker: parts.worker, workers: count, app_sender: app_sender.clone() };
@@ -184,6 +181,18 @@ impl<C: Provider> Port<C> {
         };
         Ok(workers.into_iter().map(job).collect())
     }
+}
+
+/// Starts the thread of the connector, which ends after the `running` workers. They stop if the device fails: a service
+/// would otherwise run without accepting connections.
+fn start_connector<C: Provider>(
+    connector: Connector<C>,
+    running: &Arc<AtomicUsize>,
+    stop: &Stop,
+) -> io::Result<JoinHandle<Result<(), DeviceFailed>>> {
+    let (running, stop) = (running.clone(), stop.clone());
+    let run = move || connector.run(&Clock::start(), || running.load(Ordering::Acquire) == 0, || stop.stop());
+    std::thread::Builder::new().name("connector".to_owned()).spawn(run)
 }
 
 /// Decrements the number of running workers when dropped.

@@ -1,11 +1,12 @@
 //! DPDK ports (every `--via` except `kernel` and `rdma`): workers of the TCP/IP stack on the queue pairs of a port.
 
+use super::dpdk_port;
 use super::shared::{self, ControlThread, SharedHost};
-use super::{Job, dpdk_port};
 use crate::capture::{CaptureConfig, CaptureFile, RunningCapture};
 use crate::config::Listen;
 use crate::config::{NetConfig, PortRange, Profile, TcpEngine};
 use crate::error::Error;
+use crate::jobs::{Job, Make};
 use crate::stats_client::StatsClient;
 use linerate_bypass::Via;
 use linerate_bypass::arena::{Arena, ArenaConfig, ArenaError};
@@ -199,7 +200,7 @@ impl Port {
     /// Returns the workers, each for its own thread; each increments `ready` when it serves.
     pub fn jobs<S: Service + 'static>(
         &mut self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
@@ -215,7 +216,7 @@ impl Port {
     /// As [`jobs`](Self::jobs), with the native engine.
     pub fn native_jobs<S: Service + 'static>(
         &mut self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
@@ -224,7 +225,7 @@ impl Port {
 
     fn jobs_of<S: Service + 'static, E: Engine<QueuePair> + 'static>(
         &mut self,
-        make: Arc<impl Fn(WorkerCtx<S::Message>) -> S + Send + Sync + 'static>,
+        make: Make<S>,
         stop: &Stop,
         ready: &Arc<AtomicUsize>,
     ) -> Result<Vec<Job<S>>, Error> {
