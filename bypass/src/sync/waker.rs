@@ -16,11 +16,11 @@ impl Waker {
         Ok(Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Returns the function that signals the eventfd. Each call is an edge.
+    /// Returns the function that signals the eventfd while there is a waker. Each call is an edge.
     pub fn wake(&self) -> Wake {
-        let fd = self.0.clone();
+        let fd = Arc::downgrade(&self.0);
         // The write fails after 2⁶⁴ signals, and the eventfd is readable nevertheless.
-        Box::new(move || _ = rustix::io::write(&*fd, &1u64.to_ne_bytes()))
+        Box::new(move || _ = fd.upgrade().map(|fd| rustix::io::write(&*fd, &1u64.to_ne_bytes())))
     }
 
     /// Resets the eventfd. A thread that waits for edges does not need to.
@@ -32,5 +32,20 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+#[cfg_attr(miri, ignore = "Miri has no eventfd(2)")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_that_wakes_does_not_keep_the_eventfd() {
+        let waker = Waker::new().unwrap();
+        let (fd, wake) = (Arc::downgrade(&waker.0), waker.wake());
+        drop(waker);
+        assert!(fd.upgrade().is_none());
+        wake();
     }
 }

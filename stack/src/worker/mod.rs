@@ -129,7 +129,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
             stuck_since: None,
             stuck_logged: false,
             sleeper: mailboxes.sleeper,
-            polling: Polling::new(),
+            polling: Polling::new(now),
             pool_empty: 0,
         }
     }
@@ -174,7 +174,7 @@ impl<N: Nic, S: Service, E: Engine<N>> Worker<N, S, E> {
         *turns += 1;
         if work > 0 {
             *busy_turns += 1;
-            self.polling.end_gap();
+            self.polling.end_gap(now, work);
         }
         work
     }

@@ -1,6 +1,6 @@
 //! Port that records the memory addresses of received and sent TCP payload.
 
-use linerate_bypass::{BURST, Capabilities, MacAddr, Nic, Packet, QueueStats};
+use linerate_bypass::{BURST, Capabilities, MacAddr, Nic, Packet, QueueStats, Sleeper};
 use linerate_service::Bytes;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::HashMap;
@@ -179,6 +179,11 @@ impl<N: Nic> Nic for Recorder<N> {
 
     fn attach(&mut self, bytes: Bytes) -> Result<N::Packet, Bytes> {
         self.nic.attach(bytes)
+    }
+
+    /// Does not wake the worker: only messages and a stop end its sleep.
+    fn arm(&mut self, _: &mut Sleeper) -> bool {
+        true
     }
 
     fn stats(&self) -> QueueStats {

@@ -5,3 +5,4 @@ mod inspect;
 mod lingering_close;
 mod messages;
 mod portable_services;
+mod sleep;
