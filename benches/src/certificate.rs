@@ -1,5 +1,6 @@
 //! Certificates of servers with TLS.
 
+use linerate_compare::certificate;
 use linerate_tls::{ClientOptions, Identity, ServerOptions, TlsClient, TlsError, TlsServer};
 use std::path::Path;
 
@@ -13,12 +14,7 @@ impl Certificate {
     /// If the files cannot be written.
     pub fn new(directory: &Path) -> Result<Self, TlsError> {
         let failed = |reason: String| TlsError::Other(format!("{}: {reason}", directory.display()));
-        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-        let certified = certified.map_err(|error| failed(error.to_string()))?;
-        let [chain, key] = ["server.pem", "server.key"].map(|name| directory.join(name));
-        std::fs::write(&chain, certified.cert.pem())
-            .and_then(|()| std::fs::write(&key, certified.signing_key.serialize_pem()))
-            .map_err(|error| failed(error.to_string()))?;
+        let [chain, key] = certificate::write(directory).map_err(|error| failed(error.to_string()))?;
         Ok(Certificate(Identity { chain, key }))
     }
 

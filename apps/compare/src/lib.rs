@@ -6,6 +6,7 @@
 #![allow(missing_docs, reason = "not published")]
 
 pub mod batch;
+pub mod certificate;
 pub mod counters;
 pub mod host_checks;
 pub mod location;

@@ -108,7 +108,7 @@ pub struct Objective {
 
 /// Application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum App {
     /// Requests are returned unchanged.
     Echo,
@@ -118,12 +118,30 @@ pub enum App {
     Http,
     /// GETs and SETs of redis-server, on kernel sockets and under `linerate run`.
     Redis,
+    /// As `Echo`, with TLS.
+    EchoTls,
+    /// As `Kv`, with TLS.
+    KvTls,
 }
 
 impl App {
+    /// Returns the application that is the same without TLS.
+    pub fn without_tls(self) -> App {
+        match self {
+            App::EchoTls => App::Echo,
+            App::KvTls => App::Kv,
+            App::Echo | App::Kv | App::Http | App::Redis => self,
+        }
+    }
+
+    /// Returns true for an application with TLS.
+    pub fn has_tls(self) -> bool {
+        self != self.without_tls()
+    }
+
     /// Returns whether the load sets keys first.
     pub fn has_keys(self) -> bool {
-        matches!(self, App::Kv | App::Redis)
+        matches!(self.without_tls(), App::Kv | App::Redis)
     }
 }
 

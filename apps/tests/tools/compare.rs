@@ -80,6 +80,25 @@ fn kernel_sockets_are_compared_and_reports_are_written() {
 }
 
 #[test]
+fn echo_and_kv_are_compared_with_and_without_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "--via kernel --points 64x1 --rounds 1 --round-time 50ms --no-sweeps --keys 1000";
+    let output = run(&format!("compare --quick --apps echo,echo-tls,kv,kv-tls --out {} {more}", dir.path().display()));
+    assert!(output.status.success(), "{}", output.stderr);
+    let results = results(dir.path());
+    assert_eq!(results.rows.len(), 8);
+    for row in &results.rows {
+        let Outcome::Ran(measured) = &row.outcome else { panic!("{row:?}") };
+        let has = |line: &[String], option: &str| line.iter().any(|word| word == option);
+        let ends = [has(&measured.server, "--tls-cert"), has(&measured.load, "--tls")];
+        assert_eq!(ends, [row.app.has_tls(); 2], "{measured:?}");
+        let round = &measured.fixed[0].rounds[0];
+        assert!(round.requests > 0 && round.errors == 0, "{}: {round:?}", row.id);
+    }
+    assert!(output.stdout.contains("to those without TLS: on 64 connections"), "{}", output.stdout);
+}
+
+#[test]
 fn further_measurements_are_made_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let more = "--via kernel --points 64x16 --rounds 1 --round-time 100ms --no-sweeps --slo p90=100ms --incast --batch";

@@ -11,6 +11,8 @@ impl App {
             App::Kv => ["Key-value store", "the key-value store", "kv"],
             App::Http => ["HTTP", "HTTP", "http"],
             App::Redis => ["redis-server", "redis-server", "redis"],
+            App::EchoTls => ["Echo with TLS", "echo with TLS", "echo-tls"],
+            App::KvTls => ["Key-value store with TLS", "the key-value store with TLS", "kv-tls"],
         }
     }
 

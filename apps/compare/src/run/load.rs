@@ -225,13 +225,14 @@ pub fn command(
     // The log shows the beginning of the measurement.
     command.arg("-v");
     let requests = matches!(served, ServiceKind::App { .. });
-    command.args(match (served, row.app, &row.design) {
+    let app = row.app.without_tls();
+    command.args(match (served, app, &row.design) {
         (_, _, Design::Raw) => ["raw", "load"],
         (ServiceKind::Discard, ..) => ["discard", "load"],
         (ServiceKind::Chargen, ..) => ["chargen", "load"],
-        (_, App::Echo, _) => ["echo", "load"],
         (_, App::Kv | App::Redis, _) => ["kv", "load"],
         (_, App::Http, _) => ["http", "load"],
+        _ => ["echo", "load"],
     });
     command.args(["--json", "--cores", &setting.cores.load.to_string()]);
     let millis = |time: Duration| format!("{}ms", time.as_millis());
@@ -245,7 +246,9 @@ pub fn command(
         command.args(&args[..2]).args(["--depth", &depth.to_string(), "--size", &size.to_string(), "--histogram"]);
         return command;
     }
-    command.args(args).args(&row.load).args(["--connect", address]);
+    command.args(args).args(&row.load);
+    command.args(row.app.has_tls().then_some(["--tls", "--tls-insecure"]).into_iter().flatten());
+    command.args(["--connect", address]);
     if ports > 1 {
         command.args(["--ports", &ports.to_string()]);
     }
@@ -261,7 +264,7 @@ pub fn command(
     if let Some(rate) = rate {
         command.args(["--rate", &format!("{rate:.0}")]);
     }
-    match row.app {
+    match app {
         App::Echo => {
             command.args(["--size", &size.to_string()]);
             command.args(reconnect.then_some("--reconnect")).args(incast.then_some("--incast"));
@@ -271,7 +274,7 @@ pub fn command(
             command.args(["--get-ratio", &setting.get_ratio.to_string(), "--zipf", &setting.zipf.to_string()]);
             command.args((!fill).then_some("--no-fill"));
         }
-        App::Http => {}
+        _ => {}
     }
     command
 }
@@ -440,6 +443,14 @@ mod tests {
                 "echo/kernel/spinning",
                 Measure { reconnect: true, ..measure },
                 format!("linerate -v echo load {common} --via kernel --spin {to} --histogram --size 64 --reconnect"),
+            ),
+            (
+                "kv-tls/kernel/sleeping",
+                measure,
+                format!(
+                    "linerate -v kv load {common} --via kernel --tls --tls-insecure {to} --histogram --depth 16 \
+                     --keys 1000 --value-size 64 --get-ratio 0.9 --zipf 0.99 --no-fill"
+                ),
             ),
             (
                 "echo/kernel/sleeping",

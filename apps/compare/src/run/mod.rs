@@ -15,6 +15,7 @@ mod server;
 mod sweep;
 mod sweeps;
 
+use super::certificate;
 use super::profile::Profiler;
 use super::results::{FORMAT, LinkKind, Machine, Measured, Objective, Outcome, Results, Row, Settings};
 use super::utc::Utc;
@@ -54,6 +55,8 @@ pub struct Setting {
     pub zipf: f64,
     /// Simulated processing time of servers, except in the sweep over it.
     pub service_time: ServiceTime,
+    /// Certificate and key of servers with TLS.
+    pub certificate: [PathBuf; 2],
     /// Set if there will be more concurrent clients than a server's default: reserving room for them takes time.
     pub many_clients: bool,
 }
@@ -119,6 +122,12 @@ impl Comparison {
         let ComparisonConfig { quick, keys, service_time, objective, profiler, kernel_tuning, machine, other, .. } =
             config;
         let (load_machine, network) = other.unzip();
+        if rows.iter().any(|row| row.app.has_tls())
+            && let Err(error) = certificate::write(scratch)
+        {
+            let obstacle = (format!("no certificate: {error}"), "set TMPDIR to a directory with space".to_owned());
+            rows.iter_mut().filter(|row| row.app.has_tls()).for_each(|row| row.obstacle = Some(obstacle.clone()));
+        }
         let (mut links, mut tuning) = (HashMap::new(), Vec::new());
         for row in &mut rows {
             if row.obstacle.is_some() || links.contains_key(&row.spec) {
@@ -173,7 +182,8 @@ impl Comparison {
             notes: Vec::new(),
         };
         let many_clients = schedule.most_connections() > MANY_CLIENTS;
-        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, service_time, many_clients };
+        let certificate = certificate::paths(scratch);
+        let setting = Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, service_time, certificate, many_clients };
         let (failed, values) = (vec![0; rows.len()], Values { keys, size: SIZE });
         let began = Instant::now();
         let skipped = 0;
@@ -320,7 +330,9 @@ pub(super) mod tests {
     pub(in super::super) fn setting() -> Setting {
         let cores = Cores::choose([&[0, 1]; 2], false, None, None).unwrap();
         let service_time = ServiceTime::NONE;
-        Setting { linerate: "linerate".into(), cores, get_ratio: GETS, zipf: ZIPF, service_time, many_clients: true }
+        let certificate = certificate::paths(Path::new(""));
+        let linerate = "linerate".into();
+        Setting { linerate, cores, get_ratio: GETS, zipf: ZIPF, service_time, certificate, many_clients: true }
     }
 
     #[test]

@@ -140,6 +140,16 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
         }
         return rows;
     }
+    if app.has_tls() {
+        if spec.has_frames() {
+            let words = ["--engine", "native"];
+            add("native", &Design::Native, Some(Threading::Inline), &words, &words);
+        } else if spec.is_kernel() {
+            add("sleeping", &Design::KernelSleeping, Some(Threading::Inline), &[], &[]);
+            add("spinning", &Design::KernelSpinning, Some(Threading::Inline), &["--spin"], &["--spin"]);
+        }
+        return rows;
+    }
     if spec.has_frames() {
         if app == App::Echo && spec.has_raw_frames() {
             add("raw", &Design::Raw, None, &[], &[]);
@@ -150,7 +160,7 @@ fn of_link(selection: &Selection, app: App, spec: &LinkSpec) -> Vec<Planned> {
             App::Kv => {
                 add("datagrams", &Design::Datagrams, None, &["--udp"], &["--udp", "--protocol", "memcached"]);
             }
-            App::Http | App::Redis => {}
+            App::Http | App::Redis | App::EchoTls | App::KvTls => {}
         }
         for engine in &selection.engines {
             let (name, design) = match engine {
@@ -238,7 +248,8 @@ pub(super) mod tests {
     /// Returns the row `id` among all rows of a host with two cores.
     pub(in super::super) fn row(id: &str) -> Planned {
         let selection = selection(&["virtio-user", "kernel", "rdma:mlx5_0"]);
-        let all = Selection { apps: vec![App::Echo, App::Kv, App::Http, App::Redis], ..selection };
+        let all =
+            Selection { apps: vec![App::Echo, App::Kv, App::Http, App::Redis, App::EchoTls, App::KvTls], ..selection };
         planned(&all, &Obstacles::default()).into_iter().find(|row| row.id == id).unwrap()
     }
 
@@ -361,6 +372,14 @@ pub(super) mod tests {
             ["redis/virtio-user/native/inline", "redis/af_xdp-shared/native/inline", "redis/kernel/sleeping"];
         assert_eq!(ids(&rows), expected);
         assert!(sweep::values(Swept::ServiceTime, &rows[0], Extent::Full).is_empty());
+    }
+
+    #[test]
+    fn tls_has_rows_of_the_native_engine_and_of_kernel_sockets() {
+        let selection = Selection { apps: vec![App::EchoTls], ..selection(&["virtio-user", "kernel", "roce"]) };
+        let rows = planned(&selection, &Obstacles::default());
+        let expected = ["echo-tls/virtio-user/native/inline", "echo-tls/kernel/sleeping", "echo-tls/kernel/spinning"];
+        assert_eq!(ids(&rows), expected);
     }
 
     #[test]

@@ -26,13 +26,14 @@ impl Comparison {
             }
             return server.stop().map(drop);
         }
-        let filled = if round == 0 && self.rows[row].app == App::Kv { Some(self.filled(row)?) } else { None };
+        let filled =
+            if round == 0 && self.rows[row].app.without_tls() == App::Kv { Some(self.filled(row)?) } else { None };
         for point in self.schedule.points.clone() {
             let mut server = self.server(row, ServiceKind::PLAIN)?;
             let mut measured = self.point(row, &mut server, point, true)?;
             let counted = server.stop()?;
             // Subtract the counters of filling, where they were measured.
-            if self.rows[row].app != App::Kv || filled.is_some() {
+            if self.rows[row].app.without_tls() != App::Kv || filled.is_some() {
                 self.add_counters(row, counted.since(filled.unwrap_or_default()), &mut measured);
             }
             self.record_round(row, point, measured);
@@ -100,8 +101,8 @@ impl Comparison {
             App::Echo => Some(2 * u64::from(SIZE)),
             // Only one of request and answer carries a value.
             App::Kv => Some(u64::from(SIZE)),
-            // The heads are longer than the page, and redis-server counts no copies.
-            App::Http | App::Redis => None,
+            // The heads are longer than the page, redis-server counts no copies, and a record is longer than its data.
+            App::Http | App::Redis | App::EchoTls | App::KvTls => None,
         }
     }
 

@@ -271,7 +271,7 @@ fn steps(rows: &[Planned], request: ScheduleRequest<'_>, times: Times, sweeps: &
             let apart = is_full || round == 0;
             let mut servers = if apart { points } else { 1 };
             // One more server that only sets its keys, to subtract its counters.
-            servers += u32::from(round == 0 && row.app == App::Kv);
+            servers += u32::from(round == 0 && row.app.without_tls() == App::Kv);
             add(number, Task::Round { round, apart }, points, servers, times.round);
         }
         // On a machine that is slower than expected, later rounds are skipped in place of what was requested. The full

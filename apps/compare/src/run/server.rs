@@ -187,20 +187,21 @@ fn command(
     ports: u16,
 ) -> Command {
     let mut command = link.command(End::Server, &setting.linerate);
-    let port = match (served, row.app) {
+    let app = row.app.without_tls();
+    let port = match (served, app) {
         (ServiceKind::App { .. }, App::Echo) => ECHO,
         (ServiceKind::App { .. }, App::Kv) if row.design == Design::Datagrams => MEMCACHED,
         (ServiceKind::App { .. }, App::Kv | App::Redis) => REDIS,
         (ServiceKind::App { .. }, App::Http) => HTTP,
         _ => PORTS.iter().find(|(other, _)| *other == served).map_or(ECHO, |(_, port)| *port),
     };
-    command.args(match (served, row.app, &row.design) {
+    command.args(match (served, app, &row.design) {
         (_, _, Design::Raw) => ["raw", "reflect"],
         (ServiceKind::Discard, ..) => ["discard", "serve"],
         (ServiceKind::Chargen, ..) => ["chargen", "serve"],
-        (_, App::Echo, _) => ["echo", "serve"],
         (_, App::Kv | App::Redis, _) => ["kv", "serve"],
         (_, App::Http, _) => ["http", "serve"],
+        _ => ["echo", "serve"],
     });
     command.args(["--json", "--cores", &setting.cores.worker.to_string()]);
     if row.design == Design::Raw {
@@ -208,6 +209,10 @@ fn command(
         return command;
     }
     command.args(link.args(End::Server)).args(&row.server);
+    if row.app.has_tls() {
+        let [chain, key] = &setting.certificate;
+        command.arg("--tls-cert").arg(chain).arg("--tls-key").arg(key);
+    }
     let listen = if port == MEMCACHED { "--memcached" } else { "--listen" };
     if ports > 1 {
         for port in port..port + ports {
@@ -229,11 +234,11 @@ fn command(
     if time != ServiceTime::NONE {
         command.args(["--service-time", &time.to_string()]);
     }
-    if let (ServiceKind::App { .. }, App::Kv) = (served, row.app) {
+    if let (ServiceKind::App { .. }, App::Kv) = (served, app) {
         let memory = values.keys * (u64::from(values.size) + OVERHEAD) + MEMORY;
         command.args(["--memory", &memory.to_string()]);
     }
-    if let (ServiceKind::App { .. }, App::Kv | App::Http) = (served, row.app) {
+    if let (ServiceKind::App { .. }, App::Kv | App::Http) = (served, app) {
         command.args(setting.many_clients.then_some(["--max-clients", MOST_CLIENTS]).into_iter().flatten());
     }
     command
@@ -291,6 +296,12 @@ mod tests {
             (
                 "kv/kernel/spinning",
                 "linerate kv serve --json --cores 0 --via kernel --spin --listen 127.0.0.1:0 --memory 100823296 --max-clients 1000000".to_owned(),
+            ),
+            (
+                "echo-tls/kernel/sleeping",
+                "linerate echo serve --json --cores 0 --via kernel --tls-cert server.pem --tls-key server.key --listen \
+                 127.0.0.1:0"
+                    .to_owned(),
             ),
             (
                 "redis/virtio-user/native/inline",

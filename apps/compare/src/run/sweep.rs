@@ -54,6 +54,7 @@ const KEPT_UP: f64 = 0.97;
 pub fn values(of: Swept, row: &Planned, extent: Extent) -> Vec<f64> {
     let streams = row.has_connections();
     let one_sided = row.load.contains(&"--one-sided");
+    let is_echo = row.app.without_tls() == App::Echo;
     match of {
         Swept::OfferedRate if row.design == Design::Raw => Vec::new(),
         Swept::OfferedRate if extent < Extent::Full => PARTS_SHORT.to_vec(),
@@ -81,10 +82,10 @@ pub fn values(of: Swept, row: &Planned, extent: Extent) -> Vec<f64> {
             sizes
         }
         Swept::Depth => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0],
-        Swept::NewConnections if streams && row.app == App::Echo => vec![1.0, 8.0, 64.0],
-        Swept::Incast if streams && row.app == App::Echo && extent == Extent::Brief => vec![100.0, 1_000.0],
-        Swept::Incast if streams && row.app == App::Echo => vec![10.0, 100.0, 1_000.0],
-        Swept::Bulk if streams && row.app == App::Echo => vec![1.0, 16.0],
+        Swept::NewConnections if streams && is_echo => vec![1.0, 8.0, 64.0],
+        Swept::Incast if streams && is_echo && extent == Extent::Brief => vec![100.0, 1_000.0],
+        Swept::Incast if streams && is_echo => vec![10.0, 100.0, 1_000.0],
+        Swept::Bulk if streams && is_echo => vec![1.0, 16.0],
         Swept::Batch if idle_variants(row).is_empty() => Vec::new(),
         Swept::Batch if extent == Extent::Brief => vec![50.0],
         Swept::Batch => vec![10.0, 50.0, 90.0],

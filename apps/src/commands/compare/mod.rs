@@ -84,7 +84,8 @@ const DEFAULT_ENGINES: &str = if cfg!(feature = "smoltcp-engine") { "native,smol
 /// Arguments of a comparison.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
-    /// Applications: echo, kv, http, redis (redis-server on kernel sockets and under linerate run)
+    /// Applications: echo, kv, http, redis (redis-server on kernel sockets and under linerate run), echo-tls and kv-tls
+    /// (echo and kv with TLS)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "echo,kv", value_parser = parse_app)]
     apps: Vec<App>,
 
@@ -254,8 +255,9 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     let machines = args.machines.examine(&linerate)?;
     let specs = if args.via.is_empty() { machines.specs() } else { args.via.clone() };
     machines.check(&specs).map_err(CompareError::Usage)?;
-    if machines.are_two() && args.apps.contains(&App::Redis) {
-        return Err(CompareError::Usage("--apps redis compares processes of one machine".to_owned()));
+    let local = args.apps.iter().find(|app| app.has_tls() || **app == App::Redis).filter(|_| machines.are_two());
+    if let Some(app) = local {
+        return Err(CompareError::Usage(format!("--apps {} compares processes of one machine", app.short())));
     }
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
     let (servers, loads) = (cores(&args.server_cores), cores(&args.load_cores));
@@ -451,7 +453,9 @@ fn parse_app(text: &str) -> Result<App, String> {
         "kv" => Ok(App::Kv),
         "http" => Ok(App::Http),
         "redis" => Ok(App::Redis),
-        _ => Err("give echo, kv, http, redis, or several of them, separated by commas".to_owned()),
+        "echo-tls" => Ok(App::EchoTls),
+        "kv-tls" => Ok(App::KvTls),
+        _ => Err("give echo, kv, http, redis, echo-tls, kv-tls, or several of them, separated by commas".to_owned()),
     }
 }
 

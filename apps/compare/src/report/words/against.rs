@@ -62,6 +62,28 @@ pub fn kernel(view: &View, app: App) -> Vec<String> {
     sentences
 }
 
+/// Compares rows with TLS to the same rows without it.
+pub fn tls(view: &View, app: App) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for secure in view.ran(app).filter(|_| app.has_tls()) {
+        let is_same = |seen: &&Seen| {
+            (&seen.row.design, &seen.row.link, seen.row.threading)
+                == (&secure.row.design, &secure.row.link, secure.row.threading)
+        };
+        let Some(plain) = view.ran(app.without_tls()).find(is_same) else { continue };
+        let shown = view.points(app).into_iter().filter_map(|point| {
+            let (own, other) = (secure.rate(point)?, plain.rate(point)?);
+            let part = own.against(&other).and_then(|_| own.times(&other)).map(times);
+            Some(format!("on {}, {}", called::point(point), part.unwrap_or_else(|| NO_DIFFERENCE.to_owned())))
+        });
+        let shown: Vec<String> = shown.collect();
+        if !shown.is_empty() {
+            sentences.push(format!("Requests/s of {}, to those without TLS: {}.", secure.name, shown.join("; ")));
+        }
+    }
+    sentences
+}
+
 /// Compares services on their own threads to services on the workers' threads.
 pub fn split(view: &View, app: App) -> Vec<String> {
     let mut sentences = Vec::new();

@@ -51,6 +51,7 @@ pub fn findings(view: &View) -> Vec<Finding> {
             ("native and kernel", against::kernel(view, app)),
             ("inline and split", against::split(view, app)),
             ("verbs", against::verbs(view, app)),
+            ("cost", against::tls(view, app)),
         ] {
             push_finding(format!("{}: {topic}", app.title()), (Weight::Comparison(app), sentences));
         }

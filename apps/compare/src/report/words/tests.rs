@@ -79,6 +79,22 @@ fn native_is_compared_with_both_kernel_modes() {
     assert!(section(&alone, "native and kernel").contains("no row of the native engine"));
 }
 
+#[test]
+fn tls_is_compared_with_the_same_row_without_it() {
+    let secure = |ns, rtt_us| Row { app: App::EchoTls, ..native(ns, rtt_us) };
+    let rows = vec![native(200.0, 1.4), kernel(Design::KernelSpinning, 6000.0, 9.0), secure(400.0, 2.8)];
+    let text = section(&echo(rows), "Echo with TLS: cost");
+    assert!(
+        text.starts_with("Requests/s of native inline · virtio-user, to those without TLS: on 1 connection"),
+        "{text}"
+    );
+    assert!(text.contains("on 64 connections with 16 requests in flight on each, 0.5"), "{text}");
+    assert!(section(&echo(vec![native(200.0, 1.4), secure(200.0, 1.4)]), "cost").contains(NO_DIFFERENCE));
+    for rows in [vec![secure(400.0, 2.8)], vec![native(200.0, 1.4), native(400.0, 2.8)]] {
+        assert_eq!(section(&echo(rows), "cost"), "");
+    }
+}
+
 /// Returns the text for inline and split rows with these rates at each service time.
 fn service_times(inline: &[f64], other: &[f64]) -> String {
     let mut rows = vec![native(200.0, 1.4), split(300.0, 2.1)];
