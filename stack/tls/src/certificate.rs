@@ -6,6 +6,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::ring as provider;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,8 +15,14 @@ use std::time::{Duration, SystemTime};
 impl Identity {
     /// Reads both files, and returns the key with its chain.
     pub(crate) fn read(&self) -> Result<CertifiedKey, TlsError> {
-        CertifiedKey::from_der(chain(&self.chain)?, key(&self.key)?, &provider::default_provider())
-            .map_err(|source| TlsError::Content { path: self.key.clone(), source })
+        let failed = |source| TlsError::Content { path: self.key.clone(), source };
+        let key = provider::sign::any_supported_type(&*key(&self.key)?).map_err(failed)?;
+        let certified = CertifiedKey::new(chain(&self.chain)?, key);
+        match certified.keys_match() {
+            // The key may not tell its public key.
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+            Err(source) => Err(failed(source)),
+        }
     }
 
     /// Returns the period of validity of the certificate.

@@ -7,17 +7,50 @@ use linerate_service::{ConnId, Transport};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::pki_types::ServerName;
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedConnectionCommon, UnbufferedStatus,
 };
 use rustls::{AlertDescription, ClientConfig, ConnectionTrafficSecrets, Error, HandshakeKind, ServerConfig};
+use std::cell::RefCell;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Handshake in progress.
-pub enum Handshake {
+pub struct Handshake {
+    end: HandshakeEnd,
+    secrets: TrafficSecrets,
+}
+
+enum HandshakeEnd {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
+}
+
+/// First traffic secrets of client and server, once they are known.
+type TrafficSecrets = [Option<Zeroizing<Vec<u8>>>; 2];
+
+/// Labels of the first traffic secrets in a key log.
+const LABELS: [&str; 2] = ["CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"];
+
+thread_local! {
+    /// Traffic secrets of the handshake that this thread advances.
+    static SECRETS: RefCell<TrafficSecrets> = RefCell::default();
+}
+
+/// Returns true for the label of a secret that [`log_secret`] takes.
+pub fn is_traffic_secret(label: &str) -> bool {
+    LABELS.contains(&label)
+}
+
+/// Takes a secret from the key log of the handshake that this thread advances.
+///
+/// rustls gives traffic secrets to key logs only. Its `KernelConnection` derives later ones, but takes more memory than
+/// all other state of an idle connection.
+pub fn log_secret(label: &str, secret: &[u8]) {
+    if let Some(end) = LABELS.iter().position(|name| *name == label) {
+        SECRETS.with_borrow_mut(|secrets| secrets[end] = Some(Zeroizing::new(secret.to_vec())));
+    }
 }
 
 /// Result of one step of a handshake.
@@ -34,93 +67,80 @@ pub enum Progress {
 pub struct Established {
     pub tx: Secret,
     pub rx: Secret,
-    pub updates: KeySchedule,
+    /// Receiver of tickets, at a client.
+    pub tickets: Option<Tickets>,
     /// True if a ticket of an earlier connection was used.
     pub is_resumed: bool,
 }
 
-/// Secrets from which the following traffic secrets are derived (RFC 8446 §7.2).
-pub enum KeySchedule {
-    Server(KernelConnection<ServerConnectionData>),
-    Client(KernelConnection<ClientConnectionData>),
-}
+/// Receiver of tickets for later connections.
+pub struct Tickets(Box<KernelConnection<ClientConnectionData>>);
 
 impl Handshake {
     /// Begins the handshake of a server.
     pub fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
-        UnbufferedServerConnection::new(config).map(Handshake::Server)
+        UnbufferedServerConnection::new(config).map(|conn| Handshake::new(HandshakeEnd::Server(conn)))
     }
 
     /// Begins the handshake of a client with the server `name`.
     pub fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
-        UnbufferedClientConnection::new(config, name).map(Handshake::Client)
+        UnbufferedClientConnection::new(config, name).map(|conn| Handshake::new(HandshakeEnd::Client(conn)))
+    }
+
+    fn new(end: HandshakeEnd) -> Self {
+        Handshake { end, secrets: TrafficSecrets::default() }
     }
 
     /// Processes `input`, which consists of whole records, and appends records to `output`. Removes the processed
     /// records from `input`; fragments of an incomplete message stay.
     pub fn advance(&mut self, input: &mut Vec<u8>, output: &mut Vec<u8>) -> Progress {
-        match self {
-            Handshake::Server(conn) => advance(conn, input, output, |conn, input| conn.process_tls_records(input)),
-            Handshake::Client(conn) => advance(conn, input, output, |conn, input| conn.process_tls_records(input)),
-        }
+        SECRETS.set(std::mem::take(&mut self.secrets));
+        let progress = match &mut self.end {
+            HandshakeEnd::Server(conn) => advance(conn, input, output, |conn, input| conn.process_tls_records(input)),
+            HandshakeEnd::Client(conn) => advance(conn, input, output, |conn, input| conn.process_tls_records(input)),
+        };
+        self.secrets = SECRETS.take();
+        progress
     }
 
     /// Returns the keys after [`Progress::Complete`].
     pub fn finish(self) -> Result<Established, Error> {
+        let Handshake { end, secrets: [client, server] } = self;
         let is_resumed = |kind| kind == Some(HandshakeKind::Resumed);
-        let (secrets, updates, is_resumed) = match self {
-            Handshake::Server(conn) => {
+        let (keys, [tx, rx], tickets, is_resumed) = match end {
+            HandshakeEnd::Server(conn) => {
                 let is_resumed = is_resumed(conn.handshake_kind());
-                let (secrets, rest) = conn.dangerous_into_kernel_connection()?;
-                (secrets, KeySchedule::Server(rest), is_resumed)
+                (conn.dangerous_into_kernel_connection()?.0, [server, client], None, is_resumed)
             }
-            Handshake::Client(conn) => {
+            HandshakeEnd::Client(conn) => {
                 let is_resumed = is_resumed(conn.handshake_kind());
-                let (secrets, rest) = conn.dangerous_into_kernel_connection()?;
-                (secrets, KeySchedule::Client(rest), is_resumed)
+                let (keys, rest) = conn.dangerous_into_kernel_connection()?;
+                (keys, [client, server], Some(Tickets(Box::new(rest))), is_resumed)
             }
         };
-        let (tx, rx) = (secret(secrets.tx)?, secret(secrets.rx)?);
-        Ok(Established { tx, rx, updates, is_resumed })
+        Ok(Established { tx: secret(keys.tx, tx)?, rx: secret(keys.rx, rx)?, tickets, is_resumed })
     }
 }
 
-impl KeySchedule {
-    /// Returns the next secret for sending.
-    pub fn update_tx(&mut self) -> Result<Secret, Error> {
-        secret(match self {
-            KeySchedule::Server(conn) => conn.update_tx_secret()?,
-            KeySchedule::Client(conn) => conn.update_tx_secret()?,
-        })
-    }
-
-    /// Returns the next secret for receiving.
-    pub fn update_rx(&mut self) -> Result<Secret, Error> {
-        secret(match self {
-            KeySchedule::Server(conn) => conn.update_rx_secret()?,
-            KeySchedule::Client(conn) => conn.update_rx_secret()?,
-        })
-    }
-
-    /// Keeps a ticket for later connections. `body` is a NewSessionTicket without its header. Returns `None` at a
-    /// server, which must not receive one.
-    pub fn keep_ticket(&mut self, body: &[u8]) -> Option<Result<(), Error>> {
-        match self {
-            KeySchedule::Server(_) => None,
-            KeySchedule::Client(conn) => Some(conn.handle_new_session_ticket(body)),
-        }
+impl Tickets {
+    /// Keeps a ticket. `body` is a NewSessionTicket without its header.
+    pub fn keep(&mut self, body: &[u8]) -> Result<(), Error> {
+        self.0.handle_new_session_ticket(body)
     }
 }
 
-fn secret((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Secret, Error> {
-    let (algorithm, key, iv) = match secrets {
-        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (Algorithm::Aes128Gcm, key, iv),
-        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (Algorithm::Aes256Gcm, key, iv),
-        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (Algorithm::Chacha20Poly1305, key, iv),
+fn secret(
+    (sequence, keys): (u64, ConnectionTrafficSecrets),
+    traffic: Option<Zeroizing<Vec<u8>>>,
+) -> Result<Secret, Error> {
+    let algorithm = match keys {
+        ConnectionTrafficSecrets::Aes128Gcm { .. } => Algorithm::Aes128Gcm,
+        ConnectionTrafficSecrets::Aes256Gcm { .. } => Algorithm::Aes256Gcm,
+        ConnectionTrafficSecrets::Chacha20Poly1305 { .. } => Algorithm::Chacha20Poly1305,
         _ => return Err(Error::General("unknown cipher suite".to_owned())),
     };
-    let invalid = || Error::General("invalid traffic secret".to_owned());
-    Secret::new(algorithm, key.as_ref(), iv.as_ref().try_into().map_err(|_| invalid())?, sequence).ok_or_else(invalid)
+    let secret = traffic.and_then(|traffic| Secret::new(algorithm, &traffic, sequence));
+    secret.ok_or_else(|| Error::General("no traffic secret".to_owned()))
 }
 
 fn advance<D>(

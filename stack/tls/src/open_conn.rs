@@ -2,7 +2,7 @@
 
 use crate::buffers::{Buffers, Received, STAGE};
 use crate::counters::Counters;
-use crate::handshake::{Established, KeySchedule};
+use crate::handshake::{Established, Tickets};
 use crate::record::{
     ALERT, APPLICATION_DATA, Alert, HANDSHAKE, HEADER, MAX_DATA, OVERHEAD, Secret, USER_CANCELED, protected_length,
 };
@@ -119,7 +119,7 @@ struct Partial {
 pub struct OpenConn {
     rx: Secret,
     tx: Secret,
-    updates: KeySchedule,
+    tickets: Option<Tickets>,
     pub received: Received,
     partial: Option<Partial>,
     /// Incomplete handshake message.
@@ -147,12 +147,12 @@ pub struct OpenConn {
 
 impl OpenConn {
     pub fn new(established: Established, unsent: Unsent, shared: &Shared) -> Self {
-        let Established { mut tx, rx, updates, is_resumed } = established;
+        let Established { mut tx, rx, tickets, is_resumed } = established;
         shared.record_limit.into_iter().for_each(|limit| tx.limit_records(limit));
         OpenConn {
             rx,
             tx,
-            updates,
+            tickets,
             received: Received::default(),
             partial: None,
             message: Vec::new(),
@@ -173,6 +173,12 @@ impl OpenConn {
     /// Returns the details of TLS.
     pub fn info(&self) -> TlsInfo {
         TlsInfo { version: "TLSv1.3", suite: self.tx.suite(), is_resumed: self.is_resumed }
+    }
+
+    /// Forgets the expanded keys that have not been used since the last call. Returns whether one is in use.
+    pub fn rest(&mut self) -> bool {
+        let [tx, rx] = [self.tx.rest(), self.rx.rest()];
+        tx || rx
     }
 
     /// Opens the records that have arrived. Returns whether there is new plaintext.
@@ -415,13 +421,13 @@ impl OpenConn {
                     [1] => true,
                     _ => return Err(Alert::IllegalParameter.into()),
                 };
-                self.rx = self.updates.update_rx().map_err(|_| Alert::InternalError)?;
+                self.rx = self.rx.next();
                 shared.counters.key_updates_received += 1;
                 if is_requested && !self.is_closed {
                     self.update_key(net, conn, shared);
                 }
             } else {
-                match self.updates.keep_ticket(body) {
+                match self.tickets.as_mut().map(|tickets| tickets.keep(body)) {
                     None => return Err(Alert::UnexpectedMessage.into()),
                     Some(Err(_)) => return Err(Alert::DecodeError.into()),
                     Some(Ok(())) => shared.counters.tickets_received += 1,
@@ -548,11 +554,8 @@ impl OpenConn {
     #[cold]
     fn update_key(&mut self, net: &mut impl Transport, conn: ConnId, shared: &mut Shared) {
         self.send_record(net, conn, HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], shared);
-        // Fails for TLS 1.2 only.
-        if let Ok(mut tx) = self.updates.update_tx() {
-            shared.record_limit.into_iter().for_each(|limit| tx.limit_records(limit));
-            self.tx = tx;
-        }
+        self.tx = self.tx.next();
+        shared.record_limit.into_iter().for_each(|limit| self.tx.limit_records(limit));
         shared.counters.key_updates_sent += 1;
     }
 

@@ -1,6 +1,9 @@
 //! Protected records of TLS 1.3 (RFC 8446 §5).
 
-use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::aead::{self, AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{self, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
+use std::hint::black_box;
+use zeroize::Zeroizing;
 
 /// Length of a record's header: type, version, length.
 pub const HEADER: usize = 5;
@@ -36,7 +39,7 @@ pub enum Alert {
 /// Alert that does not end a connection.
 pub const USER_CANCELED: u8 = 90;
 
-/// AEAD of a suite.
+/// Algorithms of a suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     Aes128Gcm,
@@ -44,32 +47,134 @@ pub enum Algorithm {
     Chacha20Poly1305,
 }
 
-/// Key of one direction, with the sequence number of its next record.
+impl Algorithm {
+    fn aead(self) -> &'static aead::Algorithm {
+        match self {
+            Algorithm::Aes128Gcm => &AES_128_GCM,
+            Algorithm::Aes256Gcm => &AES_256_GCM,
+            Algorithm::Chacha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+
+    fn hkdf(self) -> hkdf::Algorithm {
+        if self == Algorithm::Aes256Gcm { HKDF_SHA384 } else { HKDF_SHA256 }
+    }
+
+    /// Returns the bytes of a traffic secret.
+    pub fn secret_len(self) -> usize {
+        self.hkdf().len()
+    }
+
+    /// Returns the AEAD with a key of `bytes`, of which it takes as many as it needs.
+    fn key(self, bytes: &[u8; MAX_KEY]) -> LessSafeKey {
+        let key = UnboundKey::new(self.aead(), &bytes[..self.aead().key_len()]);
+        LessSafeKey::new(key.expect("the length is that of the algorithm"))
+    }
+
+    /// Replaces `key` by another one, because ring does not overwrite its keys.
+    fn overwrite(self, key: &mut LessSafeKey) {
+        *key = self.key(&[0; MAX_KEY]);
+        // The assignment would otherwise be removed before the memory is freed.
+        black_box(key);
+    }
+}
+
+/// Maximum length of a traffic secret, and of a key.
+const MAX_SECRET: usize = 48;
+const MAX_KEY: usize = 32;
+
+/// Traffic secret of one direction (RFC 8446 §7.1), with the sequence number of its next record.
+///
+/// It is overwritten when it is dropped, and so is its key.
 pub struct Secret {
-    key: LessSafeKey,
+    /// Expanded key, while it is in use.
+    key: Option<Box<LessSafeKey>>,
     iv: [u8; NONCE_LEN],
+    algorithm: Algorithm,
+    /// True if the key has been used since the last [`rest`](Self::rest).
+    is_used: bool,
     sequence: u64,
     limit: u64,
+    traffic: Zeroizing<[u8; MAX_SECRET]>,
+}
+
+/// Length of derived bytes.
+struct Len(usize);
+
+impl KeyType for Len {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.forget_key();
+    }
 }
 
 impl Secret {
-    /// Creates a key whose next record has the number `sequence`. Returns `None` if `key` has another length.
-    pub fn new(algorithm: Algorithm, key: &[u8], iv: [u8; NONCE_LEN], sequence: u64) -> Option<Self> {
+    /// Creates the state of a traffic secret whose next record has the number `sequence`. Returns `None` if `traffic`
+    /// has another length than the hash of the suite.
+    pub fn new(algorithm: Algorithm, traffic: &[u8], sequence: u64) -> Option<Self> {
         // Half of 2^24.5 records for AES-GCM (RFC 8446 §5.5).
-        let (algorithm, limit) = match algorithm {
-            Algorithm::Aes128Gcm => (&AES_128_GCM, 1 << 23),
-            Algorithm::Aes256Gcm => (&AES_256_GCM, 1 << 23),
-            Algorithm::Chacha20Poly1305 => (&CHACHA20_POLY1305, 1 << 48),
-        };
-        Some(Secret { key: LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?), iv, sequence, limit })
+        let limit = if algorithm == Algorithm::Chacha20Poly1305 { 1 << 48 } else { 1 << 23 };
+        let mut bytes = Zeroizing::new([0; MAX_SECRET]);
+        bytes.get_mut(..traffic.len()).filter(|_| traffic.len() == algorithm.secret_len())?.copy_from_slice(traffic);
+        let iv = [0; NONCE_LEN];
+        let mut secret = Secret { key: None, iv, algorithm, is_used: true, sequence, limit, traffic: bytes };
+        let mut iv = [0; NONCE_LEN];
+        secret.derive("iv", &mut iv);
+        secret.iv = iv;
+        secret.key = Some(secret.expand());
+        Some(secret)
+    }
+
+    /// Returns the secret after a KeyUpdate.
+    pub fn next(&self) -> Self {
+        let mut next = Zeroizing::new([0; MAX_SECRET]);
+        let next = &mut next[..self.algorithm.secret_len()];
+        self.derive("traffic upd", next);
+        Secret::new(self.algorithm, next, 0).expect("the length is that of the hash")
+    }
+
+    /// Fills `to` by HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
+    fn derive(&self, label: &str, to: &mut [u8]) {
+        let secret = Prk::new_less_safe(self.algorithm.hkdf(), &self.traffic[..self.algorithm.secret_len()]);
+        let [len, label_len] = [(to.len() as u16).to_be_bytes(), [0, 6 + label.len() as u8]];
+        let info = [&len, &label_len[1..], b"tls13 ", label.as_bytes(), &[0]];
+        let derived = secret.expand(&info, Len(to.len())).and_then(|derived| derived.fill(to));
+        derived.expect("the length is below the maximum of HKDF");
+    }
+
+    #[cold]
+    fn expand(&self) -> Box<LessSafeKey> {
+        let mut key = Zeroizing::new([0; MAX_KEY]);
+        self.derive("key", &mut key[..self.algorithm.aead().key_len()]);
+        Box::new(self.algorithm.key(&key))
+    }
+
+    /// Forgets the expanded key, which takes more memory than the rest, if it has not been used since the last call.
+    /// Returns whether it is in use.
+    pub fn rest(&mut self) -> bool {
+        if !std::mem::take(&mut self.is_used) {
+            self.forget_key();
+        }
+        self.key.is_some()
+    }
+
+    fn forget_key(&mut self) {
+        if let Some(mut key) = self.key.take() {
+            self.algorithm.overwrite(&mut key);
+        }
     }
 
     /// Returns the name of the cipher suite.
     pub fn suite(&self) -> &'static str {
-        match self.key.algorithm() {
-            algorithm if *algorithm == AES_128_GCM => "TLS_AES_128_GCM_SHA256",
-            algorithm if *algorithm == AES_256_GCM => "TLS_AES_256_GCM_SHA384",
-            _ => "TLS_CHACHA20_POLY1305_SHA256",
+        match self.algorithm {
+            Algorithm::Aes128Gcm => "TLS_AES_128_GCM_SHA256",
+            Algorithm::Aes256Gcm => "TLS_AES_256_GCM_SHA384",
+            Algorithm::Chacha20Poly1305 => "TLS_CHACHA20_POLY1305_SHA256",
         }
     }
 
@@ -83,15 +188,19 @@ impl Secret {
         self.limit = self.limit.min(limit);
     }
 
-    /// Returns the nonce of the next record.
+    /// Returns the nonce of the next record, and the key.
     #[inline]
-    fn next_nonce(&mut self) -> Nonce {
+    fn next_nonce(&mut self) -> (Nonce, &LessSafeKey) {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= sequence;
         }
         self.sequence += 1;
-        Nonce::assume_unique_for_key(nonce)
+        self.is_used = true;
+        if self.key.is_none() {
+            self.key = Some(self.expand());
+        }
+        (Nonce::assume_unique_for_key(nonce), self.key.as_ref().expect("the key has been expanded"))
     }
 
     /// Seals a record in place. `record` has space for the header, the data, and space for content type and tag.
@@ -106,9 +215,9 @@ impl Secret {
         record[..HEADER].copy_from_slice(&header);
         let (inner, tag) = record[HEADER..].split_at_mut(protected - TAG);
         inner[protected - TAG - 1] = content;
-        let nonce = self.next_nonce();
+        let (nonce, key) = self.next_nonce();
         // Sealing fails only for lengths far beyond those of records.
-        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), inner);
+        let sealed = key.seal_in_place_separate_tag(nonce, Aad::from(header), inner);
         tag.copy_from_slice(sealed.expect("the length is that of a record").as_ref());
     }
 
@@ -119,9 +228,9 @@ impl Secret {
     /// Returns the alert to send.
     #[inline]
     pub fn open(&mut self, protected: &mut [u8]) -> Result<(u8, usize), Alert> {
-        let nonce = self.next_nonce();
+        let (nonce, key) = self.next_nonce();
         let header = header_of(protected.len());
-        let inner = self.key.open_in_place(nonce, Aad::from(header), protected).map_err(|_| Alert::BadRecordMac)?;
+        let inner = key.open_in_place(nonce, Aad::from(header), protected).map_err(|_| Alert::BadRecordMac)?;
         // Zeros after the content type are padding.
         let last = match inner.split_last() {
             Some((&content, data)) if content != 0 => Some((content, data.len())),
@@ -171,21 +280,19 @@ mod tests {
         digits.chunks(2).map(|byte| u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 16).unwrap()).collect()
     }
 
-    fn secret(key: &str, iv: &str, sequence: u64) -> Secret {
-        Secret::new(Algorithm::Aes128Gcm, &bytes(key), bytes(iv).try_into().unwrap(), sequence).unwrap()
+    fn secret(traffic: &str, sequence: u64) -> Secret {
+        Secret::new(Algorithm::Aes128Gcm, &bytes(traffic), sequence).unwrap()
     }
 
-    /// Application data of the client and of the server in RFC 8448 §3, whose server has sent a ticket before.
-    const CLIENT: (&str, &str, u64, &str) = (
-        "17422dda596ed5d9acd890e3c63f5051",
-        "5b78923dee08579033e523d9",
+    /// Traffic secrets and application data of client and server in RFC 8448 §3, whose server has sent a ticket before.
+    const CLIENT: (&str, u64, &str) = (
+        "9e40646ce79a7f9dc05af8889bce6552875afa0b06df0087f792ebb7c17504a5",
         0,
         "1703030043a23f7054b62c94d0affafe8228ba55cbefacea42f914aa66bcab3f2b9819a8a5b46b395bd54a9a20441e2b62974e1f5a6292\
          a2977014bd1e3deae63aeebb21694915e4",
     );
-    const SERVER: (&str, &str, u64, &str) = (
-        "9f02283b6c9c07efc26bb9f2ac92e356",
-        "cf782b88dd83549aadf1e984",
+    const SERVER: (&str, u64, &str) = (
+        "a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643",
         1,
         "17030300432e937e11ef4ac740e538ad36005fc4a46932fc3225d05f82aa1b36e30efaf97d90e6dffc602dcb501a59a8fcc49c4bf2e5f0\
          a21c0047c2abf332540dd032e167c2955d",
@@ -193,22 +300,22 @@ mod tests {
 
     #[test]
     fn records_equal_the_trace_of_rfc_8448() {
-        for (key, iv, sequence, record) in [CLIENT, SERVER] {
+        for (traffic, sequence, record) in [CLIENT, SERVER] {
             let (record, data) = (bytes(record), (0..50).collect::<Vec<u8>>());
             let mut sealed = vec![0xff; data.len() + OVERHEAD];
             sealed[HEADER..HEADER + data.len()].copy_from_slice(&data);
-            secret(key, iv, sequence).seal(APPLICATION_DATA, &mut sealed);
+            secret(traffic, sequence).seal(APPLICATION_DATA, &mut sealed);
             assert_eq!(sealed, record);
             let mut opened = record[HEADER..].to_vec();
-            assert_eq!(secret(key, iv, sequence).open(&mut opened), Ok((APPLICATION_DATA, 50)));
+            assert_eq!(secret(traffic, sequence).open(&mut opened), Ok((APPLICATION_DATA, 50)));
             assert_eq!(opened[..50], data);
         }
     }
 
     /// Pair of keys of one direction.
     fn pair(algorithm: Algorithm) -> (Secret, Secret) {
-        let key = vec![9; if algorithm == Algorithm::Aes128Gcm { 16 } else { 32 }];
-        let secret = || Secret::new(algorithm, &key, [3; NONCE_LEN], u64::from(u32::MAX)).unwrap();
+        let traffic = vec![9; algorithm.secret_len()];
+        let secret = || Secret::new(algorithm, &traffic, u64::from(u32::MAX)).unwrap();
         (secret(), secret())
     }
 
@@ -217,6 +324,33 @@ mod tests {
         record[HEADER..HEADER + data.len()].copy_from_slice(data);
         secret.seal(content, &mut record);
         record
+    }
+
+    #[test]
+    fn key_that_rests_is_forgotten_and_expanded_again() {
+        let (mut tx, mut rx) = pair(Algorithm::Aes256Gcm);
+        assert!(tx.rest() && tx.key.is_some());
+        assert!(!tx.rest() && tx.key.is_none());
+        let mut record = seal(&mut tx, APPLICATION_DATA, b"again");
+        assert!(tx.rest());
+        assert_eq!(rx.open(&mut record[HEADER..]), Ok((APPLICATION_DATA, 5)));
+        let [mut tx, mut rx] = [tx.next(), rx.next()];
+        let mut record = seal(&mut tx, APPLICATION_DATA, b"updated");
+        assert_eq!(rx.open(&mut record[HEADER..]), Ok((APPLICATION_DATA, 7)));
+    }
+
+    #[test]
+    fn overwritten_key_is_that_of_zeros() {
+        let tag = |key: &LessSafeKey| {
+            let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
+            key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut []).unwrap().as_ref().to_vec()
+        };
+        for algorithm in [Algorithm::Aes128Gcm, Algorithm::Aes256Gcm, Algorithm::Chacha20Poly1305] {
+            let (mut key, zeros) = (algorithm.key(&[7; MAX_KEY]), algorithm.key(&[0; MAX_KEY]));
+            assert_ne!(tag(&key), tag(&zeros));
+            algorithm.overwrite(&mut key);
+            assert_eq!(tag(&key), tag(&zeros));
+        }
     }
 
     #[test]
@@ -256,8 +390,8 @@ mod tests {
         let (mut tx, _) = pair(Algorithm::Aes128Gcm);
         let mut inner = inner.to_vec();
         let header = header_of(inner.len() + TAG);
-        let nonce = tx.next_nonce();
-        let tag = tx.key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut inner).unwrap();
+        let (nonce, key) = tx.next_nonce();
+        let tag = key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut inner).unwrap();
         inner.extend_from_slice(tag.as_ref());
         inner
     }
@@ -293,6 +427,6 @@ mod tests {
         assert!(!tx.is_exhausted());
         seal(&mut tx, APPLICATION_DATA, b"");
         assert!(tx.is_exhausted());
-        assert!(Secret::new(Algorithm::Aes128Gcm, &[0; 32], [0; NONCE_LEN], 0).is_none());
+        assert!(Secret::new(Algorithm::Aes128Gcm, &[0; 31], 0).is_none());
     }
 }

@@ -311,6 +311,12 @@ impl<S: Service> Tls<S> {
     /// Completes an event: delivers the events that it caused, and sends what the service has written.
     #[inline]
     fn settle(&mut self, net: &mut impl Transport) {
+        self.sessions.plan_rest(net);
+        self.settle_turn(net);
+    }
+
+    #[inline]
+    fn settle_turn(&mut self, net: &mut impl Transport) {
         for _ in 0..ROUNDS {
             self.sessions.flush(net);
             if self.sessions.shared.resumed.is_empty() && self.sessions.shared.ended.is_empty() {
@@ -490,7 +496,8 @@ impl<S: Service> Service for Tls<S> {
             self.deliver(net);
         }
         let rest = self.service.turn(&mut TlsNet::new(net, &mut self.sessions));
-        self.settle(net);
+        self.settle_turn(net);
+        let rest = [rest, self.sessions.rest(net.now())].into_iter().flatten().min();
         if !self.sessions.shared.resumed.is_empty() || !self.sessions.shared.ended.is_empty() {
             return Some(Duration::ZERO);
         }

@@ -5,8 +5,13 @@ use crate::open_conn::{Failure, OpenConn, Shared, Unsent};
 use crate::record::Alert;
 use crate::table::Table;
 use linerate_service::inspect::TlsInfo;
-use linerate_service::time::Duration;
+use linerate_service::time::{Duration, Instant};
 use linerate_service::{CloseReason, ConnId, LINGER_LIMIT, Origin, Transport};
+
+/// Interval of passes over the connections: keys without records for one to two of them are forgotten.
+const REST_TIME: Duration = Duration::from_secs(10);
+/// Connections of a pass in one turn.
+const RESTS: usize = 64;
 
 /// Handshake of one connection.
 pub struct Handshaking {
@@ -65,6 +70,17 @@ pub struct Dead {
 pub struct Sessions {
     pub table: Table<Session>,
     pub shared: Shared,
+    resting: Resting,
+}
+
+/// Progress of a pass over the connections, which forgets the expanded keys of those without records since the last.
+#[derive(Default)]
+struct Resting {
+    /// Begin of the next pass, unless nothing has happened since a pass without expanded keys.
+    next: Option<Instant>,
+    slot: usize,
+    /// True if the pass has found expanded keys.
+    has_keys: bool,
 }
 
 impl Sessions {
@@ -75,6 +91,36 @@ impl Sessions {
             Some(Session::Open(open)) => Some((open, &mut self.shared)),
             _ => None,
         }
+    }
+
+    /// Plans a pass that forgets keys, unless one is planned.
+    #[inline]
+    pub fn plan_rest(&mut self, net: &impl Transport) {
+        if self.resting.next.is_none() {
+            self.resting.next = Some(net.now() + REST_TIME);
+        }
+    }
+
+    /// Forgets keys of idle connections, a few in each turn. Returns the time until the next turn for it.
+    pub fn rest(&mut self, now: Instant) -> Option<Duration> {
+        let Resting { next, slot, has_keys } = &mut self.resting;
+        let due = (*next)?;
+        if now < due {
+            return Some(due.since(now));
+        }
+        let end = self.table.len().min(*slot + RESTS);
+        for slot in *slot..end {
+            if let Some(Session::Open(open)) = self.table.at_mut(slot) {
+                *has_keys |= open.rest();
+            }
+        }
+        *slot = end;
+        if end < self.table.len() {
+            return Some(Duration::ZERO);
+        }
+        *slot = 0;
+        *next = std::mem::take(has_keys).then(|| now + REST_TIME);
+        next.map(|_| REST_TIME)
     }
 
     /// Returns whether events of a connection may be delivered to the service.

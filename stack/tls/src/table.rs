@@ -20,6 +20,15 @@ impl<T> Table<T> {
         self.0[conn.slot()] = Some((conn, value));
     }
 
+    /// Returns the number of slots.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
+        self.0.get_mut(slot)?.as_mut().map(|(_, value)| value)
+    }
+
     #[inline]
     pub fn get(&self, conn: ConnId) -> Option<&T> {
         match self.0.get(conn.slot()) {

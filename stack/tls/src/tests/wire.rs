@@ -2,7 +2,7 @@
 
 use super::memory::{Recorder, Seen, Wire, conn};
 use crate::config::{ClientOptions, Identity, ServerOptions, TlsClient, TlsServer};
-use crate::handshake::{Established, Handshake, KeySchedule, Progress};
+use crate::handshake::{Established, Handshake, Progress};
 use crate::record::{HEADER, OVERHEAD, Secret, length_of};
 use crate::service::Tls;
 use linerate_service::{Bytes, CloseReason, Origin, Service};
@@ -13,7 +13,6 @@ pub struct Pair {
     pub wire: Wire,
     pub tx: Secret,
     pub rx: Secret,
-    pub updates: KeySchedule,
 }
 
 /// Returns a client and its first flight.
@@ -72,8 +71,8 @@ impl Pair {
             }
         }
         assert_eq!(tls.service().seen, [Seen::Opened]);
-        let Established { tx, rx, updates, .. } = handshake.finish().unwrap();
-        let mut pair = Pair { tls, wire, tx, rx, updates };
+        let Established { tx, rx, .. } = handshake.finish().unwrap();
+        let mut pair = Pair { tls, wire, tx, rx };
         // Tickets.
         assert!(pair.read().iter().all(|(content, _)| *content == 22));
         pair
@@ -107,7 +106,7 @@ impl Pair {
             let (content, len) = self.rx.open(&mut record).unwrap();
             record.truncate(len);
             if content == 22 && record[0] == 24 {
-                self.rx = self.updates.update_rx().unwrap();
+                self.rx = self.rx.next();
             }
             records.push((content, record));
             rest = after;
