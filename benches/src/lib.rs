@@ -13,6 +13,7 @@ pub mod loss;
 pub mod report;
 pub mod requirements;
 pub mod rounds;
+pub mod tls;
 
 pub use linerate_compare::{priority, transfer};
 

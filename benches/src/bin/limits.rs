@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use linerate_benches::client::BenchError;
 use linerate_benches::report::finish;
 use linerate_benches::requirements::instructions::{CommandError, count, run};
 use linerate_benches::requirements::limit::{Limit, table};
+use linerate_benches::tls;
 use serde::Deserialize;
 use std::process::ExitCode;
 
@@ -22,8 +24,8 @@ const SEGMENT: f64 = 900.0;
 const IDLE: f64 = 256.0;
 const IDLE_CONNECTIONS: &str = "500000";
 
-/// Compare the native engine with its limits: instructions per operation (needs valgrind), cost of many connections,
-/// bytes per idle connection
+/// Compare the native engine with its limits: instructions per operation (needs valgrind), cost of many connections and
+/// of TLS, bytes per idle connection
 #[derive(Parser)]
 struct Args {}
 
@@ -48,6 +50,8 @@ fn measure() -> Result<Vec<Limit>, CommandError> {
     ];
     limits.extend(curve(&engine("--engine native --curve")?)?);
     limits.extend(flood(&engine("--engine native --mode tls --flood --flows 64")?)?);
+    let failed = |error: BenchError| CommandError { command: "TLS".to_owned(), reason: format!("failed: {error}") };
+    limits.extend(tls::limits().map_err(failed)?);
     limits.push(idle(&engine(&format!("--engine native --mode idle --flows {IDLE_CONNECTIONS}"))?)?);
     Ok(limits)
 }

@@ -10,6 +10,12 @@ pub trait Bench {
     fn run(&mut self, operations: usize) -> Result<Duration, BenchError>;
 }
 
+impl Bench for Box<dyn Bench> {
+    fn run(&mut self, operations: usize) -> Result<Duration, BenchError> {
+        (**self).run(operations)
+    }
+}
+
 /// Cost of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {

@@ -101,14 +101,23 @@ pub struct Memory {
     pub written: u64,
     /// Bytes sent by the service without a copy.
     pub sent: u64,
+    /// Written bytes, if they are kept.
+    pub kept: Option<Vec<u8>>,
+    /// Maximum length of a slice of received bytes.
+    pub segment: usize,
 }
 
 impl Memory {
+    /// Creates the transport of `worker` with a number of connections, which takes up to `reserved` bytes per write.
+    pub fn new(worker: usize, connections: usize, reserved: usize) -> Self {
+        let ends = vec![End::default(); connections];
+        let (now, reserved) = (Instant::ZERO, vec![0; reserved]);
+        Memory { worker, now, ends, replied: 0, reserved, written: 0, sent: 0, kept: None, segment: usize::MAX }
+    }
+
     /// Creates the transport of `worker` with service `kv`, and connected clients.
     pub fn with_clients(kv: &mut Kv, worker: usize) -> (Self, Vec<ConnId>) {
-        let ends = vec![End::default(); CONNECTIONS];
-        let (now, reserved) = (Instant::ZERO, vec![0; RESERVED]);
-        let mut net = Memory { worker, now, ends, replied: 0, reserved, written: 0, sent: 0 };
+        let mut net = Memory::new(worker, CONNECTIONS, RESERVED);
         let conns: Vec<ConnId> = (0..CONNECTIONS).map(|slot| ConnId::new(worker, slot, 0)).collect();
         for conn in &conns {
             kv.opened(&mut net, *conn, Origin::Accepted);
@@ -149,7 +158,7 @@ impl Transport for Memory {
     #[inline]
     fn peek(&mut self, conn: ConnId) -> &[u8] {
         let end = &self.ends[conn.slot()];
-        &end.requests[end.read..end.arrived]
+        &end.requests[end.read..end.arrived.min(end.read.saturating_add(self.segment))]
     }
 
     #[inline]
@@ -175,12 +184,16 @@ impl Transport for Memory {
 
     #[inline]
     fn reserve(&mut self, _: ConnId, max: usize) -> Result<&mut [u8], WriteError> {
-        Ok(&mut self.reserved[..max.min(RESERVED)])
+        let n = max.min(self.reserved.len());
+        Ok(&mut self.reserved[..n])
     }
 
     #[inline]
     fn commit(&mut self, conn: ConnId, n: usize) {
         self.written += n as u64;
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(&self.reserved[..n]);
+        }
         self.note(conn, n);
     }
 

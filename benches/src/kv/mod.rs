@@ -1,6 +1,6 @@
 //! The key-value service with requests from memory.
 
-mod memory;
+pub(crate) mod memory;
 pub mod service;
 pub mod workers;
 
