@@ -10,15 +10,19 @@ pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of unfinished handshakes of a worker. A further one displaces the oldest, unless its source has
 /// [`MAX_HANDSHAKES_PER_SOURCE`].
 pub const MAX_HANDSHAKES: usize = 4096;
-/// Handshake steps of a worker in one turn. Others wait for the next turn, so that connections with keys do not wait
-/// for more than a few signatures.
-const STEPS: usize = 4;
+/// Time of a turn after which no further handshake takes a step, so that open connections do not wait for more than one
+/// long or a few short signatures.
+const TURN: Duration = Duration::from_micros(250);
 /// Unfinished handshakes from which a source, an IPv4 address or an IPv6 /64, displaces none of others.
 pub const MAX_HANDSHAKES_PER_SOURCE: u32 = 512;
-/// Interval in which a worker spends at most [`WASTED`] on handshakes that are not completed, if it serves others.
-const WINDOW: Duration = Duration::from_millis(100);
-/// Time for handshakes that are not completed. Further ones wait for the next [`WINDOW`].
-const WASTED: Duration = Duration::from_millis(15);
+/// Parts in [`WHOLE`] of the time of a worker that handshakes take if they are not completed, while it serves others.
+/// Their connections cost a few more.
+const SHARE: u32 = 3;
+const WHOLE: u32 = 20;
+/// Time for handshakes of new clients, which are not completed yet, in advance of the share.
+const BURST: Duration = Duration::from_millis(15);
+/// Time without data of others after which handshakes are not limited.
+const ALONE: Duration = Duration::from_millis(100);
 
 /// Handshakes of a worker, and the time that they may take.
 #[derive(Default)]
@@ -26,21 +30,19 @@ pub struct Limits {
     unfinished: usize,
     /// Unfinished handshakes by source, without sources that have none.
     sources: HashMap<u64, u32>,
-    /// Remaining steps of the turn.
-    pub steps: usize,
-    /// End of the current [`WINDOW`].
-    window_end: Instant,
-    /// Time spent in the window on handshakes that have not been completed.
-    pub wasted: Duration,
-    /// True if an open connection has received data in the window.
+    /// Time spent on handshakes in this turn.
+    turn: Duration,
+    /// Beginning of this turn.
+    now: Instant,
+    /// Time spent on handshakes that have not been completed, less the share of the time since.
+    wasted: Duration,
+    /// True if an open connection has received data since the last turn.
     pub has_served: bool,
+    /// Time until which handshakes are limited because of earlier data.
+    served_until: Instant,
 }
 
 impl Limits {
-    pub fn new() -> Self {
-        Limits { steps: STEPS, ..Limits::default() }
-    }
-
     pub fn unfinished(&self) -> usize {
         self.unfinished
     }
@@ -73,22 +75,37 @@ impl Limits {
         self.remove(source);
     }
 
-    pub fn begin_turn(&mut self) {
-        self.steps = STEPS;
+    /// Counts time spent on a handshake.
+    pub fn spend(&mut self, spent: Duration) {
+        self.turn += spent;
+        self.wasted += spent;
+    }
+
+    pub fn begin_turn(&mut self, now: Instant) {
+        self.turn = Duration::ZERO;
+        if std::mem::take(&mut self.has_served) {
+            self.served_until = now + ALONE;
+        }
+        if !self.wasted.is_zero() {
+            let share = now.since(self.now) * SHARE / WHOLE;
+            self.wasted = if now < self.served_until { self.wasted.saturating_sub(share) } else { Duration::ZERO };
+        }
+        self.now = now;
     }
 
     /// Returns whether a handshake may take its next step in this turn.
-    pub fn may_step(&mut self, now: Instant) -> bool {
-        if now >= self.window_end {
-            self.window_end = now + WINDOW;
-            (self.wasted, self.has_served) = (Duration::ZERO, false);
-        }
-        self.steps > 0 && (!self.has_served || self.wasted < WASTED)
+    pub fn may_step(&self) -> bool {
+        self.turn < TURN && !self.is_exhausted()
     }
 
     /// Returns the time after which waiting handshakes may take steps in a further turn.
-    pub fn wait(&self, now: Instant) -> Duration {
-        if self.has_served && self.wasted >= WASTED { self.window_end.since(now) } else { Duration::ZERO }
+    pub fn wait(&self) -> Duration {
+        let rest = self.served_until.since(self.now).min((self.wasted.saturating_sub(BURST)) * WHOLE / SHARE);
+        if self.is_exhausted() { rest.max(Duration::from_micros(1)) } else { Duration::ZERO }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.wasted >= BURST && (self.has_served || self.now < self.served_until)
     }
 }
 

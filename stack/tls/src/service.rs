@@ -49,7 +49,7 @@ impl<S: Service> Tls<S> {
             sessions: Sessions::default(),
             config,
             handshakes: VecDeque::new(),
-            limits: Limits::new(),
+            limits: Limits::default(),
             waiting: VecDeque::new(),
             readable: Vec::new(),
         }
@@ -202,7 +202,7 @@ impl<S: Service> Tls<S> {
         }
         let spent = begun.elapsed();
         handshaking.spent += spent;
-        self.limits.wasted += spent;
+        self.limits.spend(spent);
         let unsent = &mut handshaking.unsent;
         let is_open = match progress {
             Progress::NeedsInput => {
@@ -270,7 +270,7 @@ impl<S: Service> Tls<S> {
                 true
             }
             Some(Session::Handshaking(_)) => {
-                if !self.limits.may_step(net.now()) {
+                if !self.limits.may_step() {
                     if let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn)
                         && !std::mem::replace(&mut handshaking.is_waiting, true)
                     {
@@ -278,7 +278,6 @@ impl<S: Service> Tls<S> {
                     }
                     return false;
                 }
-                self.limits.steps -= 1;
                 self.step(net, conn) && self.receive(net, conn)
             }
             Some(Session::Dead(_)) | None => {
@@ -481,9 +480,9 @@ impl<S: Service> Service for Tls<S> {
     }
 
     fn turn(&mut self, net: &mut impl Transport) -> Option<Duration> {
-        self.limits.begin_turn();
+        self.limits.begin_turn(net.now());
         if !self.waiting.is_empty() {
-            while self.limits.may_step(net.now())
+            while self.limits.may_step()
                 && let Some(conn) = self.waiting.pop_front()
             {
                 if let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) {
@@ -504,7 +503,7 @@ impl<S: Service> Service for Tls<S> {
         if self.waiting.is_empty() {
             return rest;
         }
-        let wait = self.limits.wait(net.now());
+        let wait = self.limits.wait();
         Some(rest.map_or(wait, |rest| rest.min(wait)))
     }
 
