@@ -16,6 +16,8 @@ pub const MAX_DATA: usize = 1 << 14;
 /// Maximum length of a protected record without its header (RFC 8446 §5.2).
 pub const MAX_PROTECTED: usize = MAX_DATA + 256;
 
+/// Content type of change_cipher_spec, which TLS 1.3 ignores in a handshake.
+const CHANGE_CIPHER_SPEC: u8 = 20;
 /// Content type of an alert.
 pub const ALERT: u8 = 21;
 /// Content type of a handshake message.
@@ -256,6 +258,20 @@ fn header_of(protected: usize) -> [u8; HEADER] {
 #[inline]
 pub fn length_of(header: [u8; HEADER]) -> usize {
     usize::from(u16::from_be_bytes([header[3], header[4]]))
+}
+
+/// Returns a record with a fatal alert, before there are keys.
+pub fn plain_alert(alert: Alert) -> [u8; HEADER + 2] {
+    [ALERT, 3, 3, 0, 2, 2, alert as u8]
+}
+
+/// Returns the alert for the header of a record that is wrong before the keys of the handshake.
+pub fn alert_of_plain(header: [u8; HEADER]) -> Option<Alert> {
+    match (header[0], length_of(header)) {
+        (APPLICATION_DATA, ..=MAX_PROTECTED) | (CHANGE_CIPHER_SPEC..=HANDSHAKE, 1..=MAX_DATA) => None,
+        (CHANGE_CIPHER_SPEC..=APPLICATION_DATA, 1..) => Some(Alert::RecordOverflow),
+        _ => Some(Alert::UnexpectedMessage),
+    }
 }
 
 /// Returns the length of a protected record after its header.

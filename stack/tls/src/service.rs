@@ -6,7 +6,7 @@ use crate::handshake::{Handshake, Progress, alert_of, read_record};
 use crate::limits::{HANDSHAKE_TIME, Limits, MAX_HANDSHAKES, source_of};
 use crate::net::TlsNet;
 use crate::open_conn::{End, Failure, OpenConn, Unsent};
-use crate::record::{ALERT, Alert};
+use crate::record::{Alert, alert_of_plain, plain_alert};
 use crate::sessions::{Handshaking, Session, Sessions};
 use crate::table::Table;
 use linerate_service::inspect::{ServiceMetrics, TlsInfo};
@@ -176,13 +176,27 @@ impl<S: Service> Tls<S> {
     fn step(&mut self, net: &mut impl Transport, conn: ConnId) -> bool {
         let Some(Session::Handshaking(handshaking)) = self.sessions.table.get_mut(conn) else { return false };
         let begun = std::time::Instant::now();
-        let Handshaking { handshake, origin, input, partial, .. } = &mut **handshaking;
+        let Handshaking { handshake, origin, input, partial, has_sent, .. } = &mut **handshaking;
+        let has_sent = *has_sent;
         let mut output = self.sessions.shared.buffers.take_records();
         let mut progress = Progress::NeedsInput;
         // A client begins.
         let mut is_first = matches!(origin, Origin::Connected(_)) && input.is_empty() && partial.is_empty();
         // One record at a time: records after the last one of the handshake are not for rustls.
-        while is_first || read_record(net, conn, partial) {
+        loop {
+            let is_complete = is_first || read_record(net, conn, partial);
+            let alert = partial.first_chunk().and_then(|header| alert_of_plain(*header));
+            if let Some(alert) = alert
+                && output.is_empty()
+                && !has_sent
+            {
+                output.extend(plain_alert(alert));
+                progress = Progress::Failed(rustls::Error::General("wrong header of a record".to_owned()));
+                break;
+            }
+            if !is_complete {
+                break;
+            }
             is_first = false;
             input.append(partial);
             progress = handshake.advance(input, &mut output);
@@ -193,12 +207,15 @@ impl<S: Service> Tls<S> {
                 break;
             }
         }
-        if let Progress::Failed(rustls::Error::InvalidMessage(_)) = progress
-            && output.is_empty()
-            && !handshaking.has_sent
-        {
-            // rustls has no alert for a few of them. Before the first flight it is plain.
-            output.extend([ALERT, 3, 3, 0, 2, 2, Alert::DecodeError as u8]);
+        // rustls has no alert for a few errors. Before the first flight it is plain.
+        if output.is_empty() && !has_sent {
+            match progress {
+                Progress::Failed(rustls::Error::InvalidMessage(_)) => output.extend(plain_alert(Alert::DecodeError)),
+                Progress::Failed(rustls::Error::PeerMisbehaved(_)) => {
+                    output.extend(plain_alert(Alert::UnexpectedMessage));
+                }
+                _ => {}
+            }
         }
         let spent = begun.elapsed();
         handshaking.spent += spent;

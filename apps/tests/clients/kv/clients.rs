@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// Time limit of a client in seconds.
 const TIME_LIMIT: &str = "60";
 /// Debian's Python, which finds the modules packaged by Debian.
-const PYTHON: &str = "/usr/bin/python3";
+pub const PYTHON: &str = "/usr/bin/python3";
 /// Path of the Node.js modules packaged by Debian, for other builds of Node.js.
 const NODE_PATH: &str = "/usr/share/nodejs";
 

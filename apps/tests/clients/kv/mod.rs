@@ -1,7 +1,7 @@
 //! `linerate kv` with redis-cli, redis-benchmark, redis-py, node-redis and pymemcache, which pass the same checks with
 //! Redis and memcached, and with its own load.
 
-mod clients;
+pub mod clients;
 mod cluster;
 #[cfg(feature = "dpdk")]
 mod links;

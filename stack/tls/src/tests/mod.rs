@@ -289,9 +289,12 @@ fn wrong_handshakes_get_their_alert_and_are_counted() {
     let old = hello(0xc02f, SIGNATURES);
     let [twice, no_groups] = [[VERSION, VERSION].concat(), [VERSION, SIGNATURES].concat()];
     for (bytes, alert) in [
-        (&b"GET / HTTP/1.1\r\n"[..], 50),
-        (&[22, 3, 1, 0xff, 0xff], 50),
-        (&[22, 3, 1, 0, 0], 50),
+        (&b"GET / HTTP/1.1\r\n"[..], 10),
+        (&[22, 3, 1, 0x40, 1], 22),
+        (&[23, 3, 3, 0x41, 1], 22),
+        (&[22, 3, 1, 0, 0], 10),
+        // Between the parts of a ClientHello.
+        (&[22, 3, 1, 0, 4, 1, 0, 0, 40, 20, 3, 3, 0, 1, 1], 10),
         // Application data, an end of early data, a fragment without end, and a plain alert.
         (&[23, 3, 3, 0, 1, 0], 10),
         (&[22, 3, 1, 0, 4, 5, 0, 0, 0], 10),
