@@ -3,11 +3,13 @@
 use super::{Check, State, Subject};
 use linerate::tls::Identity;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Days before the end of a certificate from which it should be renewed.
 const NEAR_END: u64 = 14;
 const SECONDS_OF_DAY: u64 = 86_400;
+/// Longest signature without a warning. One of RSA takes 0.6 ms with 2048 bits, and 4.5 ms with 4096.
+const LONGEST_SIGNATURE: Duration = Duration::from_millis(1);
 
 /// Certificate to check.
 #[derive(Debug, Default, clap::Args)]
@@ -35,7 +37,7 @@ pub fn checks(args: &TlsCheckArgs) -> Vec<Check> {
     let identity = Identity { chain, key };
     let check = |name: &str, state, found: String| Check::new(Subject::Tls, name, state, found);
     let file = identity.chain.display();
-    let days = |period: std::time::Duration| period.as_secs() / SECONDS_OF_DAY;
+    let days = |period: Duration| period.as_secs() / SECONDS_OF_DAY;
     let certificate = match identity.validity() {
         Err(error) => check("certificate", State::Missing, error.to_string()),
         Ok(period) => {
@@ -53,5 +55,14 @@ pub fn checks(args: &TlsCheckArgs) -> Vec<Check> {
         Ok(()) => check("clients", State::Ok, format!("accepted for {name} with the authorities in {}", ca.display())),
         Err(error) => check("clients", State::Missing, format!("refused for {name}: {error}")),
     });
-    [certificate].into_iter().chain(verified).collect()
+    // Other causes of an error are those of the certificate.
+    let signature = identity.signature_time().ok().map(|time| {
+        let found = format!("a signature takes {:.2} ms", time.as_secs_f64() * 1e3);
+        if time <= LONGEST_SIGNATURE {
+            return check("signature", State::Ok, found);
+        }
+        let cost = "for which the connections of a worker wait in each handshake";
+        check("signature", State::Warn, format!("{found}, {cost}; use a key of ECDSA P-256"))
+    });
+    [certificate].into_iter().chain(signature).chain(verified).collect()
 }

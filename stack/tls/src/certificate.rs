@@ -10,7 +10,7 @@ use rustls::{Error, InconsistentKeys};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 impl Identity {
     /// Reads both files, and returns the key with its chain.
@@ -33,6 +33,24 @@ impl Identity {
         let key = self.read()?;
         let period = key.cert.first().and_then(|certificate| validity(certificate));
         period.ok_or_else(|| TlsError::Other(format!("{}: no period of validity", self.chain.display())))
+    }
+
+    /// Measures a signature of the key. The other connections of a worker wait for one in each full handshake.
+    ///
+    /// # Errors
+    /// If a file cannot be read or used, or the key does not sign.
+    pub fn signature_time(&self) -> Result<Duration, TlsError> {
+        let failed = |source| TlsError::Content { path: self.key.clone(), source };
+        let schemes = provider::default_provider().signature_verification_algorithms.supported_schemes();
+        let signer = self.read()?.key.choose_scheme(&schemes);
+        let signer = signer.ok_or_else(|| failed(Error::General("no signature of TLS 1.3".to_owned())))?;
+        let mut shortest = Duration::MAX;
+        for _ in 0..3 {
+            let begun = Instant::now();
+            signer.sign(&[0; 130]).map_err(failed)?;
+            shortest = shortest.min(begun.elapsed());
+        }
+        Ok(shortest)
     }
 
     /// Verifies the certificate as a client does that trusts the authorities in `ca` and connects to `name`.

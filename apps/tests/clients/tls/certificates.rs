@@ -56,7 +56,8 @@ impl Certificates {
         format!("--tls --tls-ca {}", self.file("ca.pem"))
     }
 
-    fn openssl(&self, args: &str) {
+    /// Runs openssl in the directory.
+    pub fn openssl(&self, args: &str) {
         let output = Command::new("openssl").args(args.split_whitespace()).current_dir(self.path()).output().unwrap();
         assert!(output.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&output.stderr));
     }

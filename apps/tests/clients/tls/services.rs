@@ -128,9 +128,13 @@ fn doctor_checks_a_certificate() {
     let Some(certificates) = Certificates::new() else { return };
     let (own, ca) = (certificates.server(), certificates.file("ca.pem"));
     let other = format!("--tls-cert {} --tls-key {}", certificates.file("server.pem"), certificates.file("other.key"));
+    certificates.openssl("req -x509 -newkey rsa:4096 -nodes -days 30 -subj /CN=rsa -keyout rsa.key -out rsa.pem");
+    let rsa = format!("--tls-cert {} --tls-key {}", certificates.file("rsa.pem"), certificates.file("rsa.key"));
+    let signs = ("ok", "a signature takes 0.");
     for (options, expected) in [
-        (format!("{own} --tls-ca {ca} --tls-name localhost"), &[("ok", "valid for 29 days"), ("ok", "localhost")][..]),
-        (format!("{own} --tls-ca {ca} --tls-name a.test"), &[("ok", "server.pem"), ("missing", "a.test")]),
+        (format!("{own} --tls-ca {ca} --tls-name localhost"), &[("ok", "for 29 days"), signs, ("ok", "localhost")][..]),
+        (format!("{own} --tls-ca {ca} --tls-name a.test"), &[("ok", "server.pem"), signs, ("missing", "a.test")]),
+        (rsa, &[("ok", "rsa.pem"), ("warn", "ms, for which the connections of a worker wait")]),
         (other, &[("missing", "other.key")]),
         (own.replace("server.pem", "none"), &[("missing", "none: ")]),
     ] {
