@@ -5,6 +5,7 @@ use crate::common::{ANY_PORT, assert_refused, linerate, run, serve, stop};
 use linerate_harness::address::{unused_address, wait_until_listening};
 use linerate_harness::program::Program;
 use linerate_harness::rerun::is_installed;
+use std::net::SocketAddr;
 use std::process::Command;
 
 #[track_caller]
@@ -67,36 +68,79 @@ fn curl_gets_a_page_and_a_long_file() {
     server.stop();
 }
 
-#[test]
-fn haproxy_works_at_either_end() {
+/// Tests the proxy `program` between clients without TLS and a server with it, and the reverse. `config` makes its
+/// configuration of the ports without and with TLS of a server, the ports of both services of the proxy, and the files
+/// of the authority and of the proxy's certificate.
+#[track_caller]
+fn proxy_works_at_either_end(program: &str, args: &[&str], config: impl FnOnce([SocketAddr; 4], &str, &str) -> String) {
     let Some(certificates) = Certificates::new() else { return };
-    if !is_installed("haproxy", &["-v"], "haproxy") || !is_installed("redis-cli", &["--version"], "redis-tools") {
+    if !is_installed("redis-cli", &["--version"], "redis-tools") {
         return;
     }
-    let [plain, tls, to_tls, from_tls] = [(); 4].map(|()| unused_address());
+    let addresses = [(); 4].map(|()| unused_address());
+    let [plain, tls, to_tls, from_tls] = addresses;
     let own = certificates.server();
     let server = serve("kv", &format!("--via kernel --listen {plain} --listen-tls {tls} --memory 64m {own}"));
-    let [both, file] = ["both.pem", "haproxy.cfg"].map(|name| certificates.file(name));
+    let [both, file] = ["both.pem", "proxy.cfg"].map(|name| certificates.file(name));
     let read = |name| std::fs::read_to_string(certificates.file(name)).unwrap();
     std::fs::write(&both, read("server.pem") + &read("server.key")).unwrap();
-    let ca = certificates.file("ca.pem");
-    let config = format!(
-        "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n\
-         listen to-tls\n bind {to_tls}\n server s {tls} ssl verify required verifyhost localhost ca-file {ca}\n\
-         listen from-tls\n bind {from_tls} ssl crt {both}\n server s {plain}\n"
-    );
-    std::fs::write(&file, config).unwrap();
-    let mut command = Command::new("haproxy");
-    command.args(["-db", "-f", &file]);
-    let haproxy = Program::start(command);
-    [to_tls, from_tls].iter().for_each(|address| wait_until_listening(*address, "haproxy").unwrap());
+    std::fs::write(&file, config(addresses, &certificates.file("ca.pem"), &both)).unwrap();
+    let mut command = Command::new(program);
+    command.args(args).arg(&file);
+    let proxy = Program::start(command);
+    [to_tls, from_tls].iter().for_each(|address| wait_until_listening(*address, program).unwrap());
     let cli = format!("-h {} -p {}", to_tls.ip(), to_tls.port());
     assert_eq!(output("redis-cli", &format!("{cli} set key value")), "OK\n");
     assert_eq!(output("redis-cli", &format!("{cli} get key")), "value\n");
     let load = format!("kv load --connect {from_tls} --keys 100 --duration 300ms --json");
     let ended = run(&format!("{load} {}", certificates.load()));
     assert!(ended.status.success() && ended.json()["errors"] == 0, "{ended:?}");
-    drop(haproxy);
+    drop(proxy);
+    server.stop();
+}
+
+#[test]
+fn haproxy_works_at_either_end() {
+    if !is_installed("haproxy", &["-v"], "haproxy") {
+        return;
+    }
+    proxy_works_at_either_end("haproxy", &["-db", "-f"], |[plain, tls, to_tls, from_tls], ca, both| {
+        format!(
+            "defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n\
+             listen to-tls\n bind {to_tls}\n server s {tls} ssl verify required verifyhost localhost ca-file {ca}\n\
+             listen from-tls\n bind {from_tls} ssl crt {both}\n server s {plain}\n"
+        )
+    });
+}
+
+#[test]
+fn stunnel_works_at_either_end() {
+    if !is_installed("stunnel4", &["-version"], "stunnel4") {
+        return;
+    }
+    proxy_works_at_either_end("stunnel4", &[], |[plain, tls, to_tls, from_tls], ca, both| {
+        format!(
+            "foreground = yes\npid =\n\
+             [to-tls]\nclient = yes\naccept = {to_tls}\nconnect = {tls}\nverifyChain = yes\nCAfile = {ca}\n\
+             checkHost = localhost\n[from-tls]\naccept = {from_tls}\nconnect = {plain}\ncert = {both}\n"
+        )
+    });
+}
+
+#[test]
+fn scan_finds_tls_1_3_only() {
+    let Some(certificates) = Certificates::new() else { return };
+    if !is_installed("sslscan", &["--version"], "sslscan") {
+        return;
+    }
+    let server = serve("http", &format!("{ANY_PORT} {}", certificates.server()));
+    let report = output("sslscan", &format!("--no-colour {}", server.address()));
+    let states: Vec<_> = ["SSLv2", "SSLv3", "TLSv1.0", "TLSv1.1", "TLSv1.2", "TLSv1.3"]
+        .map(|version| report.lines().any(|line| line.starts_with(version) && line.ends_with("enabled")))
+        .into();
+    assert_eq!(states, [false, false, false, false, false, true], "{report}");
+    let accepted = report.lines().filter(|line| line.starts_with("Preferred") || line.starts_with("Accepted"));
+    assert_eq!(accepted.filter(|line| line.contains("TLSv1.3")).count(), 3, "{report}");
     server.stop();
 }
 
