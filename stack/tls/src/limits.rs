@@ -18,7 +18,7 @@ pub const MAX_HANDSHAKES_PER_SOURCE: u32 = 512;
 /// Parts in [`WHOLE`] of the time of a worker that handshakes take if they are not completed, while it serves others.
 /// Their connections cost a few more.
 const SHARE: u32 = 3;
-const WHOLE: u32 = 20;
+const WHOLE: u32 = 25;
 /// Time for handshakes of new clients, which are not completed yet, in advance of the share.
 const BURST: Duration = Duration::from_millis(15);
 /// Time without data of others after which handshakes are not limited.
