@@ -101,7 +101,10 @@ impl Supervisor {
     pub fn start(shared: &Arc<SharedPort>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, port) = (stop.clone(), Arc::downgrade(shared));
-        let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(move || watch(&port, &stopped));
+        // Opened here: `linerate run` keeps programs from closing the descriptors that exist once the port is open.
+        let state = LinkState::Open(Instant::now(), LinkEvents::of(shared));
+        let watch = move || watch(&port, state, &stopped);
+        let thread = std::thread::Builder::new().name("linerate-port".to_owned()).spawn(watch);
         if let Err(error) = &thread {
             tracing::warn!("{}: cannot start the thread that supervises the link: {error}", shared.spec.via);
         }
@@ -127,11 +130,8 @@ impl Drop for Supervisor {
     }
 }
 
-fn watch(port: &Weak<SharedPort>, stop: &AtomicBool) {
-    let (mut state, waker) = match port.upgrade() {
-        Some(shared) => (LinkState::Open(Instant::now(), LinkEvents::of(&shared)), shared.waker.clone()),
-        None => return,
-    };
+fn watch(port: &Weak<SharedPort>, mut state: LinkState, stop: &AtomicBool) {
+    let Some(waker) = port.upgrade().map(|shared| shared.waker.clone()) else { return };
     let mut guest_changed = false;
     let mut replaced = peer_memory::replaced();
     let mut guests = None;
