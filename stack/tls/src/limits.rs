@@ -15,8 +15,8 @@ pub const MAX_HANDSHAKES: usize = 4096;
 const TURN: Duration = Duration::from_micros(250);
 /// Unfinished handshakes from which a source, an IPv4 address or an IPv6 /64, displaces none of others.
 pub const MAX_HANDSHAKES_PER_SOURCE: u32 = 512;
-/// Parts in [`WHOLE`] of the time of a worker that handshakes take if they are not completed, while it serves others.
-/// Their connections cost a few more.
+/// Share of the time of a worker for handshakes that are not completed, while it serves others: `SHARE` in `WHOLE`. It
+/// does not include accepting and closing their connections.
 const SHARE: u32 = 3;
 const WHOLE: u32 = 25;
 /// Time for handshakes of new clients, which are not completed yet, in advance of the share.
@@ -36,9 +36,7 @@ pub struct Limits {
     now: Instant,
     /// Time spent on handshakes that have not been completed, less the share of the time since.
     wasted: Duration,
-    /// True if an open connection has received data since the last turn.
-    pub has_served: bool,
-    /// Time until which handshakes are limited because of earlier data.
+    /// Time until which handshakes are limited because an open connection has received data.
     served_until: Instant,
 }
 
@@ -81,11 +79,14 @@ impl Limits {
         self.wasted += spent;
     }
 
+    /// Limits handshakes because an open connection has received data.
+    #[inline]
+    pub fn serve(&mut self) {
+        self.served_until = self.now + ALONE;
+    }
+
     pub fn begin_turn(&mut self, now: Instant) {
         self.turn = Duration::ZERO;
-        if std::mem::take(&mut self.has_served) {
-            self.served_until = now + ALONE;
-        }
         if !self.wasted.is_zero() {
             let share = now.since(self.now) * SHARE / WHOLE;
             self.wasted = if now < self.served_until { self.wasted.saturating_sub(share) } else { Duration::ZERO };
@@ -100,12 +101,12 @@ impl Limits {
 
     /// Returns the time after which waiting handshakes may take steps in a further turn.
     pub fn wait(&self) -> Duration {
-        let rest = self.served_until.since(self.now).min((self.wasted.saturating_sub(BURST)) * WHOLE / SHARE);
+        let rest = self.served_until.since(self.now).min(self.wasted.saturating_sub(BURST) * WHOLE / SHARE);
         if self.is_exhausted() { rest.max(Duration::from_micros(1)) } else { Duration::ZERO }
     }
 
     fn is_exhausted(&self) -> bool {
-        self.wasted >= BURST && (self.has_served || self.now < self.served_until)
+        self.wasted >= BURST && self.now < self.served_until
     }
 }
 

@@ -274,7 +274,9 @@ impl<S: Service> Tls<S> {
         match self.sessions.table.get_mut(conn) {
             Some(Session::Open(open)) => match open.receive(net, conn, &mut self.sessions.shared) {
                 Ok(is_new) => {
-                    self.limits.has_served |= is_new;
+                    if is_new {
+                        self.limits.serve();
+                    }
                     is_new
                 }
                 Err(failure) => {
@@ -283,7 +285,7 @@ impl<S: Service> Tls<S> {
                 }
             },
             Some(Session::Plain) => {
-                self.limits.has_served = true;
+                self.limits.serve();
                 true
             }
             Some(Session::Handshaking(_)) => {
