@@ -4,8 +4,8 @@ use crate::error::Error;
 use linerate_service::{Service, Summary, WorkerCtx};
 use std::sync::Arc;
 
-/// Creates the service of a worker. As a trait object, which compiles a worker once for each service rather than once
-/// for each function that creates it.
+/// Creates the service of a worker. A trait object: workers are compiled once for each service, not once for each
+/// function that creates it.
 pub type Make<S> = Arc<dyn Fn(WorkerCtx<<S as Service>::Message>) -> S + Send + Sync>;
 
 /// Turns a service that has ended into its result, on the thread of the service.

@@ -36,7 +36,9 @@ const WINDOW: Duration = Duration::from_millis(1);
 const PAUSED_WINDOW: Duration = Duration::from_millis(5);
 /// Windows with pauses between windows without.
 const PAUSED_WINDOWS: u32 = 10;
-/// Successive windows with less work that end the pauses: peers stall, too.
+/// Part of the rate without pauses below which pauses slow peers down.
+const SLOW: f64 = 0.75;
+/// Successive windows below it that end the pauses: peers stall, too.
 const SLOW_WINDOWS: u32 = 2;
 /// Windows without pauses after pauses have slowed peers down.
 const UNPAUSED_WINDOWS: u32 = 500;
@@ -54,7 +56,7 @@ enum Rest {
 /// Pauses of a worker with little work in gaps shorter than a sleep: a pause collects the work of several gaps.
 ///
 /// Pauses slow down peers that await replies before they send more. They end if there is less work than before.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Moderation {
     /// Start of the window, and work and time without work since.
     since: Instant,
@@ -91,7 +93,7 @@ impl Moderation {
             // A window in which a peer has stalled must not make pauses look harmless.
             self.rate = rate.max(0.9 * self.rate);
         }
-        self.slow = if self.is_paused && rate < 0.75 * self.rate { self.slow + 1 } else { 0 };
+        self.slow = if self.is_paused && rate < SLOW * self.rate { self.slow + 1 } else { 0 };
         if self.slow == SLOW_WINDOWS {
             (self.is_paused, self.left) = (false, UNPAUSED_WINDOWS);
         } else if self.left > 0 {
@@ -120,8 +122,7 @@ pub(super) struct Polling {
 
 impl Polling {
     pub fn new(now: Instant) -> Self {
-        let (work, idle, is_paused, left, rate, slow) = (0, Duration::ZERO, false, 0, 0.0, 0);
-        let moderation = Moderation { since: now, work, idle, is_paused, left, rate, slow };
+        let moderation = Moderation { since: now, ..Moderation::default() };
         Polling { since: None, time: LONGEST_POLLING, longest: LONGEST_SLEEP, moderation, had_no_work: false }
     }
 
