@@ -257,7 +257,10 @@ fn compare(args: &RunArgs) -> Result<(), CompareError> {
     machines.check(&specs).map_err(CompareError::Usage)?;
     let local = args.apps.iter().find(|app| app.has_tls() || **app == App::Redis).filter(|_| machines.are_two());
     if let Some(app) = local {
-        return Err(CompareError::Usage(format!("--apps {} compares processes of one machine", app.short())));
+        return Err(CompareError::Usage(format!(
+            "--apps {} compares processes of one machine: leave it out, or --server-on and --load-on",
+            app.short()
+        )));
     }
     let cores = |list: &Option<CoreList>| list.as_ref().map(|list| list.cores().to_vec());
     let (servers, loads) = (cores(&args.server_cores), cores(&args.load_cores));
